@@ -347,7 +347,7 @@ class PoolIo:
         return True
 
     def _lost(self, client: PolledClient, reason: str) -> None:
-        self._link.lost(client, reason)
+        self._link.connection_lost(client, reason)
         self._client = None
         self._nobody_answers()
 

@@ -158,7 +158,7 @@ class ChunkStore:
             try:
                 return do(client, part)
             except (AgentUnavailableError, MalformedFrameError) as error:
-                self._link.lost(client, str(error))
+                self._link.connection_lost(client, str(error))
             except AgentError as error:
                 self._log.warning("kvcast: %s", error)
         return [False] * len(part)

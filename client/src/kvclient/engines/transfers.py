@@ -62,13 +62,13 @@ class LayerGate:
             self._loads_count += 1
             self._missing = [count + 1 for count in self._missing]
 
-    def arrived(self, layer: int) -> None:
+    def layer_arrived(self, layer: int) -> None:
         """A layer of one load is there."""
         with self._condition:
             self._missing[layer] -= 1
             self._condition.notify_all()
 
-    def ended(self, layers_missing: range) -> None:
+    def load_ended(self, layers_missing: range) -> None:
         """One load is over; these layers of it do not come."""
         with self._condition:
             for layer in layers_missing:
@@ -233,7 +233,7 @@ class Transfers:
             self.has_results = self.has_figures = True
             self._lock.notify_all()
         if gate is not None:
-            gate.ended(range(progress.layers_count, self._layers.layers_count))
+            gate.load_ended(range(progress.layers_count, self._layers.layers_count))
 
     def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
         """Chunks that are in the paged cache for certain."""
@@ -255,12 +255,12 @@ class Transfers:
                 for layer in layers:
                     self._copy_layer(load, got, count, layer, after)
                     if gate is not None and layer is not None:
-                        gate.arrived(layer)
+                        gate.layer_arrived(layer)
                         progress.layers_count += 1
                 client.contains(keys[:1])
                 return count
         except AgentUnavailableError as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             raise
 
     def _whole(self, got: Fetched, chunks: int) -> int:
@@ -327,7 +327,7 @@ class Transfers:
         try:
             return "", self._put(client, save, after)
         except AgentUnavailableError as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             return "away", False
         except PoolFullError:
             return "pool_full", False

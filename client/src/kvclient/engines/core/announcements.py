@@ -78,7 +78,7 @@ class Announcements:
         """Keys of each announced chunk, oldest first: what to look up for `swept`."""
         return [told.keys for told in self._told.values()]
 
-    def there(self, keys: tuple[ChunkKey, ...], where: Where, facts: ChunkFacts) -> list[Announcement]:
+    def chunk_in_pool(self, keys: tuple[ChunkKey, ...], where: Where, facts: ChunkFacts) -> list[Announcement]:
         """A chunk (keys of all its shards) is in the pool."""
         medium = self._medium(where)
         key = keys[0]
@@ -93,7 +93,7 @@ class Announcements:
             events.append(Removed(oldest.medium, oldest.facts.block_hashes))
         return events
 
-    def swept(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> list[Announcement]:
+    def sweep_ended(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> list[Announcement]:
         """Where announced chunks (as `keys` gave them) are now."""
         events: list[Announcement] = []
         for (key, *_), place in zip(chunks, where, strict=True):

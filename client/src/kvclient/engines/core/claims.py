@@ -77,9 +77,9 @@ class ClaimLedger:
         if first >= len(chunks):
             return None
         self._claimed[request] = _Claimed(list(chunks), first, state)
-        return self.progressed(request, computed_tokens, queue_s, now_s)
+        return self.request_progressed(request, computed_tokens, queue_s, now_s)
 
-    def progressed(self, request: str, computed_tokens: int, queue_s: float, now_s: float) -> Claim | None:
+    def request_progressed(self, request: str, computed_tokens: int, queue_s: float, now_s: float) -> Claim | None:
         """A step has brought a request to `computed_tokens`: what to tell the agent, if its times are not true."""
         claimed = self._claimed.get(request)
         if claimed is None:
@@ -101,7 +101,7 @@ class ClaimLedger:
         claimed.ends_s = now_s + left_s
         return Claim(tuple(keys), tuple(etas_s), claimed.state)
 
-    def offered(self, request: str, chunk: int) -> None:
+    def chunk_offered(self, request: str, chunk: int) -> None:
         """A chunk is on its way into the pool: the agent knows when it is there."""
         claimed = self._claimed.get(request)
         if claimed is not None:
@@ -109,7 +109,7 @@ class ClaimLedger:
             if claimed.next >= len(claimed.chunks):
                 del self._claimed[request]
 
-    def ended(self, request: str) -> Disclaim | None:
+    def request_ended(self, request: str) -> Disclaim | None:
         """A request is finished, aborted or preempted: what it had claimed and not offered is not computed."""
         claimed = self._claimed.pop(request, None)
         if claimed is None or not claimed.ends_s:

@@ -217,7 +217,7 @@ class RequestCaches:
 
     # ------------------------------------------------------------------ what happens
 
-    def arrived(
+    def request_arrived(
         self,
         request: str,
         tokens: Sequence[int],
@@ -258,7 +258,7 @@ class RequestCaches:
                 # LOADING: preempted in the very step that loads; its outcome is known when that step has ended.
                 return Answer(None)
 
-    def looked_up(self, request: str, ticket: int, where: Sequence[Where] | None) -> None:
+    def lookup_answered(self, request: str, ticket: int, where: Sequence[Where] | None) -> None:
         """The lookup of a ticket is answered, per key; None: there is no agent."""
         state = self._requests.get(request)
         if state is None or state.ticket != ticket or state.stage is not Stage.LOOKING:
@@ -275,7 +275,7 @@ class RequestCaches:
         else:
             state.stage = Stage.LOOKED
 
-    def fetched(
+    def fetch_answered(
         self, request: str, ticket: int, sources: Sequence[ChunkSource], outcome: Status
     ) -> tuple[Command, ...]:
         """A fetch is answered: sources of the leading keys that are leased now, and why there are no more."""
@@ -298,7 +298,7 @@ class RequestCaches:
         state.sources = tuple(max(sources[at * shards : (at + 1) * shards]) for at in range(chunks))
         return ()
 
-    def allocated(
+    def blocks_allocated(
         self,
         request: str,
         external_tokens: int,
@@ -321,7 +321,7 @@ class RequestCaches:
         state.stage = Stage.RUNNING
         return None, commands
 
-    def loaded(self, request: str, *, whole: bool) -> tuple[Command, ...]:
+    def load_ended(self, request: str, *, whole: bool) -> tuple[Command, ...]:
         """All workers are done with a load; not `whole`: the engine has to compute what failed."""
         state = self._requests.get(request)
         if state is None or state.stage is not Stage.LOADING:
@@ -403,7 +403,7 @@ class RequestCaches:
         state = self._requests[request]
         return _leading(state.where, 0) * self._rules.chunk_tokens
 
-    def ended(self, request: str) -> tuple[Command, ...]:
+    def request_ended(self, request: str) -> tuple[Command, ...]:
         """A request is finished or aborted. One that is being loaded stays until its workers are done."""
         state = self._requests.get(request)
         if state is None:

@@ -82,7 +82,7 @@ class SaveLedger:
         self.blocks_count += len(chunk.block_ids)
         return save
 
-    def answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
+    def workers_answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
         """`workers_count` more workers are done with a save. Raises KeyError for one that is not under way."""
         pending = self._pending[save]
         pending.waiting_count -= workers_count

@@ -45,7 +45,7 @@ class WatchedChunks(Generic[F]):
         """All chunks that are watched."""
         return list(self._seen)
 
-    def saw(self, keys: Sequence[ChunkKey], facts: Sequence[F]) -> list[Change[F]]:
+    def prompt_seen(self, keys: Sequence[ChunkKey], facts: Sequence[F]) -> list[Change[F]]:
         """The engine had a prompt of these chunks, in prefix order."""
         for position in reversed(range(len(keys))):
             key = keys[position]
@@ -61,7 +61,7 @@ class WatchedChunks(Generic[F]):
                 changes.append(Change(False, forgotten.facts))
         return changes
 
-    def here(self, present: Set[ChunkKey]) -> list[Change[F]]:
+    def presence_changed(self, present: Set[ChunkKey]) -> list[Change[F]]:
         """Which of the watched chunks are on this node now. A chunk is told behind the one before it, and taken back
         before that one."""
         in_order = sorted(self._seen.items(), key=lambda item: item[1].position)

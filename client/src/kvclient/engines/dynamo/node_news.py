@@ -93,7 +93,7 @@ class NodeNews:
         keys = prefix_keys(self._namespace, tokens)
         blocks = [self._blocks(keys, chunk, tokens) for chunk in range(len(keys))]
         with self._lock:
-            self._publish(self._watched.saw(keys, blocks))
+            self._publish(self._watched.prompt_seen(keys, blocks))
         self._wake.set()
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class NodeNews:
                 keys = self._watched.keys()
             present = self._present(keys)
             with self._lock:
-                self._publish(self._watched.here(present))
+                self._publish(self._watched.presence_changed(present))
 
     def _present(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
         """Which chunks the agent has; none where there is no agent."""
@@ -134,7 +134,7 @@ class NodeNews:
                 places = zip(part, client.contains(part), strict=True)
                 present.update(key for key, where in places if where is Where.LOCAL)
         except (AgentUnavailableError, MalformedFrameError) as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             return set()
         except AgentError as error:
             log.warning("kvcast: the router is told less than is here: %s", error)

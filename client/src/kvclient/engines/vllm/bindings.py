@@ -41,7 +41,7 @@ class RequestKeys:
         adapter = self._with_adapter.get(request.request_id)
         return adapter is None or self._adapters.of(request.lora_request) == adapter
 
-    def ended(self, request_id: str) -> None:
+    def request_ended(self, request_id: str) -> None:
         """A request is done with."""
         self._with_adapter.pop(request_id, None)
 

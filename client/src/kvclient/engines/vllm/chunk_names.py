@@ -64,7 +64,7 @@ class ChunkNames:
         knows whether chunks will have names."""
         return not self._shards and not self._given_up
 
-    def heard(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
+    def workers_reported(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
         """These workers have said what their caches are."""
         self._workers.update(workers)
         parallel = self._vllm_config.parallel_config

@@ -108,14 +108,14 @@ class PoolNews:
         kind = get_kv_cache_spec_kind(kv_cache_config.kv_cache_groups[leading].kv_cache_spec).value
         self._form = EventForm(settings.events_medium, self._hash_tokens, kind, leading)
 
-    def there(self, request: Any, chunk: int, keys: tuple[ChunkKey, ...], where: Where) -> None:
+    def chunk_in_pool(self, request: Any, chunk: int, keys: tuple[ChunkKey, ...], where: Where) -> None:
         """A request's chunk is in the pool."""
         facts = chunk_facts(request, chunk, self._chunk_tokens, self._hash_tokens) if self.is_on else None
         if facts is not None:
             with self._lock:
-                self._events += self._announcements.there(keys, where, facts)
+                self._events += self._announcements.chunk_in_pool(keys, where, facts)
 
-    def found(self, request: Any, keys: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
+    def chunks_found(self, request: Any, keys: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
         """A lookup found a request's leading chunks; `where` per key, chunk by chunk."""
         if not self.is_on or not keys:
             return
@@ -124,21 +124,21 @@ class PoolNews:
             place = farthest(where[chunk * shards : (chunk + 1) * shards])
             if place in (Where.NOWHERE, Where.COMPUTING):
                 break
-            self.there(request, chunk, keys[chunk], place)
+            self.chunk_in_pool(request, chunk, keys[chunk], place)
 
-    def told(self) -> list[tuple[ChunkKey, ...]]:
+    def announced_keys(self) -> list[tuple[ChunkKey, ...]]:
         """Keys of the chunks that routers know of: what to look up now and then."""
         with self._lock:
             return self._announcements.keys()
 
-    def swept(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
+    def sweep_ended(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
         """Where those are now; `where` per key, chunk by chunk."""
         places, at = [], 0
         for keys in chunks:
             places.append(farthest(where[at : at + len(keys)]))
             at += len(keys)
         with self._lock:
-            self._events += self._announcements.swept(chunks, places)
+            self._events += self._announcements.sweep_ended(chunks, places)
 
     def withdraw(self) -> None:
         """Nothing that routers know of is of use to this engine any more."""

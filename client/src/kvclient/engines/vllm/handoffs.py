@@ -36,7 +36,7 @@ class Handoffs:
         self.prefills: set[str] = set()
         """Requests for prompts that others decode."""
 
-    def came(self, request: Any) -> Wish:
+    def request_arrived(self, request: Any) -> Wish:
         """A new request: what it asks for. A name that we do not know is told once."""
         if not request.kv_transfer_params:
             return NOTHING_WISHED
@@ -75,7 +75,7 @@ class Handoffs:
         """Whether a step of `count` tokens ends a prompt that others decode: its answer waits for the chunks."""
         return request is not None and 0 < request.num_prompt_tokens - request.num_computed_tokens <= count
 
-    def lost(self, request_id: str, chunk: int) -> None:
+    def chunk_lost(self, request_id: str, chunk: int) -> None:
         """A chunk is not put: what the answer says ends before it."""
         if request_id in self._wishes:
             self._lost_from[request_id] = min(chunk, self._lost_from.get(request_id, chunk))
@@ -91,7 +91,7 @@ class Handoffs:
         chunks = min(chunks, self._lost_from.get(request_id, chunks))
         return answer_of(keys, chunks, request_id, self._engine, request.num_prompt_tokens, nixl=self._nixl)
 
-    def ended(self, request_id: str) -> None:
+    def request_ended(self, request_id: str) -> None:
         """A request is done with."""
         self._wishes.pop(request_id, None)
         self._lost_from.pop(request_id, None)

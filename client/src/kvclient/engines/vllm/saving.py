@@ -49,7 +49,7 @@ class Saving:
         """How many tokens of a request have to be computed until it has chunks to save; None: it never will."""
         return self._due.get(request_id)
 
-    def look(self, request: Any) -> None:
+    def note_next(self, request: Any) -> None:
         """A request has come, or some of its chunks were offered: when it has the next."""
         due = self._caches.next_save_tokens(request.request_id)
         if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
@@ -70,7 +70,7 @@ class Saving:
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
         for chunk in self._caches.saves(request.request_id, request.all_token_ids, computed_tokens, main, others):
             self._offer(orders, request, chunk)
-        self.look(request)
+        self.note_next(request)
 
     def offer_states(
         self, orders: StepOrders, request: Any, ends: Mapping[int, Mapping[int, int]], groups: Sequence[int]
@@ -101,16 +101,16 @@ class Saving:
         if self._news.is_on and not chunk.is_state:
             self._to_tell[save.save] = (request, chunk.chunk)
 
-    def answered(self, reports: Mapping[int, tuple[int, int]]) -> None:
+    def saves_answered(self, reports: Mapping[int, tuple[int, int]]) -> None:
         """Workers are done with saves: how many, and how many of them without success."""
         for number, (done, failed) in reports.items():
-            saved = self._ledger.answered(number, done, failed)
+            saved = self._ledger.workers_answered(number, done, failed)
             if saved is None:
                 continue
             self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
             request, chunk = self._to_tell.pop(number, (None, 0))
             if saved.whole and request is not None:
-                self._news.there(request, chunk, saved.save.keys, Where.LOCAL)
+                self._news.chunk_in_pool(request, chunk, saved.save.keys, Where.LOCAL)
 
     def forget(self, request_id: str) -> None:
         """Nothing of a request is saved any more."""

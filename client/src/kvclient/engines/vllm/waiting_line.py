@@ -34,11 +34,11 @@ class StepTimes:
         self.ended_s = 0.0
         """When the last one ended, on a monotonic clock."""
 
-    def scheduled(self, now_s: float, prompt_tokens: int, positions: float, decode_tokens: int) -> None:
+    def step_scheduled(self, now_s: float, prompt_tokens: int, positions: float, decode_tokens: int) -> None:
         """A step begins; `positions` is the sum of the positions of its prompt tokens."""
         self._steps.append(_Step(now_s, prompt_tokens, positions, decode_tokens))
 
-    def ended(self, now_s: float, *, whole: bool) -> None:
+    def step_ended(self, now_s: float, *, whole: bool) -> None:
         """The oldest step has ended; not `whole`: some of it was for nothing."""
         if self._steps:
             step = self._steps.popleft()
