@@ -26,7 +26,7 @@ def said(**message: object) -> list[object]:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX} of a switch that has 64"),
+        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX}: a switch has members 0 to 63"),
         ({"membership": rpc.Membership(member=(1 << 32) - 2)}, "member 4294967294 of a switch"),
         ({"welcome": rpc.Welcome(member=1 << 31)}, "member 2147483648"),
         (

@@ -43,7 +43,7 @@ def book(*said: pb.ReadAccess, now_s: float = 0.0) -> TokenBook:
     made = TokenBook(demands=True)
     made.attached(now_s, gives_tokens=True)
     for one in said:
-        made.told(one, now_s)
+        made.access_given(one, now_s)
     return made
 
 

@@ -124,7 +124,9 @@ def test_a_fetch_that_brings_nothing_is_a_miss(outcome: Status, why: Miss) -> No
 def test_expected_chunks_are_fetched_before_anybody_has_them() -> None:
     script = Script()
     keys = PrefixKeys([bytes(32)], CHUNK)
-    (lookup,) = script.core.request_arrived("a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3)
+    (lookup,) = script.core.request_arrived(
+        "a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3
+    )
     assert isinstance(lookup, LookUp)
     assert script.core.expects("a")
     script.core.lookup_answered("a", lookup.ticket, [L, N, N, N])
@@ -167,7 +169,9 @@ def test_answers_that_come_too_late_meet_nobody() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4)
     assert script.core.request_ended("a") == (Release("a", fetch.ticket),)
-    assert script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER], Status.OK) == (Release("a", fetch.ticket),)
+    assert script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER], Status.OK) == (
+        Release("a", fetch.ticket),
+    )
     script.core.lookup_answered("a", fetch.ticket, [L] * 4)
     assert script.core.load_ended("a", whole=True) == ()
 
@@ -359,7 +363,11 @@ def _random_script(chance: random.Random) -> None:
         count = chance.randrange(len(fetch.keys) + 1)
         if not count:
             open_leases.discard((fetch.request, fetch.ticket))
-        do(core.fetch_answered(fetch.request, fetch.ticket, [ChunkSource.LOCAL] * count, Status.OK if count else Status.GATE))
+        do(
+            core.fetch_answered(
+                fetch.request, fetch.ticket, [ChunkSource.LOCAL] * count, Status.OK if count else Status.GATE
+            )
+        )
 
     for _ in range(200):
         name = chance.choice(list(tokens))

@@ -139,7 +139,9 @@ def test_a_fetch_without_its_state_falls_back_to_an_earlier_one(arrived: int) ->
     script = Script()
     script.look([R] * 5, [N, R, N, N, R])
     fetch = script.fetch()
-    assert script.core.fetch_answered("a", fetch.ticket, came(arrived), Status.DEADLINE) == (Release("a", fetch.ticket),)
+    assert script.core.fetch_answered("a", fetch.ticket, came(arrived), Status.DEADLINE) == (
+        Release("a", fetch.ticket),
+    )
     again = script.fetch()
     assert again.keys == script.keys(0, 2)
     assert script.core.fetch_answered("a", again.ticket, came(2), Status.NOT_FOUND) == (Release("a", again.ticket),)

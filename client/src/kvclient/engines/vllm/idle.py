@@ -80,4 +80,4 @@ class IdleNews:
             try:
                 self._scheduler.kv_event_publisher.publish(KVEventBatch(ts=time.time(), events=events))
             except RuntimeError:
-                log.debug("kvcast: the engine ends; routers are told nothing more")
+                log.debug("kvcast: the engine ends, so no more events are published")

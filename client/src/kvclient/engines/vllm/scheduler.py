@@ -81,7 +81,7 @@ class KvcastConnectorScheduler:
         self._requests: dict[str, Any] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
-        """Lookups and fetches that nobody waits for any more and that are not answered yet."""
+        """Unanswered lookups and fetches for which no request waits any more."""
         self._caches = RequestCaches(
             Rules(
                 groups.block_tokens,
@@ -122,7 +122,7 @@ class KvcastConnectorScheduler:
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._names = ChunkNames(vllm_config, kv_cache_config, settings, groups.block_tokens, self._link)
         self._early: dict[str, Any] = {}
-        """Requests that came before the workers had said what their caches are."""
+        """Requests that arrived before the workers had reported their caches."""
         self._outages_told = 0
         self._io = PoolIo(self._link, log, time.monotonic)
         self._warming = Warming(settings, self._names.find_label, log) if settings.warm_bytes else None
@@ -143,7 +143,7 @@ class KvcastConnectorScheduler:
             self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._times.ended_s)
 
     def reset(self) -> bool:
-        """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
+        """vLLM resets caches when the weights may have changed: use nothing made before."""
         if self._names.keys is not None:
             self._names.keys.forget()
         self._do(self._caches.distrust())
@@ -154,7 +154,7 @@ class KvcastConnectorScheduler:
         return True
 
     def note_failure(self, doing: str) -> None:
-        """An exception that nothing expected was caught while `doing`: tell and count it."""
+        """Log and count an unexpected exception, caught while `doing`."""
         log.exception("kvcast: %s failed", doing)
         self._stats.add("internal_errors")
 
@@ -186,7 +186,7 @@ class KvcastConnectorScheduler:
         Raises AgentUnavailableError.
         """
         if self._names.keys is None:
-            raise AgentUnavailableError("this engine does not know yet what its workers' caches are")
+            raise AgentUnavailableError("the workers of this engine have not reported their caches yet")
         keys = self._names.keys.of_text(tokens)
         flat = keys.flat(0, keys.chunks_count)
         with AgentClient(self._settings.socket) as client:
@@ -204,7 +204,7 @@ class KvcastConnectorScheduler:
     # ------------------------------------------------------------------ requests
 
     def new_request(self, request: Any) -> None:
-        """A request has come: its lookup begins."""
+        """Begin the lookup of a new request."""
         if self._names.awaits_workers:
             self._early[request.request_id] = request
             return
@@ -293,7 +293,7 @@ class KvcastConnectorScheduler:
         return None if cost is None else cost.seconds
 
     def _claim(self, request: Any, computed_tokens: int) -> None:
-        """A request has its blocks: others need not compute what it computes."""
+        """A request has its blocks: claim its chunks, so that others do not compute them, too."""
         request_id = request.request_id
         if self._settings.save == "off" or self._away or self._caches.next_save_tokens(request_id) is None:
             return
@@ -314,13 +314,13 @@ class KvcastConnectorScheduler:
             self._io.claim(claim.state_claim, self._names.state_bytes)
 
     def _disclaim(self, request_id: str) -> None:
-        """A request computes no more of its prompt."""
+        """Withdraw the claim of a request that computes no more of its prompt."""
         disclaim = self._claims.request_ended(request_id)
         if disclaim is not None and not self._away:
             self._io.disclaim(disclaim)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
-        """vLLM's own classes of where cached tokens came from: this host's memory, or others'."""
+        """vLLM's own classes for the source of cached tokens: this host's memory, or others'."""
         if not tokens:
             return {}
         sources = self._caches.sources(request.request_id) if request.request_id in self._caches else ()
@@ -331,7 +331,7 @@ class KvcastConnectorScheduler:
         return {source: count for source, count in split.items() if count}
 
     def request_finished(self, request: Any) -> dict[str, Any] | None:
-        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read.
+        """Forget a request, however it ended. Its blocks are vLLM's to free: saves keep those that they read.
 
         Returns `kv_transfer_params` of its answer, if others decode.
         """
@@ -407,7 +407,7 @@ class KvcastConnectorScheduler:
         return self.take_orders()
 
     def take_orders(self) -> StepOrders:
-        """What was ordered so far, once."""
+        """The orders so far, once."""
         orders, self._orders = self._orders, StepOrders()
         orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves or orders.holds_answers)
         return orders
@@ -499,7 +499,7 @@ class KvcastConnectorScheduler:
             self._io.do(command)
 
     def _wait_for_answer(self, request_id: str) -> bool:
-        """Wait a moment for an answer, if this step has time left for it; whether one (of any request) came."""
+        """Wait a moment for an answer, if this step has time left; whether one (of any request) arrived."""
         patience = ALONE_PATIENCE if len(self._requests) == 1 else 1
         left_s = self._settings.lookup_wait_s * patience - self._waited_s
         if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
@@ -534,7 +534,7 @@ class KvcastConnectorScheduler:
 
     @property
     def _away(self) -> bool:
-        """Whether there is no agent, or it owes answers: then nobody waits for it."""
+        """Whether there is no agent, or it owes answers: then requests do not wait for it."""
         return self._link.away or bool(self._silent)
 
     def _take(self, answer: Answer) -> None:
@@ -544,7 +544,7 @@ class KvcastConnectorScheduler:
                 if self._waiting.pop((request, ticket), None) is not None:
                     self._caches.lookup_answered(request, ticket, where)
                     if where is not None and request in self._requests:
-                        # Behind the chunks come the states of recurrent layers, which routers do not know.
+                        # The states of recurrent layers follow the chunks; routers do not know them.
                         chunks_where = where[: len(where) // 2] if self._groups.states else where
                         self._news.chunks_found(self._requests[request], self._caches.keys(request).keys, chunks_where)
             case FetchEnded(request, ticket, sources, outcome, seconds):
