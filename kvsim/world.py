@@ -92,7 +92,7 @@ class Setting:
     on_disk: tuple[int, ...] = ()
     """Chunks that holders have on their disks only."""
     to_compute: bool = False
-    """Nobody has a chunk at the beginning, with `announced`: see `kvsim.computing`."""
+    """Nobody has a chunk at the beginning, with `announced`: see `tests.sim.computing`."""
     proves: bool = True
     """Agents hash reads on their way."""
     know_link: bool = False

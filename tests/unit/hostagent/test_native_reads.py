@@ -323,7 +323,7 @@ def token_book(rules: NamespaceRules) -> TokenBook:
     )
     book, now_s = TokenBook(demands=True), asyncio.get_running_loop().time()
     book.attached(now_s, gives_tokens=True)
-    book.told(ReadTokens(bytes(32), 600_000, rules).access_of(facts, 0).read_access, now_s)
+    book.access_given(ReadTokens(bytes(32), 600_000, rules).access_of(facts, 0).read_access, now_s)
     return book
 
 

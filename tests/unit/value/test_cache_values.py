@@ -23,7 +23,7 @@ from kvpolicy.value.formula import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
-from planner.traces.tuning import MADE
+from tests.unit.value.tuning_loads import MADE
 
 SECOND = 1_000_000_000
 LRU = tuple(one for one in POLICIES if one.name == "lru")

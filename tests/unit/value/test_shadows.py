@@ -17,7 +17,7 @@ from kvpolicy.value.ages import RECENCY, ReuseAges
 from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
 from planner.traces import TraceRequest
-from planner.traces.tuning import MADE
+from tests.unit.value.tuning_loads import MADE
 
 UNFADED = ValueParameters(selector_half_touches=10**12)
 PLAIN = (POLICIES[0],)

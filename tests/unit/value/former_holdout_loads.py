@@ -1,6 +1,4 @@
-"""Loads that once were the holdout set; since a policy was changed by what they showed, they are loads for tuning, and
-`tuning.MADE` has them. The published figures of 2026-11-24 name them, so they stay as they were. Seeded.
-"""
+"""The second part of `tuning_loads`. Seeded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes the loads that policies are tuned on, beside the traces of `catalog`. All once were the holdout set; since the
-policies were changed by what they showed, `holdout` takes their place. Seeded.
+"""Loads that policies were tuned on: on none of them may a policy fall below LRU. Seeded.
 
-`python -m planner.traces.tuning DIRECTORY`
+All of them, and those of `former_holdout_loads`, once were the holdout set. They left it when a policy was changed by
+what they showed; `planner.traces.holdout` is the set of today.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from planner.traces import former_holdout
-from planner.traces.generate import Generator, arrivals, main, ordered, request, side_by_side, zipf
+from planner.traces.generate import Generator, arrivals, ordered, request, side_by_side, zipf
 from planner.traces.request import TraceRequest
+from tests.unit.value import former_holdout_loads
 
 DURATION_S: Final = 3600.0
 
@@ -183,9 +183,5 @@ MADE: Final[dict[str, Generator]] = {
     "groups": groups,
     "samples": samples,
     "mixture": mixture,
-    **former_holdout.MADE,
+    **former_holdout_loads.MADE,
 }
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(MADE))

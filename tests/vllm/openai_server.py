@@ -1,6 +1,6 @@
 """vLLM's OpenAI server as it is, from its own command line: what `vllm serve` runs.
 
-    python -m bmv2_testbed.engines.openai_server --model FOLDER --port 8000 ...
+    python -m tests.vllm.openai_server --model FOLDER --port 8000 ...
 
 `vllm serve` itself asks the packages that are installed for more than vLLM's build for CPUs brings.
 """
@@ -25,7 +25,7 @@ from bmv2_testbed.errors import TestbedError
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
-PROGRAM = "bmv2_testbed.engines.openai_server"
+PROGRAM = "tests.vllm.openai_server"
 
 
 def server_argv(arguments: Mapping[str, Any], port: int) -> list[str]:
