@@ -36,7 +36,6 @@ from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 TRANSPORTS = ("auto", "verbs", "sockets", "frames")
 HUGE_PAGES = ("auto", "never", "required")
-NATIVE = ("auto", "never")
 
 
 API_SOCKET = "/run/kvcast/agent.sock"
@@ -78,8 +77,6 @@ class DataConfig:
     rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
     """Most bytes of RDMA READs in flight from one peer; below that the window follows the delay (`ReadWindow`)."""
     frames: FramesConfig | None = None
-    native: str = "auto"
-    """One of NATIVE. auto: casts go through the data path in C where there is a compiler; never: through Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +261,7 @@ def _user(value: object) -> int:
 def _data(section: Section) -> DataConfig:
     default = DataConfig()
     transport = section.take("transport", checks.one_of(TRANSPORTS), default.transport)
+    section.refuse("native", "the data path in C comes with kvcast, and is the only one; leave the key out")
     frames = None
     if transport == "frames":
         frames = _frames(section.section("frames"))
@@ -287,7 +285,6 @@ def _data(section: Section) -> DataConfig:
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
         frames=frames,
-        native=section.take("native", checks.one_of(NATIVE), default.native),
     )
     section.done()
     if not config.address and (transport == "frames" or not config.interface):

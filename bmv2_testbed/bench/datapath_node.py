@@ -125,7 +125,6 @@ class Node:
             control_port=args.control_port,
             read_port=0,
             segment_bytes=args.segment,
-            native="auto" if args.way == "native" else "never",
         )
         kind = SocketsTransport if address != HOLDER_ADDRESS else SendingTransport
         self.transport = kind(self.config, self.memory)
@@ -253,14 +252,6 @@ class ReaderNode(Node):
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         self._handle([ControlReceived(message, source) for message, source in arrivals])
-
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        missing = self._reader.missing(group.key)
-        if missing is not None:
-            place, wanted = self.place(group.key), missing[group.segments]
-            rows = self.memory.array(place.offset, place.size_bytes).reshape(-1, self.fabric.segment_bytes)
-            rows[group.segments[wanted]] = payload[wanted]
-        self._handle([SegmentsReceived(group.key, group.segments, group.source, group.from_switch)])
 
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._handle(arrivals)
@@ -392,7 +383,7 @@ async def run_node(args: argparse.Namespace) -> None:
 def main() -> int:
     """Entry point of one node's process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", choices=("pair", "native", "python"), required=True)
+    parser.add_argument("--way", choices=("pair", "kvcast"), required=True)
     parser.add_argument("--index", type=int, required=True, help="of a reader; -1: the holder")
     for name in ("--size", "--segment", "--readers", "--cast-port", "--control-port"):
         parser.add_argument(name, type=int, required=True)

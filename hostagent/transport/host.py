@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.config import DataConfig
-from hostagent.native.library import datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
@@ -58,8 +58,8 @@ class Host:
     counters: TransportCounters
     address: str
     own: Address
-    native: ctypes.CDLL | None = None
-    """The data path in C; None: Python does the same work."""
+    native: ctypes.CDLL
+    """The data path in C."""
     tokens: TokenBook | None = None
     """Who may read; None: everybody."""
     leases: LocalLeases | None = None
@@ -162,7 +162,7 @@ class HostTransport:
         raise NotImplementedError
 
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
-        """Bind and listen. Raises TransportError."""
+        """Bind and listen. Raises TransportError, or NotShippedError."""
         address = interface_address(self._config)
         self._host = Host(
             config=self._config,
@@ -172,7 +172,7 @@ class HostTransport:
             counters=self.counters,
             address=address,
             own=parse_address(address),
-            native=datapath_or_none() if self._config.native == "auto" else None,
+            native=datapath(),
             tokens=self._tokens,
             leases=self._leases,
         )

@@ -8,20 +8,18 @@ socket keeps the source port, which the ICRC covers, the same.
 from __future__ import annotations
 
 import socket
-from typing import Protocol
 
 import numpy as np
 
 from hostagent import limits
 from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
-from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
-from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
+from hostagent.transport.native_sender import NativeSender, SegmentRun
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvproto.ids import Address, ChunkKey, format_address
@@ -39,55 +37,6 @@ class SocketsTransport(HostTransport):
         return Parts(SocketCasts(host), TcpReads(host))
 
 
-class SegmentSender(Protocol):
-    """Sends runs of segments as whole datagrams through one socket, in order, as fast as it takes them."""
-
-    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
-        """The segments' outcome is reported later, maybe in parts. Raises ValueError for those that no chunk has."""
-        ...
-
-    def fabric_changed(self) -> None:
-        """Forget segments prepared for the old fabric."""
-        ...
-
-    def give_up(self) -> None:
-        """Others send from now on: segments that have not left are reported as failed, later."""
-        ...
-
-    def close(self) -> None:
-        """Send and report nothing more, except segments that were given up."""
-        ...
-
-
-class NumpySender:
-    """In Python: headers and ICRCs of a chunk are prepared once."""
-
-    def __init__(self, host: Host, sock: socket.socket) -> None:
-        self._framings = FramingCache(host.memory, host.own, sock.getsockname()[1])
-        self._sender = CastSender(sock, host.loop)
-
-    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
-        """See `SegmentSender`."""
-        prepared = self._framings.of(run.chunk, run.fabric)
-        to = (format_address(destination[0]), destination[1])
-        prefixes = _NO_PREFIX
-        if run.fill is not None:
-            prefixes = fill_headers(run.chunk.key, prepared.framing.segments, run.first, run.count, run.fill)
-        self._sender.add(prepared, run.first, run.count, to, prefixes, sent, failed)
-
-    def fabric_changed(self) -> None:
-        """Forget everything prepared for the old fabric."""
-        self._framings.clear()
-
-    def give_up(self) -> None:
-        """See `SegmentSender`."""
-        self._sender.give_up()
-
-    def close(self) -> None:
-        """See `SegmentSender`."""
-        self._sender.close()
-
-
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
@@ -101,11 +50,7 @@ class SegmentSocket:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
         mmsg.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        self._sender: SegmentSender
-        if host.native is not None:
-            self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
-        else:
-            self._sender = NumpySender(host, sock)
+        self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
@@ -142,7 +87,7 @@ class SegmentSocket:
         self._host.sink.fill_sent(key, count)
 
     def give_up(self) -> None:
-        """See `SegmentSender.give_up`."""
+        """See `NativeSender.give_up`."""
         self._sender.give_up()
 
     def close(self) -> None:
@@ -160,7 +105,7 @@ class SocketCasts(ExpectedCasts):
         self._host = host
         self._outgoing = SegmentSocket(host, host.config.cast_port)
         self._group_socket: socket.socket | None = None
-        self._intake: CastIntake | NativeIntake | None = None
+        self._intake: NativeIntake | None = None
         self._segment_bytes = 0
 
     def use_fabric(self, fabric: Fabric) -> int:
@@ -201,7 +146,7 @@ class SocketCasts(ExpectedCasts):
         return self._outgoing.socket
 
     def give_up(self) -> None:
-        """See `CastSender.give_up`."""
+        """See `NativeSender.give_up`."""
         self._outgoing.give_up()
 
     def close(self) -> None:
@@ -209,10 +154,8 @@ class SocketCasts(ExpectedCasts):
         self._outgoing.close()
         self._leave()
 
-    def _take(self, casts: socket.socket, fabric: Fabric) -> CastIntake | NativeIntake:
+    def _take(self, casts: socket.socket, fabric: Fabric) -> NativeIntake:
         host = self._host
-        if host.native is None:
-            return CastIntake(casts, host.loop, host.sink, host.counters, fabric, host.own)
         return NativeIntake(host.native, casts, host.loop, host.sink, host.counters, host.memory, fabric, host.own)
 
     def _leave(self) -> None:
@@ -232,7 +175,7 @@ def read_client(host: Host) -> ReadClient:
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
         own_address=host.address,
-        pulls=None if host.native is None else NativePulls(host.native, host.loop),
+        pulls=NativePulls(host.native, host.loop),
     )
 
 
@@ -242,7 +185,7 @@ class TcpReads:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._native: NativeReads | None = None
-        if host.native is not None and host.leases is not None:
+        if host.leases is not None:
             self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
         self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
         self._client = read_client(host)
@@ -262,9 +205,6 @@ class TcpReads:
         if self._native is not None:
             self._native.close()
         self._client.close()
-
-
-_NO_PREFIX: mmsg.U8 = np.zeros((1, 0), np.uint8)
 
 
 def fill_headers(key: ChunkKey, segments: int, first: int, count: int, flags: Flag) -> mmsg.U8:

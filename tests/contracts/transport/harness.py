@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +25,11 @@ from hostagent.transport.base import (
     Transport,
     TransportFacts,
 )
-from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, ChunkKey
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
 from tests.contracts.transport import fake_nic
@@ -267,8 +265,8 @@ def free_udp_port() -> int:
         return port
 
 
-async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") -> Network:
-    """Sockets transports on loopback addresses of their own, on the data path in C where it can be built."""
+async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
+    """Sockets transports on loopback addresses of their own."""
     network = Network(fabric)
     cast_port, control_port = free_udp_port(), free_udp_port()
     for index in range(count):
@@ -279,11 +277,10 @@ async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") 
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         sink = RecordingSink()
-        sink.leases = local_leases(POOL_BYTES) if native == "auto" else None
+        sink.leases = local_leases(POOL_BYTES)
         transport = SocketsTransport(config, memory, leases=sink.leases)
         facts = await transport.start(sink, fabric)
         network.nodes.append(Node(transport, memory, sink, facts))
@@ -313,22 +310,8 @@ async def frames_network(fabric: Fabric, count: int = 2) -> Network:
     return network
 
 
-async def fake_network(fabric: Fabric, count: int = 2) -> Network:
-    """Fake transports, nothing lost."""
-    between = FakeNetwork(delay_s=0.0001)
-    network = Network(fabric)
-    for index in range(count):
-        memory = PoolMemory(POOL_BYTES, prefault=False)
-        transport = FakeTransport(between, parse_address(f"10.75.0.{index + 1}"), memory)
-        sink = RecordingSink()
-        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
-    return network
-
-
-async def verbs_network(
-    fabric: Fabric, count: int = 2, *, native: str = "auto", read_idle_s: float = limits.VERBS_READ_IDLE_S
-) -> Network:
-    """RDMA transports, each on a port of its own, on the data path in C where it can be built."""
+async def verbs_network(fabric: Fabric, count: int = 2, *, read_idle_s: float = limits.VERBS_READ_IDLE_S) -> Network:
+    """RDMA transports, each on a port of its own."""
     network = Network(fabric)
     for address in RDMA_ADDRESSES[:count]:
         config = DataConfig(
@@ -337,7 +320,6 @@ async def verbs_network(
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         transport = VerbsTransport(config, memory, read_idle_s=read_idle_s)
@@ -346,7 +328,7 @@ async def verbs_network(
     return network
 
 
-async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "auto") -> Network:
+async def fake_verbs_network(fabric: Fabric, count: int = 2) -> Network:
     """RDMA transports on NICs that exist in this process only."""
     network = Network(fabric)
     network.wire = network.ends.enter_context(fake_nic.in_place_of_real_ones())
@@ -360,7 +342,6 @@ async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "a
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory, sink = PoolMemory(POOL_BYTES, prefault=False), RecordingSink()
         transport = VerbsTransport(config, memory)
@@ -371,11 +352,8 @@ async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "a
 RDMA_ADDRESSES = tuple(filter(None, os.environ.get("KVCAST_TEST_RDMA_ADDRESSES", "").split(",")))
 """Addresses of RDMA ports of this machine that reach each other over a wire; guests have them (make test-roce)."""
 NETWORKS = {
-    "sockets": partial(sockets_network, native="never"),
-    "native": sockets_network,
+    "sockets": sockets_network,
     "frames": frames_network,
-    "fake": fake_network,
-    "fake nic": partial(fake_verbs_network, native="never"),
-    "native fake nic": fake_verbs_network,
-    **({"verbs": partial(verbs_network, native="never"), "native verbs": verbs_network} if RDMA_ADDRESSES else {}),
+    "fake nic": fake_verbs_network,
+    **({"verbs": verbs_network} if RDMA_ADDRESSES else {}),
 }

@@ -28,7 +28,6 @@ _AGENT: dict[str, Any] = {
         "segment_bytes": "4KiB",
         "read_port": 4790,
         "receive_buffer": "8MiB",
-        "native": "auto",
         "rdma_read_window": "16MiB",
         "frames": {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"},
     },
