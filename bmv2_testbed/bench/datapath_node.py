@@ -27,7 +27,7 @@ from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.timers import MachineTimer
-from hostagent.transport import mmsg
+from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.sockets import SegmentSocket, SocketsTransport, TcpReads
@@ -60,7 +60,7 @@ from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters, ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Control, Flag, Op
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 from p4switch.build import build_shared_object
 
 CHUNKS = 8
@@ -135,7 +135,6 @@ class Node:
 
     # What a node of this benchmark has no use for.
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None: ...
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
     def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
@@ -324,12 +323,12 @@ def run_pair(args: argparse.Namespace) -> None:
     address = format_address(HOLDER_ADDRESS if holds else reader_address(args.index))
     if holds:
         sock = bound_udp(address, args.control_port, "--control-port")
-        sock.setsockopt(socket.SOL_SOCKET, mmsg.SO_NO_CHECK, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     else:
         sock = group_socket(address, format_address(fabric.group), args.cast_port)
-    mmsg.ask_buffer(sock, receive_bytes=DataConfig().receive_buffer_bytes)
+    socket_options.ask_buffer(sock, receive_bytes=DataConfig().receive_buffer_bytes)
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", PAIR_SILENCE_S, 0))
     say(ready=True)

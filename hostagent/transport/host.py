@@ -32,7 +32,7 @@ from hostagent.transport.base import (
     TransportFacts,
     TransportSink,
 )
-from hostagent.transport.casts import ControlIntake
+from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, ChunkKey, format_address, parse_address
 from kvproto.wire.control import Control

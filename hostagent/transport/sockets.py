@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import socket
 
-import numpy as np
-
 from hostagent import limits
-from hostagent.transport import mmsg
+from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
@@ -23,7 +21,7 @@ from hostagent.transport.native_sender import NativeSender, SegmentRun
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvproto.ids import Address, ChunkKey, format_address
-from kvproto.wire.control import Control, Flag, Op
+from kvproto.wire.control import Flag
 from kvproto.wire.data import Fabric
 
 _TRUESIZE_FACTOR = 2
@@ -44,12 +42,12 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port")
-        sock.setsockopt(socket.IPPROTO_IP, mmsg.IP_MTU_DISCOVER, mmsg.IP_PMTUDISC_DO)
-        sock.setsockopt(socket.SOL_SOCKET, mmsg.SO_NO_CHECK, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
+        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
-        mmsg.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
+        socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
 
     def use_fabric(self, fabric: Fabric) -> None:
@@ -118,12 +116,12 @@ class SocketCasts(ExpectedCasts):
             self._segment_bytes = fabric.segment_bytes
         self._group_socket = casts = group_socket(host.address, format_address(fabric.group), host.config.cast_port)
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
-        mmsg.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
+        casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
+        socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
         self._intake = self._take(casts, fabric)
         for chunk, missing in self._expected.values():
             self._intake.expect(chunk, missing)
-        return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
+        return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def _taker(self) -> Intake | None:
         return self._intake
@@ -205,12 +203,3 @@ class TcpReads:
         if self._native is not None:
             self._native.close()
         self._client.close()
-
-
-def fill_headers(key: ChunkKey, segments: int, first: int, count: int, flags: Flag) -> mmsg.U8:
-    """Control headers of FILL for segments [first, first + count), shape (count, 40)."""
-    packed = b"".join(
-        Control(Op.FILL, key, segments, segment=segment, flags=flags).encode()
-        for segment in range(first, first + count)
-    )
-    return np.frombuffer(packed, np.uint8).reshape(count, -1)

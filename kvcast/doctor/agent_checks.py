@@ -16,7 +16,7 @@ from hostagent.pool.available import available_bytes
 from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
-from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
+from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, judged
@@ -44,7 +44,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
         findings.append(
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
-    elif data.transport != "frames":
+    else:
         findings += _data_network(data)
     if config is not None:
         if not _is_served(api_socket):

@@ -32,7 +32,6 @@ from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.reads import VerbsReads
 from kvproto.events import SegmentsReceived
 from kvproto.ids import ChunkKey, parse_address
-from kvproto.wire.data import SegmentGroup
 
 UDMABUF: Final = "udmabuf"
 _KEY = ChunkKey(b"kvcast benchmark")
@@ -85,7 +84,6 @@ class _OnePattern:
         return False
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, _group: SegmentGroup, _payload: object) -> None: ...
     def casts_placed(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def cast_patience_s(self) -> float:

@@ -19,7 +19,7 @@ from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOut
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvproto.events import SegmentsReceived
 from kvproto.ids import ChunkKey
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 
 KEYS = ChunkKey(b"benchmark chunk!"), ChunkKey(b"its other name !")
 """Of one chunk, by turns: a segment of a chunk that is here already would not be placed again."""
@@ -41,8 +41,6 @@ class BenchSink:
         """Called after each change."""
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None: ...
-
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._count(sum(len(one.segments) for one in arrivals))
 

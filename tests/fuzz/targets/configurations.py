@@ -29,7 +29,6 @@ _AGENT: dict[str, Any] = {
         "read_port": 4790,
         "receive_buffer": "8MiB",
         "rdma_read_window": "16MiB",
-        "frames": {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"},
     },
     "pool": {"size": "256MiB", "prefault": False, "huge_pages": "auto", "keep": True},
     "controller": {"address": ["127.0.0.1:4800", "[::1]:4800"]},

@@ -26,7 +26,7 @@ from scapy.layers.inet import IP, UDP
 
 from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport import mmsg
+from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
@@ -111,9 +111,9 @@ class Bench:
         self.sink, self.counters = Sink(), TransportCounters()
         self.memory = PoolMemory(POOL_BYTES, prefault=False)
         self.peer, self.own_peer, self.receiver = udp_socket(SOURCE), udp_socket(OWN), udp_socket(TARGET)
-        mmsg.ask_buffer(self.receiver, receive_bytes=4 << 20)
+        socket_options.ask_buffer(self.receiver, receive_bytes=4 << 20)
         self.receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        self.receiver.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
+        self.receiver.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
         self.library = WatchedLibrary(datapath())
         self.intake = NativeIntake(
             self.library,  # type: ignore[arg-type]
