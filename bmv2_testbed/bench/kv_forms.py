@@ -21,11 +21,11 @@ from rich.table import Table
 
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
+from kvchunk.kv_layout import KvLayout
 from kvcodec import lossy, planes
 from kvcodec.loops import Loops
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
-from kvproto.kv_layout import KvLayout
 
 CONTEXT_TOKENS: Final = 192
 SCORED_TOKENS: Final = 64

@@ -22,7 +22,8 @@ from bmv2_testbed.bench.rdma.cpu_native import receive_native_ns
 from bmv2_testbed.bench.rdma.cpu_reads import lesson_ns, read_piece_ns
 from bmv2_testbed.bench.rdma.cpu_sends import send_ns
 from hostagent.transport.verbs import abi
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX
 from kvproto.wire.data import Fabric, chunk_headers
 from kvproto.wire.layouts import KV_DATA_BYTES

@@ -24,7 +24,7 @@ from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
 from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, ReadWindow
 
 _KEY = ChunkKey(b"benchmark chunk!")

@@ -35,8 +35,8 @@ from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_pieces import NativePieces
 from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import ChunkKey
 
 _NO_KEY = bytes(16)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.kv_layout import parse_layout
 from kvcodec import lossy, planes
 from kvcodec.loops import ESCAPE, PROBS, Coded, Element, Loops, Place, Quantised
 from kvcodec.native import native_loops
-from kvproto.kv_layout import parse_layout
 from tests.contracts.codec_loops.reference import NumpyLoops, table_of
 from tests.unit.kvcodec.kv_content import kv_chunk
 

@@ -27,8 +27,9 @@ from hostagent.transport.base import (
 )
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from tests.contracts.transport import fake_nic

@@ -11,8 +11,9 @@ import pytest
 
 from hostagent.native import library
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
+from kvchunk.ids import ChunkKey
 from kvcodec.shipped import FOLDER_VARIABLE, NotShippedError
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 from tests.contracts.transport import harness

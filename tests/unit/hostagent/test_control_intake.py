@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from hostagent import limits
 from hostagent.transport.base import ControlArrival, TransportCounters
 from hostagent.transport.control_intake import ControlIntake
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.wire.control import Control, Op
 
 OWN, OTHER = "127.90.0.1", "127.90.0.2"

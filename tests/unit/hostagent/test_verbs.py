@@ -38,7 +38,7 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 from tests.unit.hostagent.agent_harness import free_port
 
