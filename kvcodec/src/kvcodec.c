@@ -16,13 +16,15 @@ int kc_use_level(int level)
 {
     assert(level >= CPU_BASE && level <= CPU_AVX512);
     enum cpu_level found = cpu_level_up_to((enum cpu_level)level);
-    loops = &kc_loops_base;
+    static const struct kc_loops *const by_level[] = {
+        [CPU_BASE] = &kc_loops_base,
 #if defined(__x86_64__)
-    if (found == CPU_AVX512)
-        loops = &kc_loops_avx512;
-    else if (found == CPU_AVX2)
-        loops = &kc_loops_avx2;
+        [CPU_AVX2] = &kc_loops_avx2,
+        [CPU_AVX512] = &kc_loops_avx512,
 #endif
+    };
+    assert(found < sizeof by_level / sizeof *by_level);
+    loops = by_level[found];
     loops->prepare();
     return (int)found;
 }

@@ -24,13 +24,15 @@ static const struct blake3_lanes *lanes_of_level;
 
 void blake3_use_level(enum cpu_level level)
 {
-    lanes_of_level = &blake3_lanes_base;
+    static const struct blake3_lanes *const by_level[] = {
+        [CPU_BASE] = &blake3_lanes_base,
 #if defined(__x86_64__)
-    if (level == CPU_AVX512)
-        lanes_of_level = &blake3_lanes_avx512;
-    else if (level == CPU_AVX2)
-        lanes_of_level = &blake3_lanes_avx2;
+        [CPU_AVX2] = &blake3_lanes_avx2,
+        [CPU_AVX512] = &blake3_lanes_avx512,
 #endif
+    };
+    assert(level < sizeof by_level / sizeof *by_level);
+    lanes_of_level = by_level[level];
 }
 
 static uint32_t get32le(const uint8_t *at)
