@@ -1,7 +1,4 @@
 /* Numbers as planes of bytes, each number turned left by one bit, and back. */
-#include "kvcodec.h"
-
-#include <string.h>
 
 static void split2(const uint8_t *restrict words, uint64_t count, uint8_t *restrict high, uint8_t *restrict low)
 {
@@ -27,7 +24,7 @@ static void split4(const uint8_t *restrict words, uint64_t count, uint8_t *restr
     }
 }
 
-void kc_split(const uint8_t *words, uint64_t count, uint32_t width, uint8_t *planes)
+static void split(const uint8_t *words, uint64_t count, uint32_t width, uint8_t *planes)
 {
     if (width == 2)
         split2(words, count, planes, planes + count);
@@ -54,7 +51,7 @@ static void join4(const uint8_t *restrict a, const uint8_t *restrict b, const ui
     }
 }
 
-void kc_join(const uint8_t *const *planes, uint64_t count, uint32_t width, uint8_t *words)
+static void join(const uint8_t *const *planes, uint64_t count, uint32_t width, uint8_t *words)
 {
     if (width == 2)
         join2(planes[0], planes[1], count, words);

@@ -1,4 +1,4 @@
-"""The loops in numpy: the same bytes as the ones in C, far slower. What says how it is done is here. Pure."""
+"""The loops in numpy: the oracle of those in C, far slower. What says how it is done is here."""
 
 from __future__ import annotations
 

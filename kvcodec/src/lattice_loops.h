@@ -1,7 +1,4 @@
 /* Numbers as whole multiples of their channel's step, tokens as differences from the first of their group, and back. */
-#include "kvcodec.h"
-
-#include <string.h>
 
 static inline uint32_t bits_of(const void *chunk, enum kc_element element, int64_t at)
 {
@@ -30,7 +27,7 @@ static inline uint16_t bf16_of(float number)
 }
 
 /* The largest absolute value of each channel, as bits of fp32: what is not a number is above all numbers. */
-void kc_largest(const void *chunk, enum kc_element element, const struct kc_place *place, uint32_t *largest)
+static void largest_of(const void *chunk, enum kc_element element, const struct kc_place *place, uint32_t *largest)
 {
     memset(largest, 0, place->heads * place->head_numbers * sizeof *largest);
     for (uint64_t token = 0; token < place->tokens; token++)
@@ -72,7 +69,7 @@ static int write_symbols(const int32_t *restrict multiples, const int32_t *restr
 
 /* Returns how many symbols escaped, or -1: more than there is room for. No multiple is beyond 16383. `scratch`: three
  * rows of channels. */
-int64_t kc_quantise(const void *chunk, enum kc_element element, const struct kc_place *place, const float *steps,
+static int64_t quantise(const void *chunk, enum kc_element element, const struct kc_place *place, const float *steps,
                     uint64_t group, uint8_t *anchors, uint8_t *deltas, int16_t *escapes, uint64_t room,
                     int32_t *scratch)
 {
@@ -121,7 +118,7 @@ static void write_row(const int32_t *restrict multiples, const float *restrict s
 }
 
 /* Returns how many escapes were used, or -1: there are too few. `scratch`: two rows of channels. */
-int64_t kc_restore(const uint8_t *anchors, const uint8_t *deltas, const uint8_t *escapes, uint64_t escapes_count,
+static int64_t restore(const uint8_t *anchors, const uint8_t *deltas, const uint8_t *escapes, uint64_t escapes_count,
                    const float *steps, uint64_t group, const struct kc_place *place, enum kc_element element,
                    void *chunk, int32_t *scratch)
 {

@@ -1,16 +1,9 @@
 /* Range coding by asymmetric numeral systems (J. Duda, arXiv 1311.2540; F. Giesen, arXiv 1402.3392): KC_LANES states of
  * 32 bits side by side, of which symbol i belongs to lane i % KC_LANES, and one run of 16-bit words for all of them, in
  * the order in which the decoder wants them. */
-#include "kvcodec.h"
-
-#include <string.h>
-
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
 
 /* Writes words from the end of `words` on; returns how many, or -1: there is no room. */
-int64_t kc_rans_encode(const uint8_t *symbols, uint64_t count, const uint32_t *frequency, uint32_t *states,
+static int64_t rans_encode(const uint8_t *symbols, uint64_t count, const uint32_t *frequency, uint32_t *states,
                        uint16_t *words, uint64_t room)
 {
     uint32_t start[256], sum = 0;
@@ -59,7 +52,7 @@ static inline uint32_t step(uint32_t state, const uint32_t *table, uint8_t *symb
 /* Which of eight words each lane takes that wants one, by the mask of those that do. */
 static uint32_t lane_words[256][8];
 
-__attribute__((constructor)) static void fill_lane_words(void)
+static void prepare(void)
 {
     for (int mask = 0; mask < 256; mask++) {
         uint32_t next = 0;
@@ -106,11 +99,15 @@ static uint64_t decode_wide(const uint8_t **words, const uint8_t *end, uint32_t 
         _mm256_storeu_si256((__m256i *)(states + 8 * part), state[part]);
     return done;
 }
+#else
+static void prepare(void)
+{
+}
 #endif
 
 /* Returns how many words were used, or -1: there are too few. `states` are left as they are at the end. The frequencies
  * sum to KC_PROBS, and each is below that. */
-int64_t kc_rans_decode(const uint8_t *words, uint64_t words_count, uint32_t *states, const uint32_t *frequency,
+static int64_t rans_decode(const uint8_t *words, uint64_t words_count, uint32_t *states, const uint32_t *frequency,
                        uint8_t *symbols, uint64_t count)
 {
     uint32_t table[KC_PROBS];
