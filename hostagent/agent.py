@@ -35,7 +35,7 @@ from hostagent.hashing import Hashing
 from hostagent.link_rate import link_rate_bit_s
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
 from hostagent.metrics import AgentMetrics
-from hostagent.native.library import datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.pool.intake import Intake
 from hostagent.pool.leases import local_leases
@@ -93,7 +93,8 @@ class Agent:
     # ------------------------------------------------------------------ lifetime
 
     async def start(self) -> None:
-        """Bind everything. Raises TransportError, ApiError, CannotRunError or OSError; nothing is left open then."""
+        """Bind everything. Raises TransportError, ApiError, NotShippedError, CannotRunError or
+        OSError; nothing is left open then."""
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
@@ -164,7 +165,7 @@ class Agent:
             self.store,
             self.cold,
         )
-        library = datapath_or_none() if config.data.native == "auto" and self._leases is not None else None
+        library = datapath() if self._leases is not None else None
         self.core = AgentCore(
             replace(core_options(config), lone_gets=library is not None),
             knowledge,

@@ -15,7 +15,7 @@ import numpy as np
 from kvchunk.kv_layout import KvLayout, terms_of
 from kvcodec import codec
 from kvcodec.forms import Form, StoredForm
-from kvcodec.native import best_loops
+from kvcodec.native import native_loops
 from kvpolicy.tiers.form_costs import FormWork
 
 TRIAL_LAYOUT: Final = KvLayout("bf16", (("l", 2), ("b", 8), ("p", 2), ("t", 16), ("h", 8), ("d", 128)))
@@ -45,7 +45,7 @@ def encode(chunk: memoryview, form: Form, label: str) -> Encoded:
     if form is Form.LOSSY and (terms is None or not terms.may_lose):
         form = Form.PLANES
     began_s = time.thread_time()
-    found, content = codec.encode(chunk, form, best_loops(), None if terms is None else terms.layout)
+    found, content = codec.encode(chunk, form, native_loops(), None if terms is None else terms.layout)
     work = FormWork(found, len(chunk), len(content), encode_s=time.thread_time() - began_s)
     return Encoded(found, content, None if found is Form.RAW else work)
 
@@ -53,7 +53,7 @@ def encode(chunk: memoryview, form: Form, label: str) -> Encoded:
 def decode(form: Form, content: memoryview, chunk: memoryview) -> FormWork | None:
     """Write a chunk; what it took. Raises CodecError."""
     began_s = time.thread_time()
-    codec.decode(form, content, chunk, best_loops())
+    codec.decode(form, content, chunk, native_loops())
     if form is Form.RAW:
         return None
     return FormWork(form, len(chunk), len(content), decode_s=time.thread_time() - began_s)
@@ -66,10 +66,10 @@ def try_out() -> list[FormWork]:
     into = memoryview(bytearray(len(chunk)))
     works = []
     for form in (Form.PLANES, Form.LOSSY):
-        # The first time is for caches, and for the C compiler.
+        # The first time is for caches.
         for _ in range(2):
             began_s = time.thread_time()
-            found, content = codec.encode(chunk, form, best_loops(), TRIAL_LAYOUT)
+            found, content = codec.encode(chunk, form, native_loops(), TRIAL_LAYOUT)
             encode_s = time.thread_time() - began_s
             work = decode(found, memoryview(content), into)
         assert work is not None

@@ -92,7 +92,7 @@ CLAIMS_DUE_MAX = 65536
 
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
-"""Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
+"""Completions of work requests taken by one poll."""
 CAST_POLL_S_MAX = 0.004
 """Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
 CAST_FOLLOWER_POLL_S_MAX = 0.012
@@ -102,7 +102,6 @@ CAST_WAKE_SEGMENTS = 512
 report costs the event loop some 0.3 ms, whatever it brings. At a pause it reports, too."""
 CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 """The same for a follower, on whom nobody waits."""
-CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""

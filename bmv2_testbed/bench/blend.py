@@ -24,7 +24,7 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.kv_forms import load_model
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import TestbedSpec
 from kvchunk.ids import ChunkKey, Namespace
 from kvchunk.kv_layout import KvLayout, KvTerms, with_terms
 from kvchunk.parts import ranges_of
@@ -253,12 +253,12 @@ def _perplexity(scores: Sequence[Floats], windows: Sequence[_Window]) -> float:
 # ------------------------------------------------------------------ the pool
 
 
-def carry_by_testbed(wiring: Wiring) -> Carry:
+def carry_by_testbed() -> Carry:
     """Through the agents of a testbed's two hosts."""
 
     def carry(layout: KvLayout, contents: Mapping[ChunkKey, bytes], keys: Sequence[ChunkKey], label: str) -> Carried:
         with (
-            client.running(TestbedSpec(wiring=wiring, hosts=2)) as testbed,
+            client.running(TestbedSpec(hosts=2)) as testbed,
             AgentClient(testbed.directory / "h0.sock") as putter,
             AgentClient(testbed.directory / "h1.sock") as fetcher,
         ):

@@ -1,4 +1,4 @@
-"""What an operator may say of the cold store. Names of secrets only, never their values: those are read at start."""
+"""What an operator configures about the cold store. Of secrets only their places: the values are read at start."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ import enum
 
 
 class ColdState(enum.Enum):
-    """What the store is good for at this moment."""
+    """Which operations of the store work at present."""
 
     AWAY = "away"
-    """It does not answer, or was not tried yet: nothing is asked of it but whether it is back."""
+    """It does not answer, or has not been tried: the agent sends it nothing but trials."""
     READING = "reading"
-    """It takes nothing, and what it has can be read."""
+    """Writes fail, reads work."""
     ON = "on"

@@ -85,14 +85,14 @@ class Record:
     offset: int
     size_bytes: int
     digest: Digest
-    """NO_DIGEST: its bytes are not all there yet."""
+    """NO_DIGEST: not all of its bytes are written."""
     sequence: int
     stored: StoredForm | None = None
-    """How its bytes lie in the store, where in fewer of them; None: as they are."""
+    """The form of fewer bytes in which it is stored; None: as it is."""
 
     @property
     def stored_bytes(self) -> int:
-        """What its bytes take in the store."""
+        """Its bytes in the store."""
         return self.size_bytes if self.stored is None else self.stored.size_bytes
 
 

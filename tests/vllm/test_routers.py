@@ -53,7 +53,7 @@ def told(request: Any, medium: str, where: Where = Where.LOCAL) -> tuple[list[An
     for chunk in range(len(TOKENS) // CHUNK_TOKENS):
         facts = chunk_facts(request, chunk, CHUNK_TOKENS, BLOCK_TOKENS)
         assert facts is not None
-        stored += form.to_vllm(announcements.there((ChunkKey(bytes([chunk]) * 16),), where, facts))
+        stored += form.to_vllm(announcements.chunk_in_pool((ChunkKey(bytes([chunk]) * 16),), where, facts))
     return stored, form.to_vllm(announcements.withdraw())
 
 

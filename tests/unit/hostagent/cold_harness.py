@@ -311,8 +311,6 @@ def babbling_server(answer: bytes) -> Iterator[int]:
         thread.join(DEADLINE_S)
 
 
-def redis_config(port: int, client: str, **values: Any) -> ColdConfig:
-    """A configuration that the client, "own" or "opendal", serves: ours takes no addresses that begin with redis://."""
-    scheme = {"own": "tcp", "opendal": "redis"}[client]
-    options = {"endpoint": f"{scheme}://127.0.0.1:{port}", "root": "/pool", **values.pop("options", {})}
+def redis_config(port: int, **values: Any) -> ColdConfig:
+    options = {"endpoint": f"tcp://127.0.0.1:{port}", "root": "/pool", **values.pop("options", {})}
     return ColdConfig("redis", options, **values)

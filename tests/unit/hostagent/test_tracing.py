@@ -521,7 +521,7 @@ def test_spans_lost_and_delivered_again_are_a_line_each(caplog: pytest.LogCaptur
         exporter.shutdown()
     said = [record.message for record in caplog.records if record.name.startswith(("hostagent", "opentelemetry"))]
     assert [re.sub(r":\d+", ":PORT", line) for line in said] == [
-        "no collector takes traces at http://127.0.0.1:PORT: they are lost until one does",
+        "no collector answers at http://127.0.0.1:PORT: traces are lost until one does",
         "the collector at http://127.0.0.1:PORT takes traces again",
     ]
     scene.close()

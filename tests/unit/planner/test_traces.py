@@ -22,7 +22,6 @@ from planner.traces import (
     parse_trace,
     read_trace,
 )
-from tests.unit.planner import carried_traces
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,1025,10
@@ -84,10 +83,6 @@ def test_dequantising_keeps_order_and_tick() -> None:
 def test_rounding_of_ticks_is_seen_through() -> None:
     assert is_quantised([_request(0, 1), _request(2.999, 2), _request(6.003, 3)])
     assert not is_quantised([_request(0, 1), _request(1.2, 2)])
-
-
-def test_carried_traces_are_what_the_generator_makes() -> None:
-    assert {file.name: file.read_text() for file in catalog.CARRIED.iterdir()} == carried_traces.texts()
 
 
 def test_catalog_falls_back_to_the_carried_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
