@@ -28,7 +28,7 @@ from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.disk.store import DiskStore
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing

@@ -251,6 +251,8 @@ COLD_ABSENT_S = 10.0
 """A chunk that was not in the store is not looked for again for this long."""
 COLD_ABSENT_MAX = 16_384
 """Such chunks remembered."""
+COLD_LOOKUP_WAIT_S = 0.05
+"""A request waits at most this long to learn what the cold store has, unless the configuration says otherwise."""
 COLD_LOOKS_MAX = 64
 """Requests that wait for a look at a time; further ones go on without."""
 COLD_LOOK_CHUNKS_MAX = 256

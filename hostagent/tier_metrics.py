@@ -128,7 +128,7 @@ class WatchedTwins(Collector):
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
         twins, making, fetches = self._core.twins, self._core.twin_making, self._core.fetches.twins
-        yield _gauge("twin_bytes", "Of the pool, what twins take", twins.size_bytes)
+        yield _gauge("twin_bytes", "Of the pool, what twins take", twins.here.size_bytes)
         yield _counter("twins_made", "Chunks that were encoded for other nodes", making.made_count)
         yield _counter("twin_made_bytes", "What they took", making.made_bytes)
         yield _counter("twins_decoded", "Chunks that came by their twins", fetches.decoded_count)

@@ -211,7 +211,7 @@ class ApiServer:
             self._lone.learn if self._lone is not None else None,
         )
         self._connections[engine] = connection
-        self._handle(events.EngineCame(engine, tenant))
+        self._handle(events.EngineConnected(engine, tenant))
         task = self._loop.create_task(self._adopt(sock, connection))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
@@ -259,7 +259,7 @@ class ApiServer:
         self._admission.left(peer, tenant)
         self._end_memory(engine)
         del self._connections[engine]
-        self._handle(events.EngineGone(engine))
+        self._handle(events.EngineDisconnected(engine))
 
     async def _adopt(self, sock: socket.socket, connection: _Connection) -> None:
         await self._loop.connect_accepted_socket(lambda: connection, sock)

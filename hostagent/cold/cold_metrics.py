@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.tier import ColdTier
-from hostagent.core.cold import ColdIndex
-from hostagent.core.cold_writes import ColdWrites
+from hostagent.core.cold import ColdIndex, ColdWrites
+from hostagent.core.events import ColdState
 from hostagent.tier_metrics import PREFIX
 
 

@@ -9,7 +9,6 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.cold.cold_state import ColdState
 from hostagent.core.directory import ChunkEntry, Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
@@ -215,7 +214,7 @@ class ClaimWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCame:
+class EngineConnected:
     """A connection begins; `tenant`: whose engine it is. Engines that never came are nobody's."""
 
     engine: EngineId
@@ -223,7 +222,7 @@ class EngineCame:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineGone:
+class EngineDisconnected:
     """A connection ended, whoever ended it: what its engine held is given back."""
 
     engine: EngineId
@@ -390,6 +389,16 @@ class FormMeasured:
 
 
 # --- of the cold store ------------------------------------------------------------------------------------------------
+
+
+class ColdState(enum.Enum):
+    """What the store is good for at this moment."""
+
+    AWAY = "away"
+    """It does not answer, or was not tried yet: nothing is asked of it but whether it is back."""
+    READING = "reading"
+    """It takes nothing, and what it has can be read."""
+    ON = "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,8 +592,8 @@ EngineEvent: TypeAlias = (
     | WarmWished
     | ClaimMade
     | ClaimWithdrawn
-    | EngineCame
-    | EngineGone
+    | EngineConnected
+    | EngineDisconnected
 )
 ControllerEvent: TypeAlias = (
     Welcomed | DirectoryChanged | SwitchStateGiven | MemberGiven | TaskGiven | TaskCancelled | ControllerLost

@@ -1,4 +1,4 @@
-"""Which form a chunk of this node is stored in, and what the gate reckons for one that was."""
+"""Which form a chunk of this node is stored in or offered to others in, and what the gate reckons for one that was."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from kvpolicy.tiers.form_costs import FormChoice, FormCosts
 from kvpolicy.tiers.wire_forms import form_to_make, takes_twin
 from kvpolicy.value import Tier
 from kvproto.kv_layout import terms_of
+from kvproto.twins import twin_code
 
 
 class Forms:
-    """One node's."""
+    """Weighs what coding takes here against what fewer bytes save. It knows no lane and no twin: a chunk, a place for
+    it, and what both cost."""
 
     def __init__(self, node: Node) -> None:
         self._source_costs = node.costs
@@ -77,6 +79,11 @@ class Forms:
             for tier, one in stored.items()
             if one.form is not Form.RAW
         }
+
+
+def is_twin(chunk: Chunk) -> bool:
+    """Whether a chunk is its parent in another form."""
+    return twin_code(chunk.key, chunk.parent) is not None
 
 
 def _allowed(namespace: str, size_bytes: int) -> Sequence[Form]:

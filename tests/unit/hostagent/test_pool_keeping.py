@@ -16,7 +16,7 @@ import pytest
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.disk.records import RECORD_BYTES, Record
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
