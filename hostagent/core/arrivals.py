@@ -22,6 +22,7 @@ from hostagent.core.node import Node
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.wrong_bytes import WrongBytes
 from hostagent.tree import PIECE_BYTES, Hashed, root_of
+from kvchunk.ids import ChunkKey
 from kvproto import events
 from kvproto.commands import (
     AbortRead,
@@ -36,7 +37,6 @@ from kvproto.commands import (
     StartRead,
     VerifyChunk,
 )
-from kvproto.ids import ChunkKey
 from kvproto.integrity import algorithm_of
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Op

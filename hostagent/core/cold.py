@@ -24,9 +24,9 @@ from hostagent.core.forms import Forms, is_twin
 from hostagent.core.node import Foreground, Node
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, may_wait_s, worth_storing
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 _ABSENT_NS: Final = int(limits.COLD_ABSENT_S * 1e9)
 _SMOOTHING: Final = 0.2

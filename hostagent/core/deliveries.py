@@ -10,12 +10,12 @@ from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, Purpose
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.value import Tier
 from kvproto.commands import DeliverFetch, Outcome
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 _OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
 _TIERS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hostagent.pool.chunks import Chunk, ChunkPool
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 class DiskState(enum.Enum):

@@ -24,9 +24,9 @@ from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,

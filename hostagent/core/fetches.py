@@ -27,6 +27,8 @@ from hostagent.core.twins import Twins
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -38,10 +40,9 @@ from kvproto.commands import (
     FetchProgress,
     Outcome,
 )
-from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.ids import FetchId, NodeId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""

@@ -12,9 +12,10 @@ from hostagent.core.events import LeavesRead, ReadProven
 from hostagent.core.inbound import InboundChunk
 from hostagent.core.node import Node
 from hostagent.tree import PIECE_BYTES, leaves_bytes
+from kvchunk.ids import ChunkKey
 from kvproto import events
 from kvproto.commands import AbortRead, ReadLeaves, StartRead
-from kvproto.ids import ChunkKey, ReadId
+from kvproto.ids import ReadId
 
 ReadNews: TypeAlias = events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead | ReadProven
 

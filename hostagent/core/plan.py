@@ -20,12 +20,12 @@ from hostagent.core.sources import Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
 from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
-from kvproto.ids import ChunkKey
 
 
 @dataclass(slots=True)

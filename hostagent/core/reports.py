@@ -21,14 +21,14 @@ from hostagent.core.node import Node
 from hostagent.core.serving import Serving
 from hostagent.core.tasks import Tasks
 from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvpolicy.value import FetchTally, Measurement
 from kvproto.commands import SendControl
-from kvproto.ids import ChunkKey
 from kvproto.integrity import algorithm_of
-from kvproto.sources import NETWORK, ChunkSource
 from kvproto.wire.control import Control, Op
 
 T = TypeVar("T")

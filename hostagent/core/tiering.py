@@ -15,9 +15,9 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms
 from hostagent.core.node import Foreground, Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 """One being written, the next one ready for the writing thread; both are pinned in DRAM meanwhile."""

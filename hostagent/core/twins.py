@@ -18,12 +18,11 @@ from hostagent.core.node import Foreground, Node
 from hostagent.core.sources import Found, Sources
 from hostagent.pool.chunks import Chunk, ChunkState, Refusal
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvpolicy.tiers.wire_forms import Demand, Smaller
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest
 from kvproto.twins import twin_key
 
 TWINS_SHARE: Final = 1 / 4

@@ -22,11 +22,12 @@ from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Verdict
 from kvpolicy.tiers.merging import NOTICE_S
-from kvproto.ids import ChunkKey, FetchId
-from kvproto.sources import ChunkSource
+from kvproto.ids import FetchId
 
 _TOLERANCE_NS = int(NOTICE_S * 1e9)
 """A promise may be later than the bound of a wait by so much: it is an estimate."""

@@ -11,8 +11,9 @@ from hostagent.core.inbound import InboundChunk
 from hostagent.core.node import Node
 from hostagent.core.sources import SWITCH_NODE
 from hostagent.tree import root_of, wrong_segments
+from kvchunk.ids import ChunkKey
 from kvproto.commands import Blame, ReadLeaves, ReportBadCopy, SegmentsDropped
-from kvproto.ids import ChunkKey, ReadId
+from kvproto.ids import ReadId
 from kvproto.integrity import NO_DIGEST
 
 
