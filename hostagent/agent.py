@@ -40,7 +40,6 @@ from hostagent.network import Network
 from hostagent.pool.intake import Intake
 from hostagent.pool.leases import local_leases
 from hostagent.pool.opening import opened
-from hostagent.tenant_metrics import WatchedTenants
 from hostagent.timers import MachineTimer
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
@@ -221,8 +220,7 @@ class Agent:
             if self.store is not None:
                 await self.store.open()
             self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
-            self.metrics.watch(self.core, self.transport.counters, self.store, self.cold)
-            self.metrics.registry.register(WatchedTenants(self.core.pool.tenants, self.tenancy))
+            self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
             self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()
