@@ -19,20 +19,21 @@ from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
 from hostagent.api.tenancy import Tenancy
 from hostagent.chunk_work import ChunkWork
+from hostagent.coding import Coder
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.stores import ColdStore
 from hostagent.cold.tier import ColdTier
 from hostagent.config import AgentConfig
-from hostagent.configured import configured_fabric, core_options
+from hostagent.configured import core_options
 from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.node import Knowledge
 from hostagent.disk.store import DiskStore
+from hostagent.event_loop import MachineTimer
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
-from hostagent.link_rate import link_rate_bit_s
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
 from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath_or_none
@@ -40,14 +41,13 @@ from hostagent.network import Network
 from hostagent.pool.intake import Intake
 from hostagent.pool.leases import local_leases
 from hostagent.pool.opening import opened
-from hostagent.timers import MachineTimer
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import (
     TransportFacts,
 )
+from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.twin_coding import TwinCoding
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
@@ -153,13 +153,13 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
+        self._coder = Coder(self.memory, self._loop, self.handle)
         self._work = ChunkWork(
             self._loop,
             self.handle,
             self.transport.settle,
             Hashing(self.memory, self._loop, self._soon),
             intake,
-            TwinCoding(self.memory, self._loop, self.handle),
             self.store,
             self.cold,
         )
@@ -177,19 +177,22 @@ class Agent:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
         network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
-        self._carriers = {**self._own_carriers(), **network.carriers(), **self._work.carriers()}
+        self._carriers = {
+            **self._own_carriers(),
+            **network.carriers(),
+            **self._work.carriers(),
+            **self._coder.carriers(),
+        }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
-            config.controllers,
-            configured_fabric(config),
+            config,
             self.transport.use_fabric,
             self._hello,
             self.handle,
             lambda task: self.examined.run(task),
             self._certificates,
-            config.data.integrity,
             self.tokens,
         )
         self.examined = Examined(
@@ -262,6 +265,7 @@ class Agent:
         if self.store is not None:
             await self.store.close()
         self._work.close()
+        self._coder.close()
         if self.cold is not None:
             await self.cold.close()
         if self._leases is not None:

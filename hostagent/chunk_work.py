@@ -20,14 +20,13 @@ from hostagent.hashing import Hashing
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.intake import Intake
 from hostagent.tree import Hashed
-from hostagent.twin_coding import TwinCoding
 from kvproto.units import format_bytes
 
 log = logging.getLogger(__name__)
 
 
 class ChunkWork:
-    """One agent's."""
+    """Owns the threads that take chunks in and hash them. Where a chunk lies it is told; why, it does not know."""
 
     def __init__(
         self,
@@ -36,7 +35,6 @@ class ChunkWork:
         settle: Callable[[], None],
         hashing: Hashing,
         intake: Intake,
-        twins: TwinCoding,
         store: DiskStore | None,
         cold: ColdTier | None,
     ) -> None:
@@ -47,7 +45,6 @@ class ChunkWork:
         self._settle = settle
         self._hashing = hashing
         self._intake = intake
-        self._twins = twins
         self._store = store
         self._cold = cold
         self._forms_tried: asyncio.Task[None] | None = None
@@ -66,9 +63,6 @@ class ChunkWork:
             effects.LoadCold: self._in_cold(ColdTier.load),
             effects.SaveCold: self._in_cold(ColdTier.save),
             effects.ForgetCold: self._in_cold(ColdTier.forget),
-            effects.EncodeTwin: self._twins.encode,
-            effects.PlaceTwin: self._twins.place,
-            effects.DecodeTwin: self._twins.decode,
             effects.PoolAdopted: self._pool_adopted,
         }
 
@@ -81,7 +75,6 @@ class ChunkWork:
         if self._forms_tried is not None:
             self._forms_tried.cancel()
         self._intake.close()
-        self._twins.close()
         self._hashing.close()
 
     def _take_chunk(self, effect: effects.TakeChunk) -> None:

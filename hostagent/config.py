@@ -23,7 +23,6 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
-from hostagent.wire_options import WireConfig
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -41,6 +40,14 @@ NATIVE = ("auto", "never")
 
 API_SOCKET = "/run/kvcast/agent.sock"
 """Where engines find the agent, unless the configuration says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireConfig:
+    """The section `wire` of the agent's configuration."""
+
+    form: FormChoice = FormChoice.RAW
+    """RAW unless somebody asks for more: on nodes whose processors are busy, decoding is slower than it is priced."""
 
 
 @dataclass(frozen=True, slots=True)

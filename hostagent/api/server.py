@@ -24,7 +24,7 @@ from hostagent.api.access import Admission, Peer, peer_of
 from hostagent.api.tenancy import Pace, Tenancy
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
-from hostagent.listener import Listener
+from hostagent.event_loop import Listener
 from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
