@@ -63,7 +63,6 @@ from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
-_STALE_DIRECTORY_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 
 
 class AgentCore:
