@@ -109,19 +109,19 @@ class ChunkWork:
     def _load(self, effect: effects.LoadChunk) -> None:
         if self._store is None:
             raise AssertionError("a load without a disk")
-        self._store.load(effect.into.key, effect.into, partial(self._loaded, effect.into))
+        self._store.load(effect.into.key, effect.into, partial(self._load_ended, effect.into))
 
-    def _loaded(self, into: Chunk, outcome: events.LoadOutcome, hashed: Hashed) -> None:
+    def _load_ended(self, into: Chunk, outcome: events.LoadOutcome, hashed: Hashed) -> None:
         self._handle(events.LoadEnded(into, outcome, hashed))
 
     def _save(self, effect: effects.SaveChunk) -> None:
         if self._store is None:
             raise AssertionError("a save without a disk")
-        if not self._store.save(effect.chunk, partial(self._saved, effect.chunk), effect.form):
+        if not self._store.save(effect.chunk, partial(self._save_ended, effect.chunk), effect.form):
             ended = events.SaveEnded(effect.chunk, events.SaveOutcome.REFUSED)
             self._loop.call_soon(self._handle, ended)
 
-    def _saved(self, chunk: Chunk, stored: bool) -> None:
+    def _save_ended(self, chunk: Chunk, stored: bool) -> None:
         outcome = events.SaveOutcome.STORED if stored else events.SaveOutcome.FAILED
         self._handle(events.SaveEnded(chunk, outcome))
 

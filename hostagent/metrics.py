@@ -15,16 +15,7 @@ from hostagent.core.effects import FetchEnded
 from hostagent.core.waits import Waits
 from hostagent.disk.store import DiskStore
 from hostagent.pool.tenants import Tenants
-from hostagent.tier_metrics import (
-    PREFIX,
-    WatchedCold,
-    WatchedDisk,
-    WatchedGate,
-    WatchedLanes,
-    WatchedPart,
-    WatchedTwins,
-    size_metrics,
-)
+from hostagent.tier_metrics import PREFIX, WatchedPart, size_metrics, watched_tiers
 from hostagent.transport.base import TransportCounters
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
@@ -101,15 +92,10 @@ class AgentMetrics:
     ) -> None:
         """Also report what others count by themselves."""
         self.registry.register(_WatchedNode(core, transport))
-        self.registry.register(WatchedGate(core.gate))
-        self.registry.register(WatchedLanes(core.lanes))
-        self.registry.register(WatchedTwins(core))
         self.registry.register(_WatchedMerging(core.claims, core.waits))
         self.registry.register(_WatchedTenants(core.pool.tenants, tenancy))
-        if store is not None and core.tiering is not None:
-            self.registry.register(WatchedDisk(store, core.tiering))
-        if cold is not None and core.cold_writes is not None:
-            self.registry.register(WatchedCold(cold, core.cold, core.cold_writes))
+        for part in watched_tiers(core, store, cold):
+            self.registry.register(part)
 
     def watch_certificate(self, ends_s: Callable[[], float]) -> None:
         """`ends_s()`: when the agent's certificate expires, in seconds since 1970."""

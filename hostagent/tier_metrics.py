@@ -52,6 +52,17 @@ def size_metrics(name: str, usage: PoolUsage) -> Iterator[Metric]:
     yield parts
 
 
+def watched_tiers(core: AgentCore, store: DiskStore | None, cold: ColdTier | None) -> Iterator[WatchedPart]:
+    """What says how an agent's tiers are: the gate, background work, twins, and the stores that there are."""
+    yield WatchedGate(core.gate)
+    yield _WatchedLanes(core.lanes)
+    yield _WatchedTwins(core)
+    if store is not None and core.tiering is not None:
+        yield _WatchedDisk(store, core.tiering)
+    if cold is not None and core.cold_writes is not None:
+        yield _WatchedCold(cold, core.cold, core.cold_writes)
+
+
 class WatchedGate(WatchedPart):
     """What the gate decides, and what that cost."""
 
@@ -85,7 +96,7 @@ class WatchedGate(WatchedPart):
         yield _counter("gate_probes", "Chunks of refused sources fetched to measure them", counts.probes)
 
 
-class WatchedDisk(WatchedPart):
+class _WatchedDisk(WatchedPart):
     """The disk tier, and the traffic to and from it."""
 
     def __init__(self, disk: DiskStore, tiering: Tiering) -> None:
@@ -118,7 +129,7 @@ class WatchedDisk(WatchedPart):
         yield failed
 
 
-class WatchedCold(WatchedPart):
+class _WatchedCold(WatchedPart):
     """The store, what this node knows of it, and the traffic to and from it."""
 
     def __init__(self, tier: ColdTier, index: ColdIndex, writes: ColdWrites) -> None:
@@ -157,7 +168,7 @@ class WatchedCold(WatchedPart):
         yield "damaged", "What was there and was not the chunk: a miss", looks.damaged
 
 
-class WatchedTwins(WatchedPart):
+class _WatchedTwins(WatchedPart):
     """Chunks that cross the network in fewer bytes."""
 
     def __init__(self, core: AgentCore) -> None:
@@ -174,7 +185,7 @@ class WatchedTwins(WatchedPart):
         yield _counter("twins_wrong", "Twins that did not give their chunk", twins.wrong_count)
 
 
-class WatchedLanes(WatchedPart):
+class _WatchedLanes(WatchedPart):
     """Background work."""
 
     def __init__(self, lanes: Mapping[str, Lane[Any]]) -> None:

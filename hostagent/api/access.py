@@ -80,7 +80,7 @@ class Admission:
         self._by_tenant: Counter[str] = Counter()
 
     def admit(self, peer: Peer, tenant: str) -> Status:
-        """OK: count the connection, and call `left` when it ends. Else why not."""
+        """OK: count the connection, and call `connection_ended` when it ends. Else why not."""
         status = Status.OK
         if not self.access.allows(peer):
             status = Status.FORBIDDEN
@@ -97,7 +97,7 @@ class Admission:
             self._refused(status)
         return status
 
-    def left(self, peer: Peer, tenant: str) -> None:
+    def connection_ended(self, peer: Peer, tenant: str) -> None:
         """A connection that was admitted has ended."""
         self._by_tenant[tenant] -= 1
         self._by_process[peer.process] -= 1

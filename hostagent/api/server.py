@@ -192,7 +192,7 @@ class ApiServer:
         engine = EngineId(self._connections_made + 1)
         # A fresh socket's buffer is empty: the greeting goes in whole.
         if status is Status.OK and not self._greeted(sock, engine, tenant):
-            self._admission.left(peer, tenant)
+            self._admission.connection_ended(peer, tenant)
             status = Status.BUSY
         if status is not Status.OK:
             with contextlib.suppress(OSError):
@@ -206,7 +206,7 @@ class ApiServer:
             engine,
             self._handle,
             self._stats,
-            partial(self._gone, peer, tenant),
+            partial(self._connection_ended, peer, tenant),
             self._tenancy.pace_of(tenant),
             self._lone.learn if self._lone is not None else None,
         )
@@ -255,8 +255,8 @@ class ApiServer:
         if self._lone is not None:
             self._lone.end(engine)
 
-    def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
-        self._admission.left(peer, tenant)
+    def _connection_ended(self, peer: Peer, tenant: str, engine: EngineId) -> None:
+        self._admission.connection_ended(peer, tenant)
         self._end_memory(engine)
         del self._connections[engine]
         self._handle(events.EngineDisconnected(engine))
@@ -307,7 +307,7 @@ class _Connection(asyncio.Protocol):
         self._engine = engine
         self._handle = handle
         self._stats = stats
-        self._gone = gone
+        self._connection_ended = gone
         self._pace = pace
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
@@ -387,7 +387,7 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
-            self._gone(self._engine)
+            self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers
 

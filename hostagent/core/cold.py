@@ -20,7 +20,7 @@ from hostagent.core.clock import NEVER, Alarms
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.disk_index import DiskState, Promoter
 from hostagent.core.events import ColdSaveEnded, ColdState, SaveOutcome
-from hostagent.core.forms import Forms, is_twin
+from hostagent.core.forms import Forms, next_victims_to_save
 from hostagent.core.node import Foreground, Node
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -105,7 +105,7 @@ class ColdIndex:
         """A chunk that can be read from the store, as far as is known."""
         return None if self.state is ColdState.AWAY else self._known.get(key)
 
-    def stored(self, entry: ChunkEntry) -> None:
+    def chunk_stored(self, entry: ChunkEntry) -> None:
         """A chunk is in the store."""
         self._absent.pop(entry.key, None)
         self._known[entry.key] = entry
@@ -113,7 +113,7 @@ class ColdIndex:
         if len(self._known) > limits.COLD_INDEX_CHUNKS_MAX:
             self._known.popitem(last=False)
 
-    def lost(self, key: ChunkKey) -> None:
+    def chunk_lost(self, key: ChunkKey) -> None:
         """A chunk is not in the store, or what is there is none."""
         self._known.pop(key, None)
         self._absent[key] = self._clock.now_ns + _ABSENT_NS
@@ -128,7 +128,7 @@ class ColdIndex:
         elif outcome is events.LoadOutcome.DAMAGED:
             self.counts.damaged += 1
         if outcome in (events.LoadOutcome.ABSENT, events.LoadOutcome.DAMAGED):
-            self.lost(key)
+            self.chunk_lost(key)
 
     # ------------------------------------------------------------------ looking
 
@@ -172,12 +172,12 @@ class ColdIndex:
         self._emit(effects.LookUpCold(look.number, tuple(keys)))
         self._arm()
 
-    def looked_up(self, event: events.ColdLookedUp) -> None:
+    def lookup_ended(self, event: events.ColdLookedUp) -> None:
         """The store's answer; perhaps to one who went on without."""
         for entry in event.found:
-            self.stored(entry)
+            self.chunk_stored(entry)
         for key in (*event.absent, *event.damaged):
-            self.lost(key)
+            self.chunk_lost(key)
         self.counts.found += len(event.found)
         self.counts.damaged += len(event.damaged)
         look = self._looks.pop(event.number, None)
@@ -219,7 +219,7 @@ class ColdIndex:
             for look in looks:
                 look.then()
 
-    def probed(self, lookup_s: float) -> None:
+    def store_probed(self, lookup_s: float) -> None:
         """What a look takes, measured by itself."""
         self.lookup_s = lookup_s
 
@@ -304,24 +304,21 @@ class ColdWrites:
     def _plan(self) -> None:
         """Offer what would be evicted next and is worth it."""
         if _is_full(self._pool):
-            for key in self._pool.next_victims(VICTIMS_LOOKED_AT):
-                self._consider(key, self._pool)
+            self._consider(self._pool)
         if self._disk is not None and self._disk.state is not DiskState.OFF and _is_full(self._disk.pool):
-            for key in self._disk.pool.next_victims(VICTIMS_LOOKED_AT):
-                self._consider(key, self._disk.pool)
+            self._consider(self._disk.pool)
 
-    def _consider(self, key: ChunkKey, pool: ChunkPool) -> None:
-        chunk = pool.find(key)
-        if chunk is None or is_twin(chunk):
-            return
-        if key in self.lane or not self.lane.has_room or not self._is_last(key, pool):
-            return
-        if self._failed_ns.get(key, 0) > self._clock.now_ns:
-            return
-        rate = pool.values.rate(key, self._clock.now_ns)
-        if not worth_storing(self._costs, chunk.size_bytes, rate, self._forms.cold_bytes(chunk)):
-            return
-        self.lane.offer(key, chunk.size_bytes, self._clock.now_ns)
+    def _consider(self, pool: ChunkPool) -> None:
+        now_ns = self._clock.now_ns
+        for chunk in next_victims_to_save(pool, VICTIMS_LOOKED_AT):
+            key = chunk.key
+            if key in self.lane or not self.lane.has_room or not self._is_last(key, pool):
+                continue
+            if self._failed_ns.get(key, 0) > now_ns:
+                continue
+            rate = pool.values.rate(key, now_ns)
+            if worth_storing(self._costs, chunk.size_bytes, rate, self._forms.cold_bytes(chunk)):
+                self.lane.offer(key, chunk.size_bytes, now_ns)
 
     def _is_last(self, key: ChunkKey, pool: ChunkPool) -> bool:
         """Whether a chunk is nowhere else, once this pool has evicted it."""
@@ -361,7 +358,7 @@ class ColdWrites:
             self.counts.stored += 1
             digest = event.digest or chunk.digest
             entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, digest, chunk.position, ())
-            self._index.stored(replace(entry, namespace=chunk.namespace, stored=event.stored))
+            self._index.chunk_stored(replace(entry, namespace=chunk.namespace, stored=event.stored))
         else:
             self.counts.failed += 1
             if len(self._failed_ns) >= _FAILED_MAX:

@@ -180,7 +180,7 @@ class AgentCore:
             events.LockRequested: engines.lock,
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
-            events.HintGiven: self._hinted,
+            events.HintGiven: self._hint_given,
             events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
@@ -198,11 +198,11 @@ class AgentCore:
             events.FormMeasured: lambda event: self.forms.costs.measured(event.work),
             events.ColdStateGiven: self._cold_state_given,
             events.ColdProbed: self._cold_probed,
-            events.ColdLookedUp: self.cold.looked_up,
+            events.ColdLookedUp: self.cold.lookup_ended,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
-            events.TwinEncoded: self.twin_making.encoded,
-            events.TwinPlaced: lambda event: self.twin_making.placed(event.into, event.hashed),
+            events.TwinEncoded: self.twin_making.twin_encoded,
+            events.TwinPlaced: self.twin_making.twin_placed,
             events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
@@ -387,19 +387,19 @@ class AgentCore:
         """As `drop`, and out of the cold store: an engine does not want the chunk to be anywhere."""
         outcome = self.drop(key)
         if self.cold_writes is not None and outcome is not DropOutcome.HELD:
-            self.cold.lost(key)
+            self.cold.chunk_lost(key)
             self._effects.append(effects.ForgetCold(key))
         return outcome
 
     def _put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
-        self._stored(chunk)
+        self._chunk_ready(chunk)
         self.twin_making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
 
-    def _stored(self, chunk: Chunk) -> None:
+    def _chunk_ready(self, chunk: Chunk) -> None:
         if is_twin(chunk):
             self._twins_here.add(chunk)
             return  # a disk and a cold store have forms of their own
@@ -409,20 +409,20 @@ class AgentCore:
             self.cold_writes.look_soon()
 
     def _chunk_adopted(self, chunk: Chunk) -> None:
-        self._stored(chunk)
+        self._chunk_ready(chunk)
         self._reports.pool_changed()
 
     def _warm_wished(self, event: events.WarmWished) -> None:
         label = self._engines.label(event.engine, event.namespace)
         self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
-    def _hinted(self, event: events.HintGiven) -> None:
+    def _hint_given(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
             if event.hint is Hint.SESSION_ENDED:
                 pool.finished(event.keys)
             else:
                 pool.expect(event.keys, event.within_ms / 1000)
-        self._reports.hinted(event.keys, event.hint, event.within_ms)
+        self._reports.hint_given(event.keys, event.hint, event.within_ms)
 
     def _controls_received(self, event: events.ControlsReceived) -> None:
         """Answers go to the reader, questions to the holder."""
@@ -468,7 +468,7 @@ class AgentCore:
             self.cold_writes.look_soon()
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
-        self.cold.probed(event.lookup_s)
+        self.cold.store_probed(event.lookup_s)
         self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
@@ -500,7 +500,7 @@ class AgentCore:
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
         """Announced at once when the controller wanted it, else when the rush is over."""
         if self.pool.find(chunk.key) is chunk:
-            self._stored(chunk)
+            self._chunk_ready(chunk)
         if asked_for:
             self._reports.pool_changed()
         else:

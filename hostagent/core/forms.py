@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hostagent.core.node import Node
-from hostagent.pool.chunks import Chunk
+from hostagent.pool.chunks import Chunk, ChunkPool
 from kvchunk.kv_layout import terms_of
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts
@@ -84,6 +84,12 @@ class Forms:
 def is_twin(chunk: Chunk) -> bool:
     """Whether a chunk is its parent in another form."""
     return twin_code(chunk.key, chunk.parent) is not None
+
+
+def next_victims_to_save(pool: ChunkPool, count: int) -> list[Chunk]:
+    """Of the chunks that this pool evicts next, those that others may want to save: twins are made again."""
+    chunks = (pool.find(key) for key in pool.next_victims(count))
+    return [chunk for chunk in chunks if chunk is not None and not is_twin(chunk)]
 
 
 def _allowed(namespace: str, size_bytes: int) -> Sequence[Form]:

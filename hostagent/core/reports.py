@@ -16,7 +16,7 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.disk_index import DiskState
 from hostagent.core.fetches import Fetches
-from hostagent.core.forms import is_twin
+from hostagent.core.forms import next_victims_to_save
 from hostagent.core.node import Node
 from hostagent.core.serving import Serving
 from hostagent.core.tasks import Tasks
@@ -119,7 +119,7 @@ class Reports:
         self._uses.append(effects.ChunkUse(key, source, network_bytes, waited_s, holder, self._clock.now_ns))
         self._usage_changed()
 
-    def hinted(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
+    def hint_given(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
         """An engine knows something of the future."""
         self._hints.extend(effects.ReuseHint(key, hint, within_ms) for key in keys)
         self._usage_changed()
@@ -298,7 +298,7 @@ class Heartbeat:
                 node.pool.usage(),
                 node.directory.sequence,
                 self._tasks.running_count,
-                self._next_victims(),
+                [chunk.key for chunk in next_victims_to_save(node.pool, limits.NEXT_VICTIMS_TOLD)],
                 disk.size_bytes - disk.free_bytes if disk is not None else 0,
                 [
                     effects.Arriving(one.chunk.key, one.entry.size_bytes, self._fetches.arrivals.left_bytes(one))
@@ -308,12 +308,6 @@ class Heartbeat:
             )
         )
         self._tell_switch()
-
-    def _next_victims(self) -> list[ChunkKey]:
-        """What others may want to save; twins are made again."""
-        pool = self._node.pool
-        chunks = (pool.find(key) for key in pool.next_victims(limits.NEXT_VICTIMS_TOLD))
-        return [chunk.key for chunk in chunks if chunk is not None and not is_twin(chunk)]
 
     def _gate_news(self) -> effects.GateNews:
         counts = self._gate.counts

@@ -260,10 +260,10 @@ class Tasks:
             Purpose.TASK,
             running.deadline_ns,
             partial(self._fetched, running, keys),
-            progressed=partial(self._heard, running, keys),
+            progressed=partial(self._fetch_progressed, running, keys),
         )
 
-    def _heard(
+    def _fetch_progressed(
         self,
         running: _Running,
         keys: Sequence[ChunkKey],

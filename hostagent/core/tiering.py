@@ -244,7 +244,7 @@ class Tiering:
             return
         plan = plan_promotions(
             self._disk.pool.dearest(DEAREST_LOOKED_AT),
-            self._stored,
+            self._stored_chunk,
             lambda key: self._pool.find(key) is not None,
             room_bytes,
             PROMOTIONS_WAITING_MAX,
@@ -256,15 +256,15 @@ class Tiering:
                 self.promotions.offer(key, found.size_bytes, now_ns)
         self._pump_soon(now_ns)
 
-    def _stored(self, key: ChunkKey) -> Stored | None:
+    def _stored_chunk(self, key: ChunkKey) -> Stored | None:
         found = self._disk.find(key)
         return None if found is None else Stored(found.parent, found.size_bytes)
 
     def _promote(self, key: ChunkKey) -> None:
         here = self._pool.find(key) is not None
-        if here or not self._promoter.load(key, partial(self._promoted, key)):
+        if here or not self._promoter.load(key, partial(self._promotion_ended, key)):
             self.promotions.ended(key)
 
-    def _promoted(self, key: ChunkKey) -> None:
+    def _promotion_ended(self, key: ChunkKey) -> None:
         self.promotions.ended(key)
         self._pump_soon(self._clock.now_ns)

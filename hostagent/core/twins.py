@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from hostagent.core import effects
-from hostagent.core.events import TwinEncoded
+from hostagent.core.events import TwinEncoded, TwinPlaced
 from hostagent.core.forms import Forms, is_twin
 from hostagent.core.node import Foreground, Node
 from hostagent.core.sources import Found, Sources
 from hostagent.pool.chunks import Chunk, ChunkState, Refusal
-from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.lane import Lane, LaneLimits
@@ -238,7 +237,7 @@ class TwinMaking:
         self._encoding.add(chunk)
         self._emit(effects.EncodeTwin(chunk, form))
 
-    def encoded(self, event: TwinEncoded) -> None:
+    def twin_encoded(self, event: TwinEncoded) -> None:
         """What became of EncodeTwin."""
         chunk, size_bytes = event.chunk, len(event.content)
         if chunk not in self._encoding:
@@ -250,7 +249,7 @@ class TwinMaking:
         into = self._room_for(chunk, event.form, size_bytes)
         self._pool.unpin(chunk)
         if into is None:
-            self._ended(chunk.key)
+            self._work_ended(chunk.key)
             return
         self._twins.here.add(into)
         self._pool.pin(into)
@@ -268,19 +267,20 @@ class TwinMaking:
         made = self._pool.reserve(twin_key(chunk.key, form), chunk.key, size_bytes, chunk.position + 1, chunk.namespace)
         return None if isinstance(made, Refusal) else made
 
-    def placed(self, into: Chunk, hashed: Hashed) -> None:
+    def twin_placed(self, event: TwinPlaced) -> None:
         """What became of PlaceTwin."""
+        into = event.into
         key = self._placing.pop(into, None)
         if key is None:
             return
-        self._pool.commit(into, hashed)
+        self._pool.commit(into, event.hashed)
         self._pool.unpin(into)
         self.made_count += 1
         self.made_bytes += into.size_bytes
         self._changed()
-        self._ended(key)
+        self._work_ended(key)
 
-    def _ended(self, key: ChunkKey) -> None:
+    def _work_ended(self, key: ChunkKey) -> None:
         self.lane.ended(key)
         self.engines_served()
 

@@ -235,7 +235,7 @@ def test_all_processes_together_have_a_limit() -> None:
     assert admission.admit(Peer(998, 0), "one") is Status.BUSY, "the other half is for others"
     assert {admission.admit(peer, "other") for peer in peers[half:]} == {Status.OK}
     assert admission.admit(Peer(999, 0), "third") is Status.BUSY
-    admission.left(peers[0], "one")
+    admission.connection_ended(peers[0], "one")
     assert admission.admit(Peer(999, 0), "third") is Status.OK
     assert refused == [Status.BUSY] * 2
 
