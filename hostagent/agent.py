@@ -191,7 +191,7 @@ class Agent:
             self.transport.use_fabric,
             self._hello,
             self.handle,
-            lambda task: self.examined.run(task),
+            self._examine,
             self._certificates,
             self.tokens,
         )
@@ -374,6 +374,9 @@ class Agent:
             self.examined.answer(answer)
         else:
             self.api.answer(answer)
+
+    def _examine(self, task: pb.Task) -> None:
+        self.examined.run(task)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
         self.attachment.send(convert.message_of(effect))

@@ -5,9 +5,11 @@
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
 their way), `PartFetches` (parts of chunks), `Claims` and `Waits` (chunks that are still being computed),
 `FetchPlanner` (from where, or not at all), `Serving` (what peers get), `Tiering` and `PeerLoads` (the disk),
+`ColdIndex` and `ColdWrites` (the cold store), `Twins` and `TwinMaking` (chunks in fewer bytes for the network),
 `Membership` (this node's place in the fabric), `DirectoryNews` (what is heard of others), `Tasks` (the controller's
-work), `Reports` (news for the controller). The shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it
-feeds one event at a time and carries out the effects in the order given.
+work), `Reports`, `LoadReports` and `Heartbeat` (what the controller is told). What they share is a `Node`. The shell
+owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the effects
+in the order given.
 """
 
 from __future__ import annotations
@@ -105,12 +107,10 @@ class AgentCore:
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         self.forms = Forms(node)
-        self._sources = Sources(node, loads, self.cold)
-        self.twins = Twins(node, twins_here, self._sources, self.forms)
+        sources = Sources(node, loads, self.cold)
+        self.twins = Twins(node, twins_here, sources, self.forms)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(
-            node, self._sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader
-        )
+        self.fetches = Fetches(node, sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader)
         self.parts = PartFetches(node, self.fetches)
         self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(node, self.fetches)
