@@ -21,16 +21,25 @@ class EvictionCost:
 
     def of_dram(self, chunks: Sequence[Touch], here_too: Callable[[ChunkKey], Sequence[Tier]]) -> list[float]:
         """The copies in the pool go; `here_too(key)`: those on this node's disk and in the cold store stay."""
-        others = [(*self._directory.tiers_elsewhere(chunk.key), *here_too(chunk.key)) for chunk in chunks]
-        return self._of(Tier.LOCAL_DRAM, chunks, others)
+        return self._of(Tier.LOCAL_DRAM, chunks, here_too)
 
     def of_disk(self, chunks: Sequence[Touch]) -> list[float]:
         """The same for the copies on disk, once those in the pool are gone."""
-        others = [tuple(self._directory.tiers_elsewhere(chunk.key)) for chunk in chunks]
-        return self._of(Tier.LOCAL_DISK, chunks, others)
+        return self._of(Tier.LOCAL_DISK, chunks, None)
 
-    def _of(self, here: Tier, chunks: Sequence[Touch], others: Sequence[tuple[Tier, ...]]) -> list[float]:
+    def _of(
+        self, here: Tier, chunks: Sequence[Touch], here_too: Callable[[ChunkKey], Sequence[Tier]] | None
+    ) -> list[float]:
         """Chunks of one prefix have mostly one size and lie in the same places: each case is worked out once."""
-        cases = [(chunk.size_bytes, tiers) for chunk, tiers in zip(chunks, others, strict=True)]
-        costs_s = {case: self._costs.eviction_cost_s(case[0], here, case[1]) for case in set(cases)}
-        return [costs_s[case] for case in cases]
+        costs_s: list[float] = []
+        known: dict[tuple[int, tuple[Tier, ...]], float] = {}
+        for chunk in chunks:
+            others = tuple(self._directory.tiers_elsewhere(chunk.key))
+            if here_too is not None:
+                others += tuple(here_too(chunk.key))
+            case = chunk.size_bytes, others
+            cost_s = known.get(case)
+            if cost_s is None:
+                cost_s = known[case] = self._costs.eviction_cost_s(chunk.size_bytes, here, others)
+            costs_s.append(cost_s)
+        return costs_s

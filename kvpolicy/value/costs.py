@@ -143,6 +143,9 @@ class SourceCosts:
     def eviction_cost_s(self, size_bytes: int, here: Tier, others: Iterable[Tier]) -> float:
         """What each reader waits longer when the copy at `here` is gone and `others` have one: the next cheaper source,
         recomputing always among them, less this one. Above 0."""
-        recompute_s = self.cost_s(Tier.RECOMPUTE, size_bytes)
-        next_s = min((self.cost_s(other, size_bytes) for other in others), default=recompute_s)
-        return max(min(next_s, recompute_s) - self.cost_s(here, size_bytes), EVICTION_COST_MIN_SHARE * recompute_s)
+        costs_s: list[float] = []
+        for source in (here, Tier.RECOMPUTE, *others):
+            line = self._fitted.get(source) or self.priors[source]
+            costs_s.append(line.overhead_s + size_bytes / line.rate_bytes_per_s)
+        here_s, recompute_s = costs_s[:2]
+        return max(min(costs_s[1:]) - here_s, EVICTION_COST_MIN_SHARE * recompute_s)

@@ -52,11 +52,6 @@ def level_of(rate_per_s: float) -> int:
     return min(_LEVEL_MAX, max(0, round((math.log2(rate_per_s) + LEVEL_LOWEST) * LEVEL_STEPS)))
 
 
-def log2_rate(level: int) -> float:
-    """log2 of the rate, in 1/s, that a level stands for."""
-    return level / LEVEL_STEPS - LEVEL_LOWEST
-
-
 def _touch_class(touches: int) -> int:
     if touches <= TOUCHES_EXACT:
         return max(0, touches - 1)

@@ -137,7 +137,8 @@ class ShadowCache:
         for at in range(leading, len(chunks)):
             chunk = chunks[at]
             if chunk in here:  # its ancestors were not named by the fetch that brought it
-                self._settle()
+                if self._heir is not None:
+                    self._settle(self._heir)
                 self._hold(chunk)
                 if tail != NOBODY:
                     self._release(tail)
@@ -156,9 +157,12 @@ class ShadowCache:
             here[chunk] = links[at]
             held[chunk] = held.get(chunk, 0) | bit
             tail = chunk
-        self._settle()
-        if tail != NOBODY:
+        if self._heir is not None:
+            self._settle(self._heir)
+        if tail in self._children:
             self._release(tail)
+        elif tail != NOBODY:
+            self._rank(tail)
 
     def finished(self, chunk: int) -> None:
         """What is known of the chunk has changed."""
@@ -203,7 +207,7 @@ class ShadowCache:
 
     def _score(self, own: ShownChunk) -> float:
         base = (own.scores or self._scores(own))[self._at]
-        return base if self._aging is None else self._aging.one(base, own.group, own.last_s, self._as_of_s)
+        return base if self._aging is None else self._aging.one(base, own.group, own.facts[0], self._as_of_s)
 
     def _scores(self, own: ShownChunk) -> Sequence[float]:
         own.scores = self._every(own.facts)
@@ -281,15 +285,15 @@ class ShadowCache:
             else:
                 order.changed(*heir)
 
-    def _settle(self) -> None:
-        """Nothing more goes for now."""
-        if self._heir is not None:
-            self._order.changed(*self._heir)
-            self._heir = None
+    def _settle(self, heir: Entry) -> None:
+        """Nothing more goes for now: the leaf that would have gone next enters the order."""
+        self._order.changed(*heir)
+        self._heir = None
 
     def _make_more_room(self, score: float, size_bytes: float, now_s: float) -> bool:
         """`_make_room` by more than one."""
-        self._settle()
+        if self._heir is not None:
+            self._settle(self._heir)
         gone: list[tuple[int, int, float]] = []
         while self.used_bytes + size_bytes > self.capacity_bytes:
             lowest = self._lowest(now_s)
@@ -412,7 +416,8 @@ class ShadowCaches:
         if have == self._all:
             self._all_have(chunks[-1], unit * sum([one.saved for one in shown]))
             return
-        links = list(zip((NOBODY, *chunks), [one.size_bytes for one in shown], strict=False))
+        sizes_bytes = [one.size_bytes for one in shown]
+        links = list(zip((NOBODY, *chunks), sizes_bytes, strict=False))
         saved = list(accumulate([one.saved for one in shown], initial=0.0))
         for shadow, found in zip(self.each, leading, strict=True):
             shadow.hits += unit * saved[found]
@@ -420,8 +425,7 @@ class ShadowCaches:
                 shadow.used(chunks[-1])
             else:
                 shadow.lacked(chunks, links, found, now_s)
-        missed_bytes = sum([one.size_bytes for one in shown[leading[0] :]])
-        self.turn += missed_bytes / max(1.0, self.each[0].capacity_bytes)
+        self.turn += sum(sizes_bytes[leading[0] :]) / max(1.0, self.each[0].capacity_bytes)
         self._gone += chunks
         self._clean()
 
