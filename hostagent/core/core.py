@@ -110,7 +110,7 @@ class AgentCore:
             interest_ttl_ns=options.interest_ttl_ns,
             link_rate_bytes_per_s=options.link_rate_bytes_per_s,
         )
-        self._alarms = alarms = Alarms(self._clock)
+        self.alarms = alarms = Alarms(self._clock)
         self.forms = Forms(knowledge.costs, options)
         self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
         self._sources = Sources(self._clock, self.directory, disk, loads, options.pool_address, self.cold)
@@ -226,7 +226,7 @@ class AgentCore:
         if self._disk is None:
             return None
         return Tiering(
-            self._alarms,
+            self.alarms,
             self._effects.append,
             self.pool,
             self._disk,
@@ -243,7 +243,7 @@ class AgentCore:
         if not options.has_cold:
             return None
         return ColdWrites(
-            self._alarms,
+            self.alarms,
             self._effects.append,
             self.pool,
             self._disk,
@@ -337,7 +337,7 @@ class AgentCore:
 
     def next_timeout_ns(self) -> int | None:
         """When TimerFired should come; None: not before another event. May change with every event."""
-        due_ns = self._alarms.due_ns
+        due_ns = self.alarms.due_ns
         return None if due_ns == NEVER else due_ns
 
     def judges_silence(self, now_ns: int) -> bool:
@@ -441,17 +441,20 @@ class AgentCore:
     # ------------------------------------------------------------------ what concerns several parts
 
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
-        costs_s = self._knowledge.eviction_cost.of_dram(chunks, self._lies_beside)
-        twins = self.twins
-        return [
-            cost_s * TWIN_COST_SHARE if chunk.key in twins else cost_s
-            for chunk, cost_s in zip(chunks, costs_s, strict=True)
-        ]
+        costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, self._lies_beside)
+        twins = self.twins.here
+        if twins:
+            for at, chunk in enumerate(chunks):
+                if chunk.key in twins:
+                    costs_s[at] *= TWIN_COST_SHARE
+        return costs_s
 
     def _lies_beside(self, key: ChunkKey) -> list[Tier]:
-        """Where this node finds a chunk that its pool does not have, but for other nodes."""
-        tiers = [Tier.LOCAL_DISK] if self._disk is not None and self._disk.find(key) is not None else []
-        if self.cold.knows(key):
+        """Where this node finds a chunk that its pool does not have."""
+        tiers = list(self.directory.tiers_elsewhere(key))
+        if self._disk is not None and self._disk.find(key) is not None:
+            tiers.append(Tier.LOCAL_DISK)
+        if self.cold_writes is not None and self.cold.knows(key):
             tiers.append(Tier.COLD)
         return tiers
 
@@ -479,8 +482,9 @@ class AgentCore:
 
     def _put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
-        self._stored(chunk)
-        self.twin_making.put(chunk)
+        self._keep_copies(chunk)
+        if self.forms.has_wire:
+            self.twin_making.put(chunk)
         if self.claims.kept(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
@@ -488,7 +492,11 @@ class AgentCore:
     def _stored(self, chunk: Chunk) -> None:
         if is_twin(chunk):
             self.twins.arrived(chunk)
-            return  # a disk and a cold store have forms of their own
+        else:  # a disk and a cold store have forms of their own
+            self._keep_copies(chunk)
+
+    def _keep_copies(self, chunk: Chunk) -> None:
+        """A chunk is in the pool, and may go to the disk and the cold store."""
         if self.tiering is not None:
             self.tiering.arrived(chunk)
         if self.cold_writes is not None:
@@ -609,7 +617,7 @@ class AgentCore:
     # ------------------------------------------------------------------ time and the process
 
     def _timer_fired(self, _: events.TimerFired) -> None:
-        self._alarms.ring()
+        self.alarms.ring()
 
     def _started(self, event: events.Started) -> None:
         self._membership.started(event)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hostagent import limits
 from hostagent.core.clock import Clock
 from hostagent.core.directory import DirectoryReplica
-from hostagent.core.eviction_cost import EvictionCost
 from hostagent.pool.chunks import ChunkPool
+from kvpolicy.value import Touch
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
 
 
@@ -21,8 +21,11 @@ class Knowledge:
         self.clock = Clock()
         self.directory = DirectoryReplica(node)
         self.costs = SourceCosts(priors)
-        self.eviction_cost = EvictionCost(self.costs, self.directory)
 
     def disk_pool(self, size_bytes: int) -> ChunkPool:
         """The index of a disk's slab, with its order of eviction."""
-        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self.eviction_cost.of_disk)
+        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self._costs_of_disk)
+
+    def _costs_of_disk(self, chunks: Sequence[Touch]) -> list[float]:
+        """What evicting copies on the disk costs, once those in the pool are gone."""
+        return self.costs.eviction_costs_s(chunks, Tier.LOCAL_DISK, self.directory.tiers_elsewhere)

@@ -10,7 +10,7 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchObserver
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import ChunkPool
 from kvclient.messages import Status
 from kvproto.sources import ChunkSource
 
@@ -67,13 +67,9 @@ class LocalReads:
 
     def look(self) -> None:
         """Learn what was read since the last look, and free what is not read any more."""
-        for hits, chunks in self._pool.take_hits():
+        for hits, chunks in self._pool.look():
             self.hits_count += hits.count
             for chunk in chunks:
                 self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
-            self._told(chunks)
-        self._pool.sweep()
-
-    def _told(self, chunks: list[Chunk]) -> None:
-        delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
-        self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))
+            delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
+            self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))

@@ -102,7 +102,7 @@ class TwinMaking:
         if entry is not None and entry.digest != chunk.digest:
             return True
         key = twin_key(chunk.key, form)
-        return (key in self._twins and self._pool.find(key) is not None) or self._directory.find(key) is not None
+        return (key in self._twins.here and self._pool.find(key) is not None) or self._directory.find(key) is not None
 
     def _pump(self) -> None:
         self._alarm.cancel()

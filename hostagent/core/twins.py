@@ -51,7 +51,7 @@ class Twins:
         self._pool = pool
         self._sources = sources
         self._forms = forms
-        self._here: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        self.here: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         """Those that came first, first; some may be gone."""
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
         """Twins that were not what they should be, and the digest of the chunk."""
@@ -59,12 +59,9 @@ class Twins:
 
     # ------------------------------------------------------------------ what is here
 
-    def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._here
-
     def arrived(self, chunk: Chunk) -> None:
         """A twin takes room in the pool from now on, be it FILLING."""
-        self._here[chunk.key] = chunk
+        self.here[chunk.key] = chunk
 
     @property
     def size_bytes(self) -> int:
@@ -72,9 +69,9 @@ class Twins:
         return sum(chunk.size_bytes for chunk in self._present())
 
     def _present(self) -> Iterator[Chunk]:
-        for key in [key for key, chunk in self._here.items() if chunk.state is ChunkState.GONE]:
-            del self._here[key]
-        return iter(self._here.values())
+        for key in [key for key, chunk in self.here.items() if chunk.state is ChunkState.GONE]:
+            del self.here[key]
+        return iter(self.here.values())
 
     def make_room(self, size_bytes: int, kept: Set[ChunkKey]) -> bool:
         """Drop twins that nobody uses, the oldest first, until there is room for so much; False: there is none."""
@@ -87,7 +84,7 @@ class Twins:
             idle = chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
             if idle and chunk.key not in kept:
                 self._pool.drop(chunk.key)
-                del self._here[chunk.key]
+                del self.here[chunk.key]
                 used_bytes -= chunk.size_bytes
         return used_bytes <= room_bytes
 

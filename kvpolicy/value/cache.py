@@ -14,14 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kvpolicy.value import formula
-from kvpolicy.value.ages import FINISHED_SCORE, ReuseAges
 from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
 from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
-from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvpolicy.value.selector import PolicySelector
-from kvpolicy.value.shadows import ShownChunk
+from kvpolicy.value.reuse import FINISHED_SCORE, KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, kind_of_session
+from kvpolicy.value.shadows import PolicySelector, ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from kvproto.ids import ChunkKey
 
@@ -165,34 +163,37 @@ class CacheValues:
         been `fetched`. Raises ValueError when one is here already."""
         self._seconds(now_ns)
         table, slots = self._table, dict[ChunkKey, int]()
-        flags_at, size_at, weight_at, touches_at = table.flags_at, table.size_at, table.weight_at, table.touches_at
+        rejoined: list[int] = []
         for touch in chunks:
             slot = slots[touch.key] = self._slot(touch.key)
-            flags = flags_at[slot]
+            flags = table.flags_at[slot]
             if flags & RESIDENT:
                 raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
-            flags_at[slot] = (flags | RESIDENT) & ~ORPHAN & 0xFF
+            table.flags_at[slot] = (flags | RESIDENT) & ~ORPHAN & 0xFF
+            if table.children_at[slot]:
+                rejoined.append(slot)
+        for touch, slot in zip(chunks, slots.values(), strict=True):
+            if touch.parent is not None:
+                parent = slots.get(touch.parent)
+                if parent is None:
+                    parent = self._slot(touch.parent)
+                table.parent_at[slot] = parent
+                table.children_at[parent] += 1
+        # All rows are there by now: the table, and with it these columns, grows no more.
+        size_at, weight_at, touches_at, last_at = table.size_at, table.weight_at, table.touches_at, table.last_at
+        unweighed: dict[int, Touch] = {}
+        for touch, slot in zip(chunks, slots.values(), strict=True):
             if size_at[slot] == 0.0:
                 size_at[slot] = touch.size_bytes
-        unweighed: dict[int, Touch] = {}
-        rejoined: list[int] = []
-        for touch, slot in zip(chunks, slots.values(), strict=True):
+            self._used_bytes += int(size_at[slot])
             # Whatever was fetched at this moment has been weighed, and what nobody has fetched will be.
-            is_fetched = table.last_at[slot] == self._fetched_s if touches_at[slot] else not is_whole
+            is_fetched = last_at[slot] == self._fetched_s if touches_at[slot] else not is_whole
             if self._eviction_costs is not None and not is_fetched:
                 unweighed[slot] = touch
             if weight_at[slot] == 0.0:
                 self._presume(slot)
-            if table.children_at[slot]:
-                rejoined.append(slot)
         if self._eviction_costs is not None and unweighed:
             self._weigh(unweighed, list(unweighed.values()), self._eviction_costs)
-        for touch, slot in zip(chunks, slots.values(), strict=True):
-            if touch.parent is not None:
-                parent = slots.get(touch.parent)
-                parent = table.parent_at[slot] = self._slot(touch.parent) if parent is None else parent
-                table.children_at[parent] += 1
-            self._used_bytes += int(size_at[slot])
         self._count += len(slots)
         for slot in slots.values():
             self._order.changed(slot)

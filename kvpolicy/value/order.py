@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvpolicy.value.ages import FINISHED_SCORE
 from kvpolicy.value.lowest import Entry, LowestFirst
+from kvpolicy.value.reuse import FINISHED_SCORE
 from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
 from kvproto.ids import ChunkKey
 

@@ -1,8 +1,13 @@
-"""Shadow caches: what the pool would have had under each policy. Keys only, all policies side by side.
+"""Shadow caches: what the pool would have had under each policy, and which policy decides. Keys only, all policies side
+by side.
 
 A shadow does what a pool of the same size does under its policy: a fetch hits as many leading chunks as it has, what it
 lacks comes in in prefix order until one is refused, leaves go before their ancestors, and nothing that a fetch uses
 goes for it. Where only a sample of the chunks is shown, a chunk hangs on the nearest sampled one before it.
+
+The policy decides whose shadow did best of late on a sample of the live stream. The sample is one of keys (all fetches
+of a sampled chunk are seen), and halves whenever the shadows grow beyond their bound, as SHARDS does with a fixed size
+(Waldspurger et al., FAST '15).
 
 A fetch that a shadow has whole costs it one look at the fetch's last chunk, because inner chunks cannot go. Owns who is
 in which shadow, and what each chunk scored when it was fetched last.
@@ -19,14 +24,17 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from kvpolicy.value.ages import FINISHED_SCORE, NEVER, Floats, Numbers, ReuseAges
-from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.order import QUEUE_MIN, QUEUE_SHARE
-from kvpolicy.value.policies import Facts, Policy, Rule
+from kvpolicy.value.policies import LEAD_CHUNKS, MARGIN, Facts, Policy, Rule
+from kvpolicy.value.reuse import FINISHED_SCORE, NEVER, AgingScores, Floats, Numbers, ReuseAges
+from kvpolicy.value.table import MIX_BITS
 
 STEADY_QUEUE_SHARE: Final = 8
 """`QUEUE_SHARE` where scores do not change with age: a pass costs more than a longer queue."""
+
+_CHECK_EVERY: Final = 64
+"""Sampled chunks between two looks at who is ahead."""
 
 EveryScore: TypeAlias = Callable[[Facts], Sequence[float]]
 
@@ -214,9 +222,13 @@ class ShadowCache:
         return own.scores
 
     def _rank(self, leaf: int) -> None:
-        score = self._leaves[leaf] = self._score(self._shown[leaf])
-        if self._aging is not None:
+        own = self._shown[leaf]
+        if self._aging is None:
+            score = (own.scores or self._scores(own))[self._at]
+        else:
+            score = self._score(own)
             self._moved.add(leaf)
+        self._leaves[leaf] = score
         if score < self._order.border:
             self._order.changed(score, leaf, leaf)
 
@@ -388,8 +400,6 @@ class ShadowCaches:
             )
             for at, one in enumerate(policies)
         )
-        self.turn = 0.0
-        """How often the bytes that the first policy missed would have filled its shadow."""
         self._aged = tuple(shadow for shadow, one in zip(self.each, policies, strict=True) if one.rule is Rule.AGE)
 
     @property
@@ -397,8 +407,9 @@ class ShadowCaches:
         """Chunks that something is known of."""
         return len(self._shown)
 
-    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], unit: float, now_s: float) -> None:
-        """Sampled chunks of one fetch, in its order; a hit counts for `unit` times what it saves."""
+    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], unit: float, now_s: float) -> float:
+        """Sampled chunks of one fetch, in its order; a hit counts for `unit` times what it saves. Returns what the
+        first policy missed, as a share of the bytes of its shadow."""
         held = self._held
         have, leading = self._all, [len(chunks)] * len(self.each)
         for at, chunk in enumerate(chunks):
@@ -415,7 +426,7 @@ class ShadowCaches:
             shadow.rejuvenated(chunks)
         if have == self._all:
             self._all_have(chunks[-1], unit * sum([one.saved for one in shown]))
-            return
+            return 0.0
         sizes_bytes = [one.size_bytes for one in shown]
         links = list(zip((NOBODY, *chunks), sizes_bytes, strict=False))
         saved = list(accumulate([one.saved for one in shown], initial=0.0))
@@ -425,9 +436,9 @@ class ShadowCaches:
                 shadow.used(chunks[-1])
             else:
                 shadow.lacked(chunks, links, found, now_s)
-        self.turn += sum(sizes_bytes[leading[0] :]) / max(1.0, self.each[0].capacity_bytes)
         self._gone += chunks
         self._clean()
+        return sum(sizes_bytes[leading[0] :]) / max(1.0, self.each[0].capacity_bytes)
 
     def _all_have(self, last: int, hits: float) -> None:
         """All shadows have all of a fetch, the last of which is this."""
@@ -461,3 +472,86 @@ class ShadowCaches:
         for chunk in [chunk for chunk in self._held if chunk & odd]:
             del self._held[chunk], self._shown[chunk]
         self._clean()
+
+
+class PolicySelector:
+    """The policies' shadows, and who decides."""
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        capacity_bytes: float,
+        ages: ReuseAges,
+        every: EveryScore,
+        shadow_chunks_max: int,
+        half_touches: int,
+    ) -> None:
+        self._policies = tuple(policies)
+        self._shadows = ShadowCaches(policies, capacity_bytes, ages, every)
+        self._chunks_max = shadow_chunks_max
+        self._fade = 0.5 ** (1 / half_touches)
+        self._unit = 1.0
+        """What a hit now counts for, against one at the start: grows instead of all others fading."""
+        self._shift = 0
+        self._until_check = 0
+        self._total = 0.0
+        self._seen = 0.0
+        """Chunks, and what they were worth: recent ones count more, as hits do."""
+        self.active = 0
+        """Index of the policy that decides."""
+        self.sample_mask = 0
+        """A chunk is sampled if its mixed key has none of these bits."""
+        self.turn = 0.0
+        """How often the bytes that the first policy missed would have filled its shadow."""
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of keys that the shadows see."""
+        return float(0.5**self._shift)
+
+    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], now_s: float) -> bool:
+        """Sampled chunks of one fetch, in its order. True if another policy decides from now on."""
+        unit, count = self._unit, len(chunks)
+        self.turn += self._shadows.fetched(chunks, shown, unit, now_s)
+        self._total += unit * sum([one.saved for one in shown])
+        self._seen += unit * count
+        self._unit = unit / self._fade**count
+        self._until_check -= count
+        if self._until_check > 0:
+            return False
+        self._until_check = _CHECK_EVERY
+        return self._check()
+
+    def finished(self, chunk: int) -> None:
+        """The chunk goes first in every shadow."""
+        self._shadows.finished(chunk)
+
+    def ages_changed(self) -> None:
+        """Ages say something else than before."""
+        self._shadows.ages_changed()
+
+    def shares(self) -> dict[str, float]:
+        """Recent share of what was fetched that each policy would have had, by name."""
+        total = self._total or 1.0
+        return {
+            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self._shadows.each, strict=True)
+        }
+
+    def _check(self) -> bool:
+        shadows = self._shadows.each
+        if max(map(len, shadows)) > self._chunks_max:
+            self._shift += 1
+            self.sample_mask = ((1 << self._shift) - 1) << (MIX_BITS - self._shift)
+            self._shadows.shrink(1 << (MIX_BITS - self._shift))
+        if self._unit > 1e100:
+            for shadow in shadows:
+                shadow.hits /= self._unit
+            self._total /= self._unit
+            self._seen /= self._unit
+            self._unit = 1.0
+        best = max(range(len(shadows)), key=lambda at: shadows[at].hits)
+        chance = LEAD_CHUNKS * self._unit * self._total / self._seen
+        if shadows[best].hits > shadows[self.active].hits * (1 + MARGIN) + chance:
+            self.active = best
+            return True
+        return False

@@ -10,12 +10,11 @@ from kvclient.client import (
     ChunkToPut,
     Fetched,
     FetchStream,
-    FetchUnderWay,
     PoolFullError,
     PutOutcome,
     Reservation,
 )
-from kvclient.found import Found
+from kvclient.fetched import Found
 from kvclient.messages import Status, Where
 from kvproto import __version__
 from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
@@ -30,7 +29,6 @@ __all__ = [
     "ChunkSource",
     "ChunkToPut",
     "FetchStream",
-    "FetchUnderWay",
     "Fetched",
     "Found",
     "Namespace",
