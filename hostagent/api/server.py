@@ -25,10 +25,10 @@ from hostagent.api.tenancy import Admission, Pace
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.listener import Listener
+from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
 from kvpolicy.tiers.prefill import Prefill
-from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 

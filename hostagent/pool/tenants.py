@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from typing import Final
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 NOBODY: Final = ""
 HELD_SHARE_MAX: Final = 7 / 8

@@ -9,8 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.tenants import Spared, SparedTooManyError, Tenants, Turns
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import CacheValues
-from kvproto.ids import ChunkKey
 
 
 class Placed(Protocol):

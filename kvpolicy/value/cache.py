@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import formula
 from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
@@ -21,7 +22,6 @@ from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
 from kvpolicy.value.reuse import FINISHED_SCORE, KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, kind_of_session
 from kvpolicy.value.shadows import PolicySelector, ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
-from kvproto.ids import ChunkKey
 
 _WEIGHT_MIN = 1e-30
 _PURGE_SHARE = 64

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value.history import Touch
-from kvproto.ids import ChunkKey
 
 FORGETTING: Final = 0.8
 SPREAD_MIN: Final = 0.2
@@ -24,7 +24,7 @@ SPREAD_MIN: Final = 0.2
 
 
 class Tier(enum.Enum):
-    """Where a chunk lies, seen from the node that wants it (how it came there is `kvproto.sources.ChunkSource`)."""
+    """Where a chunk lies, seen from the node that wants it (how it came there is `kvchunk.sources.ChunkSource`)."""
 
     LOCAL_DRAM = "local"
     SWITCH = "switch"

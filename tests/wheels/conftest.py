@@ -71,7 +71,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def everything(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """All three distributions."""
+    """All distributions."""
     return install(tmp_path_factory.mktemp("everything"), list(wheels.values()))
 
 

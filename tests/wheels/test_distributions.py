@@ -27,16 +27,17 @@ TREES = {
         **{name: name for name in ("bmv2_testbed", "kvcast")},
         "p4": "kvdaemon/p4_programs",
     },
-    "kvcast_client": {"client/src/kvproto": "kvproto", "client/src/kvclient": "kvclient"},
+    "kvcast_client": {"client/src/kvchunk": "kvchunk", "client/src/kvclient": "kvclient"},
+    "kvproto": {"kvproto/src/kvproto": "kvproto"},
     "p4switch": {"p4switch/src/p4switch": "p4switch"},
 }
 """Folders of the checkout in each wheel, and where they are there."""
 NUMPY_ONLY = """
-import importlib, importlib.metadata, pkgutil, kvclient, kvproto
+import importlib, importlib.metadata, pkgutil, kvchunk, kvclient
 
 others = {dist.metadata["Name"] for dist in importlib.metadata.distributions()} - {"pip", "setuptools"}
 assert others == {"kvcast-client", "numpy"}, others
-for package in (kvclient, kvproto):
+for package in (kvchunk, kvclient):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         try:
             importlib.import_module(module.name)
@@ -94,12 +95,13 @@ def test_the_client_needs_numpy_and_its_engines_modules_nothing_but_the_engine(c
     engine = {name for name, module in missing.items() if module in ENGINES_OWN}
     assert "kvclient.engines.vllm.connector" in engine
     assert all(name.startswith("kvclient.engines.") for name in engine)
-    # The messages between agents and controller need protobuf and gRPC; engines never send one.
-    assert {name for name in missing if name not in engine} == {
-        "kvproto.rpc.control_pb2",
-        "kvproto.rpc.control_pb2_grpc",
-        "kvproto.rpc.read_tokens",
-    }
+    assert set(missing) == engine
+
+
+def test_an_engines_wheel_has_no_protocol_machine_and_no_stub(wheels: dict[str, Path]) -> None:
+    packed = zipfile.ZipFile(wheels["kvcast_client"]).namelist()
+    assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"kvchunk", "kvclient"}
+    assert not [name for name in packed if "_pb2" in name or name.endswith(".proto")]
 
 
 def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:

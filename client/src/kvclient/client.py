@@ -24,6 +24,8 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Unpack, overload
 
+from kvchunk.parts import ByteRange, check_ranges
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.connection import Connection
@@ -35,8 +37,6 @@ from kvclient.messages import FetchedChunk, Hint, Kind, Status, Where
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.region import WriteRegion
 from kvclient.terms import FetchTerms, check_fetch, check_seconds, check_size, check_terms
-from kvproto.parts import ByteRange, check_ranges
-from kvproto.sources import ChunkSource
 
 __all__ = [
     "AgentClient",
@@ -185,7 +185,7 @@ class AgentClient:
         refused or late costs only itself. The agent fetches whatever it takes, and waits for nobody who computes.
 
         `ranges`: only these ranges of each chunk (in order, without overlap; the chunks in any order): some layers or
-        some tokens, of which `kvproto.parts.ranges_of` says where they lie. From another node only the pieces of 64 KiB
+        some tokens, of which `kvchunk.parts.ranges_of` says where they lie. From another node only the pieces of 64 KiB
         that they touch cross the network, each checked against the chunk's digest. What comes so is no chunk of the
         pool: the next fetch brings it again. Where parts cannot be had (`hostagent.core.parts`), the whole chunk comes.
 

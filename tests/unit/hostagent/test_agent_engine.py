@@ -22,6 +22,7 @@ from hostagent.api.server import ApiError, ApiServer, Welcome
 from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.core.events import EngineId
 from hostagent.tree import hashed
+from kvchunk.parts import ByteRange
 from kvclient import messages
 from kvclient.attach import attach
 from kvclient.client import (
@@ -36,7 +37,6 @@ from kvclient.client import (
 )
 from kvclient.messages import Kind
 from kvproto.integrity import Integrity
-from kvproto.parts import ByteRange
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import SourceCosts, Tier, Touch
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from tests.digests import digest, hashed
 
 MIB = 1 << 20

@@ -11,6 +11,7 @@ FOLDERS = (
     *(
         "bmv2_testbed",
         "client/src",
+        "kvproto/src",
         "controlplane",
         "hostagent",
         "kvcast",

@@ -17,10 +17,10 @@ from bmv2_testbed.bench.policy.peers import PEERS, replay_blocks
 from bmv2_testbed.bench.policy.replay import replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from kvcast.cli import main
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
 from kvpolicy.value.formula import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
-from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
 from planner.traces.tuning import MADE
