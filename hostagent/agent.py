@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from hostagent import limits
-from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
-from hostagent.api.tenancy import Tenancy
+from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.chunk_work import ChunkWork
 from hostagent.coding import Coder
 from hostagent.cold.cold_opening import open_store
@@ -34,11 +33,11 @@ from hostagent.disk.store import DiskStore
 from hostagent.event_loop import MachineTimer
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
+from hostagent.intake import Intake
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
 from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath_or_none
 from hostagent.network import Network
-from hostagent.pool.intake import Intake
 from hostagent.pool.leases import local_leases
 from hostagent.pool.opening import opened
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
@@ -143,7 +142,7 @@ class Agent:
         self.tokens = TokenBook(demands=bool(config.controllers))
         self._leases = local_leases(config.pool.size_bytes)
         self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
-        intake = Intake(self.memory, config.write_region_bytes, self._loop)
+        intake = Intake(self.memory, config.write_region_bytes, self._loop, self.handle, self._soon)
         self._link_rate_bit_s = config.link_rate_bit_s or link_rate_bit_s(config.data)
         knowledge = Knowledge(config.node, priors(self._link_rate_bit_s))
         self.store: DiskStore | None = None
@@ -172,6 +171,7 @@ class Agent:
             index=self._pool.index,
             catalog=self._leases.catalog if self._leases is not None else None,
         )
+        self._alarms = self.core.alarms
         self.lone_gets: LoneGets | None = None
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
@@ -214,8 +214,7 @@ class Agent:
                 frozenset({0, os.geteuid()}) if self.memory.handed_on else frozenset(),
             ),
             intake,
-            Admission(config.api_access, self.metrics.api_refused, self.tenancy.connections_max),
-            self.tenancy,
+            Admission(config.api_access, self.tenancy, self.metrics.api_refused),
             self._leases,
             self.lone_gets,
         )
@@ -301,7 +300,9 @@ class Agent:
                 self._carriers[type(effect)](effect)
         finally:
             self._carrying -= 1
-        self._arm(now_ns)
+        due_ns = self._alarms.due_ns
+        if due_ns < self._timer.due_ns:
+            self._timer.set(due_ns, now_ns)
         if self._next and not self._carrying and not self._following:
             self._follow()
 
@@ -322,9 +323,8 @@ class Agent:
             self._loop.call_soon(call)
 
     def _arm(self, now_ns: int) -> None:
-        due_ns = self.core.next_timeout_ns()
-        if due_ns is not None and due_ns < self._timer.due_ns:
-            self._timer.set(due_ns, now_ns)
+        if self._alarms.due_ns < self._timer.due_ns:
+            self._timer.set(self._alarms.due_ns, now_ns)
 
     def _timer_fired(self) -> None:
         if self.core.judges_silence(time.monotonic_ns()):

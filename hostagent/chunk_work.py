@@ -17,8 +17,8 @@ from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
 from hostagent.disk.store import DiskStore
 from hostagent.hashing import Hashing
+from hostagent.intake import Intake
 from hostagent.pool.chunks import Chunk
-from hostagent.pool.intake import Intake
 from hostagent.tree import Hashed
 from kvproto.units import format_bytes
 
@@ -52,7 +52,7 @@ class ChunkWork:
     def carriers(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out which effect."""
         return {
-            effects.TakeChunk: self._take_chunk,
+            effects.TakeChunk: self._intake.take,
             effects.ComputeDigest: self._compute_digest,
             effects.HashPieces: self._hash_pieces,
             effects.ForgetPieces: lambda one: self._hashing.forget(one.chunk.offset),
@@ -76,14 +76,6 @@ class ChunkWork:
             self._forms_tried.cancel()
         self._intake.close()
         self._hashing.close()
-
-    def _take_chunk(self, effect: effects.TakeChunk) -> None:
-        chunk = effect.chunk
-        done = partial(self._chunk_taken, chunk)
-        self._intake.take(effect.engine, effect.region_offset, chunk.offset, chunk.size_bytes, done)
-
-    def _chunk_taken(self, chunk: Chunk, whole: bool) -> None:
-        self._handle(events.ChunkTaken(chunk, whole))
 
     def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         chunk = effect.chunk

@@ -42,7 +42,6 @@ API_CONNECTIONS_PER_TENANT_MAX = 128
 """Unless the configuration says otherwise: one tenant leaves as many to the others."""
 API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
-API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
 WRITE_REGION_BYTES_MIN = 1 * MIB
 WRITE_REGION_BYTES_DEFAULT = 1024 * MIB

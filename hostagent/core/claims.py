@@ -175,10 +175,11 @@ class Claims:
 
     def chunk_put(self, key: ChunkKey) -> bool:
         """The chunk is in this node's pool. Returns whether others know of the claim: they should hear at once."""
-        for claimer in [claimer for claimer in self._claims.get(key, ()) if claimer.here]:
-            self._remove(claimer, key)
-            self._trust.kept(claimer.name)
-            self.counts.kept += 1
+        for claimer in list(self._claims.get(key, ())):
+            if claimer.here:
+                self._remove(claimer, key)
+                self._trust.kept(claimer.name)
+                self.counts.kept += 1
         return self._told.pop(key, None) is not None
 
     def put_failed(self, key: ChunkKey) -> None:

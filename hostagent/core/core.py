@@ -103,6 +103,7 @@ class AgentCore:
         )
         fabric = FabricState(options.pool_address, options.segment_bytes)
         self._node = node = Node(options, alarms, self._effects.append, self.pool, disk, knowledge, fabric)
+        self.alarms = alarms
         self.directory = node.directory
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
@@ -346,17 +347,20 @@ class AgentCore:
     # ------------------------------------------------------------------ what concerns several parts
 
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
-        costs_s = self._knowledge.eviction_cost.of_dram(chunks, self._lies_beside)
+        costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, self._lies_beside)
         twins = self._twins_here
-        return [
-            cost_s * TWIN_COST_SHARE if chunk.key in twins else cost_s
-            for chunk, cost_s in zip(chunks, costs_s, strict=True)
-        ]
+        if twins:
+            for at, chunk in enumerate(chunks):
+                if chunk.key in twins:
+                    costs_s[at] *= TWIN_COST_SHARE
+        return costs_s
 
     def _lies_beside(self, key: ChunkKey) -> list[Tier]:
-        """Where this node finds a chunk that its pool does not have, but for other nodes."""
-        tiers = [Tier.LOCAL_DISK] if self._disk is not None and self._disk.find(key) is not None else []
-        if self.cold.knows(key):
+        """Where this node finds a chunk that its pool does not have."""
+        tiers = list(self._knowledge.directory.tiers_elsewhere(key))
+        if self._disk is not None and self._disk.find(key) is not None:
+            tiers.append(Tier.LOCAL_DISK)
+        if self.cold.has_store and self.cold.knows(key):
             tiers.append(Tier.COLD)
         return tiers
 
@@ -393,16 +397,21 @@ class AgentCore:
 
     def _put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
-        self._chunk_ready(chunk)
-        self.twin_making.chunk_put(chunk)
+        self._keep_copies(chunk)
+        if self.forms.has_wire:
+            self.twin_making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
         if is_twin(chunk):
-            self._twins_here.add(chunk)
-            return  # a disk and a cold store have forms of their own
+            self._twins_here[chunk.key] = chunk
+        else:  # a disk and a cold store have forms of their own
+            self._keep_copies(chunk)
+
+    def _keep_copies(self, chunk: Chunk) -> None:
+        """A chunk is in the pool, and may go to the disk and the cold store."""
         if self.tiering is not None:
             self.tiering.chunk_ready(chunk)
         if self.cold_writes is not None:

@@ -142,7 +142,7 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self.label(event.engine, event.namespace)
+        label = self._interests.label(holdings.tenant, event.namespace)
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
@@ -171,15 +171,15 @@ class Engines:
         if event.region_offset is None:
             self._emit(effects.ComputeDigest(chunk, self._fabric.integrity))
         else:
-            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset))
+            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 
     def taken(self, event: events.ChunkTaken) -> None:
         """The chunk is in the pool, where no engine can change it any more."""
-        if event.whole:
-            self._emit(effects.ComputeDigest(event.chunk, self._fabric.integrity))
+        self._pool.unpin(event.chunk)
+        if event.hashed is not None:
+            self.digest_computed(event.chunk, event.hashed)
             return
         commit = self._commits.pop(event.chunk)
-        self._pool.unpin(event.chunk)
         self._give_up(event.chunk)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.MALFORMED))
 

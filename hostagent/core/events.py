@@ -343,10 +343,10 @@ class SaveEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTaken:
-    """Answer to TakeChunk. Not `whole`: the engine's write region does not have those bytes."""
+    """Answer to TakeChunk. `hashed` None: the engine's write region does not have those bytes."""
 
     chunk: Chunk
-    whole: bool
+    hashed: Hashed | None
 
 
 @dataclass(frozen=True, slots=True)

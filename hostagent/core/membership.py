@@ -12,6 +12,7 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.reports import Heartbeat, LoadReports, Reports
 from hostagent.core.serving import Serving
+from kvclient.messages import NAMESPACE_BYTES_MAX
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -141,4 +142,4 @@ class Interests:
 
 
 def _clipped(label: str) -> str:
-    return label.encode()[: limits.API_NAMESPACE_BYTES_MAX].decode(errors="ignore")
+    return label.encode()[:NAMESPACE_BYTES_MAX].decode(errors="ignore")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,10 +11,9 @@ from hostagent.core.clock import Alarms, Clock
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.effects import Effect
-from hostagent.core.eviction_cost import EvictionCost
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import ChunkPool
-from kvpolicy.value import SourceCosts
+from kvpolicy.value import SourceCosts, Touch
 from kvpolicy.value.costs import SourceCost, Tier
 from kvproto.ids import Address
 from kvproto.integrity import Integrity
@@ -29,11 +28,14 @@ class Knowledge:
         self.clock = Clock()
         self.directory = DirectoryReplica(node)
         self.costs = SourceCosts(priors)
-        self.eviction_cost = EvictionCost(self.costs, self.directory)
 
     def disk_pool(self, size_bytes: int) -> ChunkPool:
         """The index of a disk's slab, with its order of eviction."""
-        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self.eviction_cost.of_disk)
+        return ChunkPool(size_bytes, limits.EXTENT_ALIGN_BYTES, self.clock.read, self._costs_of_disk)
+
+    def _costs_of_disk(self, chunks: Sequence[Touch]) -> list[float]:
+        """What evicting copies on the disk costs, once those in the pool are gone."""
+        return self.costs.eviction_costs_s(chunks, Tier.LOCAL_DISK, self.directory.tiers_elsewhere)
 
 
 @dataclass(slots=True)

@@ -47,29 +47,15 @@ class Twin:
     """In this node's pool."""
 
 
-class TwinsHere:
-    """Which chunks of the pool are twins. Knows no pool: who puts a twin there says so."""
-
-    def __init__(self) -> None:
-        self._here: OrderedDict[ChunkKey, Chunk] = OrderedDict()
-        """Those that came first, first; some may be gone."""
-
-    def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._here
-
-    def add(self, chunk: Chunk) -> None:
-        """A twin takes room in the pool from now on, be it FILLING."""
-        self._here[chunk.key] = chunk
-
-    def drop(self, chunk: Chunk) -> None:
-        """A twin has left the pool."""
-        del self._here[chunk.key]
+class TwinsHere(dict[ChunkKey, Chunk]):
+    """Twins that take room in this node's pool, be they FILLING, those that came first, first. Some may be gone:
+    whoever puts a twin into the pool puts it here, and nobody says when the pool evicts it."""
 
     def present(self) -> list[Chunk]:
         """Those that have not been evicted."""
-        for key in [key for key, chunk in self._here.items() if chunk.state is ChunkState.GONE]:
-            del self._here[key]
-        return list(self._here.values())
+        for key in [key for key, chunk in self.items() if chunk.state is ChunkState.GONE]:
+            del self[key]
+        return list(self.values())
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +87,7 @@ class Twins:
             idle = chunk.state is ChunkState.READY and not chunk.pins and not chunk.holds
             if idle and chunk.key not in kept:
                 self._pool.drop(chunk.key)
-                self.here.drop(chunk)
+                del self.here[chunk.key]
                 used_bytes -= chunk.size_bytes
         return used_bytes <= room_bytes
 
@@ -251,7 +237,7 @@ class TwinMaking:
         if into is None:
             self._work_ended(chunk.key)
             return
-        self._twins.here.add(into)
+        self._twins.here[into.key] = into
         self._pool.pin(into)
         self._placing[into] = chunk.key
         self._emit(effects.PlaceTwin(into, event.content, self._fabric.integrity))

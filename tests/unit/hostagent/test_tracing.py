@@ -30,7 +30,7 @@ from hostagent.tracing.export import OtlpExporter
 from hostagent.tracing.spans import FetchTracer
 from hostagent.tracing.tracing_options import TracingConfig
 from kvclient import messages
-from kvclient.client import Status
+from kvclient.client import AgentClient, Status
 from kvclient.messages import Frame, Kind, MalformedFrameError
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.prefill import Prefill
@@ -388,7 +388,8 @@ def test_a_fetch_between_two_agents(pair: Cluster, memory: Memory) -> None:
     with client.fetch([key(1)], deadline_s=10) as again:
         assert again.count == 1
     assert len(memory.named("fetch")) == 1, "the agent was not asked"
-    with client.start_fetch([key(1)], deadline_s=10).wait() as again:
+    asking = AgentClient(pair.agents[1].config.api_socket, local_reads=False)
+    with asking, asking.fetch([key(1)], deadline_s=10) as again:
         assert again.count == 1
     assert len(memory.named("fetch")) == 2
     assert says(memory.named("lookup")[1])["kvcast.chunks.local"] == 1
