@@ -39,7 +39,7 @@ from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath_or_none
 from hostagent.network import Network
 from hostagent.pool.leases import local_leases
-from hostagent.pool.opening import opened
+from hostagent.pool_opening import opened
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import (

@@ -13,6 +13,7 @@ from hostagent.core.directory import ChunkEntry, Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
+from hostagent.pool.tenants import EngineId as EngineId
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvchunk.parts import ByteRange
@@ -25,8 +26,6 @@ from kvproto import events as protocol
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
 
-EngineId = NewType("EngineId", int)
-"""One connection of an engine; never used again."""
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
 

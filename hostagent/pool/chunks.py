@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from hostagent.disk.records import Record
 from hostagent.pool.catalog import NOT_SHOWN, Catalog, Hits, Shown
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
+from hostagent.pool.records import Record
 from hostagent.pool.tenants import NOBODY, Tenants, Turns
 from hostagent.pool.victims import Victims
 from hostagent.tree import Hashed

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import Final
+from typing import Final, NewType
 
 from kvchunk.ids import ChunkKey
 
+EngineId = NewType("EngineId", int)
+"""One connection of an engine; never used again."""
 NOBODY: Final = ""
 HELD_SHARE_MAX: Final = 7 / 8
 SPARED_MAX: Final = 64
