@@ -23,7 +23,6 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
-from hostagent.wire_options import WireConfig
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -40,6 +39,14 @@ HUGE_PAGES = ("auto", "never", "required")
 
 API_SOCKET = "/run/kvcast/agent.sock"
 """Where engines find the agent, unless the configuration says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireConfig:
+    """The section `wire` of the agent's configuration."""
+
+    form: FormChoice = FormChoice.RAW
+    """RAW unless an operator asks for more: where processors are busy, decoding takes longer than the gate expects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ API_CONNECTIONS_PER_TENANT_MAX = 128
 """Unless the configuration says otherwise: one tenant leaves as many to the others."""
 API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
-API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
 WRITE_REGION_BYTES_MIN = 1 * MIB
 WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
@@ -250,6 +249,8 @@ COLD_ABSENT_S = 10.0
 """A chunk that was not in the store is not looked for again for this long."""
 COLD_ABSENT_MAX = 16_384
 """Such chunks remembered."""
+COLD_LOOKUP_WAIT_S = 0.05
+"""A request waits at most this long to learn what the cold store has, unless the configuration says otherwise."""
 COLD_LOOKS_MAX = 64
 """Requests that wait for a look at a time; further ones go on without."""
 COLD_LOOK_CHUNKS_MAX = 256

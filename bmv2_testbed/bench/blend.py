@@ -288,12 +288,11 @@ def carry_between(
         if time.monotonic() > until_s:
             raise TestbedError("the fetching node does not hear of the documents")
     before = _received_bytes(fetcher)
-    with fetcher.fetch_parts(
-        keys, ranges_of(layout, layers=range(1, layout.size("l"))), deadline_s=DEADLINE_S
-    ) as parts:
+    ranges = ranges_of(layout, layers=range(1, layout.size("l")))
+    with fetcher.fetch(keys, ranges=ranges, deadline_s=DEADLINE_S) as parts:
         later = [b"".join(views) for views in parts.views if views is not None]
     between = _received_bytes(fetcher)
-    with fetcher.fetch_each(keys, deadline_s=DEADLINE_S) as found:
+    with fetcher.fetch(keys, any_order=True, deadline_s=DEADLINE_S) as found:
         whole = [bytes(view) for view in found.views if view is not None]
     if not len(later) == len(whole) == len(keys):
         raise TestbedError(f"{len(later)} and {len(whole)} of {len(keys)} documents came: {parts.outcome}")

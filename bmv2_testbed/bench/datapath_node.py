@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig
+from hostagent.event_loop import MachineTimer
 from hostagent.pool.memory import PoolMemory
-from hostagent.timers import MachineTimer
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from hostagent import limits
 from hostagent.config import API_SOCKET, AgentConfig, DataConfig, PoolConfig
-from hostagent.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.native.library import datapath
 from hostagent.pool.available import available_bytes
 from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
+from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store

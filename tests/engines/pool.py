@@ -86,7 +86,7 @@ def keep_only_at(testbed: client.Testbed, keys: Sequence[bytes], holder: int, ot
     """Move chunks to a host: it fetches them, and the other hosts drop theirs. Returns the bytes of all."""
     with ExitStack() as stack:
         at, *without = (stack.enter_context(AgentClient(agent_socket(testbed, host))) for host in (holder, *others))
-        with at.fetch_each(keys, deadline_s=FETCH_S) as found:
+        with at.fetch(keys, any_order=True, deadline_s=FETCH_S) as found:
             views = [view for view in found.views if view is not None]
             assert len(views) == len(keys), f"{len(keys) - len(views)} of {len(keys)} chunks did not come"
             size_bytes = sum(len(view) for view in views)

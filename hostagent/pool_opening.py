@@ -24,7 +24,7 @@ async def opened(config: AgentConfig, say: Callable[[str], None]) -> Pool:
 
     Raises OSError, one line that names the remedy.
     """
-    pool = open_pool(config.pool, _huge_pages(config))
+    pool = open_pool(config.pool.size_bytes, _huge_pages(config), keep=config.pool.keep)
     try:
         if not pool.is_kept:
             _place_near_nic(pool.memory, config.data)
