@@ -47,7 +47,6 @@ from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import Tiering
 from hostagent.core.twin_making import TwinMaking
 from hostagent.core.twins import TWIN_COST_SHARE, Twins, is_twin
-from hostagent.core.waits import Waits
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -116,11 +115,9 @@ class AgentCore:
         self._sources = Sources(node, loads, self.cold)
         self.twins = Twins(node, self._sources, self.forms)
         self.claims = Claims(node, lambda keys, why: self.waits.freed(keys, why))
-        self.fetches = Fetches(
-            node, self._sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader
-        )
+        self.fetches = Fetches(node, self._sources, self.gate, self.claims, self.twins, self, make_reader)
+        self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
-        self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(node, self.fetches)
         self._serving = Serving(node, self._peer_loads.load, self._asked)
         self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
@@ -141,7 +138,6 @@ class AgentCore:
             node,
             self.interests,
             self.fetches,
-            self.waits,
             self.claims,
             self.locks,
             self.local_reads,
@@ -283,21 +279,22 @@ class AgentCore:
 
     def judges_silence(self, now_ns: int) -> bool:
         """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
-        return self.fetches.arrivals.judges_silence(now_ns)
+        return self.fetches.judges_silence(now_ns)
 
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
 
-    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
-        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
+    def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
+        read begins with the chunk's first byte, and PeersRead does not tell of it."""
         self._node.clock.now_ns = now_ns
         self._load_reports.queued()
-        return self._serving.lend(key)
+        return self._serving.lend(key, begins=begins)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queued()
-        self._serving.lent(event.keys)
+        self._serving.readers_began(event.keys)
         self.local_reads.lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
@@ -474,7 +471,7 @@ class AgentCore:
             return
         if self.parts.digest_computed(event.chunk, event.hashed):
             return
-        if not self.fetches.digest_computed(event.chunk, event.hashed):
+        if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
             self._engines.digest_computed(event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
@@ -512,7 +509,7 @@ class AgentCore:
             loaded()
 
     def _peer_load_ended(self, key: ChunkKey) -> None:
-        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key)))
+        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key, begins=False)))
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
@@ -564,7 +561,6 @@ class AgentCore:
             self.tiering.flush()
 
     def _stopped(self, _: events.Stopped) -> None:
-        self.waits.close()
         self.parts.close()
         self.cold.close()
         self.claims.close()

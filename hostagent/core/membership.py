@@ -106,7 +106,7 @@ class Membership:
         """Another epoch: the switch's tables are empty."""
         if event.epoch != self._switch_epoch:
             self._switch_epoch = event.epoch
-            self._fetches.switch_restarted()
+            self._fetches.arrivals.switch_restarted()
         self._here = event.here
         self._say_here()
 

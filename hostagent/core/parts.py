@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.events import LeavesRead
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, Refusal
@@ -303,7 +303,7 @@ class PartFetches:
             self._end_if_over(fetch)
 
         number = self._fetches.begin(
-            keys, Purpose.ENGINE, fetch.deadline_ns, ended, any_order=True, tenant=fetch.tenant
+            FetchRequest(tuple(keys), Purpose.ENGINE, fetch.deadline_ns, any_order=True, tenant=fetch.tenant), ended
         )
         if number is not None:
             started.append(number)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.serving import Serving
@@ -267,11 +267,9 @@ class Tasks:
             return
         keys = running.keys[running.arrived : running.arrived + count]
         running.fetch = self._fetches.begin(
-            keys,
-            Purpose.TASK,
-            running.deadline_ns,
+            FetchRequest(tuple(keys), Purpose.TASK, running.deadline_ns),
             partial(self._fetched, running, keys),
-            progressed=partial(self._heard, running, keys),
+            partial(self._heard, running, keys),
         )
 
     def _heard(

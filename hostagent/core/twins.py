@@ -51,7 +51,7 @@ class Twins:
     def __init__(self, node: Node, sources: Sources, forms: Forms) -> None:
         self._pool = node.pool
         self._sources = sources
-        self._forms = forms
+        self.forms = forms
         self._here: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         """Those that came first, first; some may be gone."""
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
@@ -97,7 +97,7 @@ class Twins:
     def best_for(self, found: Found) -> Twin | None:
         """The twin by which a chunk that others have should come; None: it should come as it is."""
         entry = found.entry
-        if not self._forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
+        if not self.forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
             return None
         for form in (Form.LOSSY, Form.PLANES):
             key = twin_key(entry.key, form)
@@ -113,7 +113,7 @@ class Twins:
         here = self._pool.find(key)
         if here is not None:
             least = StoredForm(form, 1)  # it crosses no link any more
-            takes = self._forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
+            takes = self.forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
             return Twin(key, StoredForm(form, here.size_bytes), here=True) if takes else None
         there = self._sources.find(key)
         if there is None or there.entry.parent != entry.key or there.entry.size_bytes >= entry.size_bytes:
@@ -122,7 +122,7 @@ class Twins:
         if source is None or (Tier.SWITCH in found.tiers and source is not Tier.SWITCH):
             return None  # the switch costs no holder anything
         stored = StoredForm(form, there.entry.size_bytes)
-        if self._forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
+        if self.forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
             return Twin(key, stored, here=False)
         return None
 
