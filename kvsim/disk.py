@@ -12,7 +12,7 @@ from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import Hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.chance import Chance
 

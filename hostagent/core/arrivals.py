@@ -23,6 +23,8 @@ from hostagent.core.sources import SWITCH_NODE
 from hostagent.core.twins import Twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, leaves_bytes, root_of, wrong_segments
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import (
@@ -38,10 +40,9 @@ from kvproto.commands import (
     StartRead,
     VerifyChunk,
 )
-from kvproto.ids import Address, ChunkKey, FetchId, ReadId
+from kvproto.ids import Address, FetchId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity, algorithm_of
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Op
 
 PIECES_MIN: Final = 4

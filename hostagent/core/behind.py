@@ -11,11 +11,11 @@ from hostagent import limits
 from hostagent.core.clock import NEVER, Alarm
 from hostagent.core.fetch import Fetch, Purpose
 from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.behind import Progress, worth_waiting
 from kvpolicy.tiers.gate import Verdict
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
 
 LeftBytes = Callable[[ChunkKey], int]
 _LATE = 1

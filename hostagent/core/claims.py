@@ -18,8 +18,8 @@ from hostagent.core import effects
 from hostagent.core.directory import ClaimedChunk, NodeClaims
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.merging import NOTICE_S, SLACK_SHARE, Load, Trust, due_ns
-from kvproto.ids import ChunkKey
 
 _READY_S_MIN = 0.001
 """A claimed chunk is not there yet, whatever its claim says."""

@@ -18,8 +18,8 @@ from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import may_wait_s
-from kvproto.ids import ChunkKey
 
 _ABSENT_NS: Final = int(limits.COLD_ABSENT_S * 1e9)
 _SMOOTHING: Final = 0.2

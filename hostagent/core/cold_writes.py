@@ -19,9 +19,9 @@ from hostagent.core.node import Node
 from hostagent.core.tiering import Promoter
 from hostagent.core.twins import is_twin
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, worth_storing
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 WRITES_WAITING_MAX: Final = 32

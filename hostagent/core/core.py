@@ -51,6 +51,8 @@ from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
@@ -59,10 +61,9 @@ from kvpolicy.tiers.lane import Lane
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
-from kvproto.ids import ChunkKey, Member
+from kvproto.ids import Member
 from kvproto.session.holder import HolderCounts
 from kvproto.session.reader import Reader
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import Address, ChunkKey
-from kvproto.integrity import Digest
+from kvproto.ids import Address
 
 
 @dataclass(frozen=True, slots=True)

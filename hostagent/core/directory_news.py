@@ -11,8 +11,8 @@ from hostagent.core.directory import Applied, Delta
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.waits import Waits
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoads
-from kvproto.ids import ChunkKey
 
 _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 

@@ -6,7 +6,7 @@ import enum
 from typing import Protocol
 
 from hostagent.pool.chunks import Chunk, ChunkPool
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 class DiskState(enum.Enum):

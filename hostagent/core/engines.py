@@ -23,10 +23,11 @@ from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
-from kvproto.ids import ChunkKey, FetchId
+from kvproto.ids import FetchId
 from kvproto.integrity import Integrity
-from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,

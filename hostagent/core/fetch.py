@@ -12,14 +12,15 @@ import numpy.typing as npt
 
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Prefill, Probe, Ticket, Verdict
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
-from kvproto.ids import ChunkKey, FetchId
+from kvproto.ids import FetchId
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 
 
 class ReaderMachine(Protocol):

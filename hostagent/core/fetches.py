@@ -24,16 +24,17 @@ from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
 from kvproto import events
-from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.ids import FetchId, NodeId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them."""

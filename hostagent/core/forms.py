@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.kv_layout import terms_of
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts
 from kvpolicy.tiers.wire_forms import form_to_make, takes_twin
 from kvpolicy.value import Tier
-from kvproto.kv_layout import terms_of
 
 
 class Forms:

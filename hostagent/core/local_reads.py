@@ -9,8 +9,8 @@ from hostagent.core import effects
 from hostagent.core.fetch import FetchObserver
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.sources import ChunkSource
 
 
 class LocalReads:

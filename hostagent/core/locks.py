@@ -14,7 +14,7 @@ from hostagent import limits
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, ChunkState
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 @dataclass(slots=True, order=True)

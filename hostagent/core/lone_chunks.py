@@ -19,13 +19,13 @@ from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.sources import ChunkSource
 from kvclient.lone import SLOT_BYTES
 from kvclient.messages import Status
 from kvpolicy.value import Tier, Touch
 from kvpolicy.value.costs import SourceCost
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest, Integrity, algorithm_of
-from kvproto.sources import ChunkSource
+from kvproto.integrity import Integrity, algorithm_of
 
 
 class LoneChunks:

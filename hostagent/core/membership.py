@@ -21,9 +21,9 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.twins import is_twin
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.gate import Gate
 from kvproto.commands import SendControl
-from kvproto.ids import ChunkKey
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Control, Op
 

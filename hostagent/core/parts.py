@@ -21,13 +21,14 @@ from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import PIECE_BYTES, Hashed, PieceRun, leaves_bytes, leaves_in, piece_runs, root_of
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.parts import ByteRange
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedParts, Status
 from kvproto import events
 from kvproto.commands import AbortRead, Blame
-from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
-from kvproto.integrity import NO_DIGEST, Digest, Integrity, algorithm_of
-from kvproto.parts import ByteRange
-from kvproto.sources import ChunkSource
+from kvproto.ids import FetchId, NodeId, ReadId
+from kvproto.integrity import NO_DIGEST, Integrity, algorithm_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hostagent import limits
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 _DEADLINE_NS = int(limits.PREPARE_DEADLINE_S * 1e9)
 

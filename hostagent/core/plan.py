@@ -21,13 +21,13 @@ from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
 from hostagent.pool.chunks import Chunk, Refusal
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.gate_plan import NOTHING_RECKONED
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
-from kvproto.ids import ChunkKey
 
 _NOTHING: Final[Mapping[Tier, int]] = MappingProxyType({})
 

@@ -10,11 +10,11 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.value import FetchTally, Measurement
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
-from kvproto.sources import NETWORK, ChunkSource
 
 T = TypeVar("T")
 _ANNOUNCE_DELAY_NS = int(limits.ANNOUNCE_DELAY_S * 1e9)

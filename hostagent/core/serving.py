@@ -15,9 +15,10 @@ from hostagent.core import effects
 from hostagent.core.node import Node
 from hostagent.core.work import FillWork
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
-from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.ids import Address, FillId
 from kvproto.session.holder import Holder, HolderCounts
 from kvproto.session.parameters import HolderParameters
 from kvproto.wire.control import Op
@@ -151,8 +152,8 @@ class Serving:
         return chunk
 
     def readers_began(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers read these chunks, from the first byte on. Each reader reads a chunk in stripes, from several holders if
-        it likes, and counts once."""
+        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, from several holders if it
+        likes, and counts once."""
         self._touched += keys
         self._touch_soon.set(self._clock.now_ns)
 

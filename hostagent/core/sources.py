@@ -10,11 +10,12 @@ from hostagent.core.cold import ColdIndex
 from hostagent.core.directory import ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
-from kvproto.ids import Address, ChunkKey, NodeId
+from kvproto.ids import Address, NodeId
 
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""

@@ -26,12 +26,13 @@ from hostagent.core.work import (
 )
 from hostagent.pool.chunks import Chunk, ChunkState
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.commands import FillEnded
-from kvproto.ids import Address, ChunkKey, FetchId, FillId
+from kvproto.ids import Address, FetchId, FillId
 from kvproto.integrity import algorithm_of
-from kvproto.sources import ChunkSource
 
 BACKGROUND_FETCHES_MAX = 2
 """Background fetch tasks at once; they stay below what engines wait for."""

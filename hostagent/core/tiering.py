@@ -14,10 +14,10 @@ from hostagent.core.disk_index import DiskIndex, DiskState
 from hostagent.core.events import SaveOutcome
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 """One being written, the next one ready for the writing thread; both are pinned in DRAM meanwhile."""

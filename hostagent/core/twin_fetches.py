@@ -17,12 +17,13 @@ from hostagent.core.node import Node
 from hostagent.core.twins import Twin, Twins
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormCosts
 from kvpolicy.tiers.gate import Ticket
-from kvproto.ids import Address, ChunkKey, FetchId
+from kvproto.ids import Address, FetchId
 from kvproto.integrity import algorithm_of
-from kvproto.sources import ChunkSource
 
 Bring = Callable[[Sequence[InboundChunk], int, Ticket, Callable[[FetchResult], None]], FetchId | None]
 """Begins a fetch of the twins of chunks, until a deadline; the ticket is of the fetch of the chunks."""

@@ -13,10 +13,10 @@ from hostagent.core.node import Node
 from hostagent.core.twins import Twins, is_twin
 from hostagent.pool.chunks import Chunk, ChunkState, Refusal
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvpolicy.tiers.wire_forms import Demand, Smaller
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
 from kvproto.twins import twin_key
 

@@ -15,10 +15,9 @@ from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Sources
 from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest
 from kvproto.twins import twin_code, twin_key
 
 TWINS_SHARE: Final = 1 / 4

@@ -18,10 +18,10 @@ from hostagent.core.claims import Claims, Freed
 from hostagent.core.fetch import Fetch
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.merging import NOTICE_S
-from kvproto.ids import ChunkKey
 
 _TOLERANCE_NS = int(NOTICE_S * 1e9)
 """A promise may be later than the bound of a wait by so much: it is an estimate."""

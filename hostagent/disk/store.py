@@ -30,9 +30,9 @@ from hostagent.disk.records import Record
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import CodecError, Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
 
 log = logging.getLogger(__name__)

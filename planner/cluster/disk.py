@@ -11,7 +11,7 @@ from typing import Final
 from hostagent.core.disk_index import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import Hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from planner.cluster.clock import VirtualClock
 
 READ_LATENCY_S: Final = 100e-6

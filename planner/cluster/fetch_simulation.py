@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events
 from kvproto.commands import ChunkGone, ChunkHere, ReaderCommand, VerifyChunk
-from kvproto.ids import ChunkKey, NodeId
+from kvproto.ids import NodeId
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
 from planner.cluster.served import Served

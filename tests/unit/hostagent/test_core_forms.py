@@ -9,12 +9,12 @@ from hostagent.core.events import SaveOutcome
 from hostagent.core.forms import Forms
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.kv_layout import KvTerms, parse_layout, with_terms
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
-from kvproto.kv_layout import KvTerms, parse_layout, with_terms
-from kvproto.sources import ChunkSource
 from tests.digests import digest
 from tests.unit.hostagent.core_harness import PAGE, key
 from tests.unit.hostagent.node_harness import make_node

@@ -8,8 +8,9 @@ from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome
 from hostagent.core.serving import WAITING_CONTROLS_MAX
 from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsSent
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import Op
 from tests.unit.hostagent.core_harness import PAGE, Scene, key
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import (
     SendControl,
 )
@@ -11,7 +12,7 @@ from kvproto.events import (
     HolderRef,
     SegmentsReceived,
 )
-from kvproto.ids import Address, ChunkKey, Member, NodeId
+from kvproto.ids import Address, Member, NodeId
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Control, Flag, Op
