@@ -166,7 +166,8 @@ class Arrivals:
         self.parameters = node.options.reader
         self._make_reader = make_reader
         self._reader = make_reader(self.parameters)
-        self._reader_alarm: Alarm = node.alarms.add(self._reader_due)
+        self.reader_alarm: Alarm = node.alarms.add(self._reader_due)
+        """Due when the reader is about to draw conclusions from silence."""
         self._reads: dict[ReadId, ChunkKey] = {}
         """Reads under way, and the chunks that they are of."""
         self._unstarted: list[ReadId] = []
@@ -213,11 +214,6 @@ class Arrivals:
     def half_window(self) -> int:
         """How many of the segments that were asked for may wait to be reported."""
         return self._reader.half_window
-
-    def judges_silence(self, now_ns: int) -> bool:
-        """Whether the reader is about to draw conclusions from silence: first report everything that has come."""
-        due_ns = self._reader_alarm.due_ns
-        return due_ns is not None and due_ns <= now_ns
 
     # ------------------------------------------------------------------ what is wanted
 
@@ -473,8 +469,8 @@ class Arrivals:
                 case _:
                     assert_never(command)
         due_ns = self._reader.next_timeout_ns()
-        if due_ns != self._reader_alarm.due_ns:
-            self._reader_alarm.set(due_ns)
+        if due_ns != self.reader_alarm.due_ns:
+            self.reader_alarm.set(due_ns)
         if ended:
             self._ended(ended)
 
@@ -522,7 +518,7 @@ class Arrivals:
         """Nothing is on its way any more; begin with a fresh reader."""
         self.parameters = parameters
         self._reader = self._make_reader(parameters)
-        self._reader_alarm.cancel()
+        self.reader_alarm.cancel()
 
     def _hash_early(self, key: ChunkKey) -> None:
         """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""

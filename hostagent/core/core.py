@@ -109,6 +109,7 @@ class AgentCore:
             knowledge.costs,
         )
         self.directory = node.directory
+        self._clock = knowledge.clock
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         self.forms = Forms(node)
@@ -267,7 +268,7 @@ class AgentCore:
 
     def handle(self, event: events.Event, now_ns: int) -> list[effects.Effect]:
         """What follows from an event. Raises SequenceGapError for a DirectoryChanged after a lost one."""
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         self._handlers[type(event)](event)
         made = self._effects[:]
         self._effects.clear()
@@ -289,7 +290,7 @@ class AgentCore:
     def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
         """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
         read begins with the chunk's first byte, and PeersRead does not tell of it."""
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         self._load_reports.queued()
         return self._serving.lend(key, begins=begins)
 
@@ -301,7 +302,7 @@ class AgentCore:
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
@@ -476,11 +477,15 @@ class AgentCore:
             self._engines.digest_computed(event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.read_event(event)
 
     def _leaves_read(self, event: events.LeavesRead) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.leaves_read(event)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
@@ -494,7 +499,7 @@ class AgentCore:
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
         self.cold.probed(event.lookup_s)
-        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
+        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
         self.cold.load_ended(event.into.key, event.outcome)

@@ -219,10 +219,3 @@ class Fetch:
     """When it is looked at whether it has fallen behind; None: never."""
     all_bytes: int = 0
     """What was still to come when it began to be reviewed."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is worth waiting for."""
-        if self.request.any_order:
-            return len(self.pinned) + len(self.gone) >= len(self.keys)
-        return self.leading_count >= self.wanted_count and not self.awaited

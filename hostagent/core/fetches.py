@@ -375,7 +375,7 @@ class Fetches:
             while leading < len(keys) and keys[leading] in pinned:
                 leading += 1
             fetch.leading_count = leading
-        if fetch.is_over:
+        if self._is_over(fetch):
             self._end(fetch)
             return
         if fetch.progressed is not None and fetch.leading_count > fetch.told_count:
@@ -384,6 +384,13 @@ class Fetches:
             fetch.progressed(first, [(fetch.pinned[key], fetch.sources.get(key, ChunkSource.LOCAL)) for key in keys])
         while fetch.stages and fetch.leading_count >= fetch.stages[0].end:
             self._stage_ended(fetch, fetch.stages.pop(0))
+
+    @staticmethod
+    def _is_over(fetch: Fetch) -> bool:
+        """Whether nothing more is worth waiting for."""
+        if fetch.request.any_order:
+            return len(fetch.pinned) + len(fetch.gone) >= len(fetch.keys)
+        return fetch.leading_count >= fetch.wanted_count and not fetch.awaited
 
     # ------------------------------------------------------------------ the end
 
@@ -474,7 +481,7 @@ class Fetches:
         """For the metrics; background work goes on if no engine waits any more."""
         seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
         self._node.emit(effects.FetchEnded(status, seconds, tuple(delivered)))
-        if not self.busy:
+        if not self._fetches or not self.busy:
             self._observer.engines_served()
 
     def cancel(self, number: FetchId) -> None:
@@ -546,8 +553,10 @@ class Fetches:
 
     def judges_silence(self, now_ns: int) -> bool:
         """Whether conclusions from silence are about to be drawn: first report everything that has come."""
-        due_ns = self._deadline_alarm.due_ns
-        return (due_ns is not None and due_ns <= now_ns) or self.arrivals.judges_silence(now_ns)
+        for due_ns in (self._deadline_alarm.due_ns, self.arrivals.reader_alarm.due_ns):
+            if due_ns is not None and due_ns <= now_ns:
+                return True
+        return False
 
     # ------------------------------------------------------------------ what the pools learn
 

@@ -226,23 +226,20 @@ class PartFetches:
             self._emit(AbortRead(read))
         pieces.reading.clear()
 
-    def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> bool:
-        """A read progressed or ended; False: it is none for parts."""
-        if event.read >= 0:
-            return False
+    def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> None:
+        """A read for parts progressed or ended: their numbers are below 0."""
         pieces = self._reads.get(event.read)
         if pieces is None or isinstance(event, events.ReadProgress):
-            return True
+            return
         del self._reads[event.read]
         pieces.reading.discard(event.read)
         if isinstance(event, events.ReadFailed):
             self._ask_next(pieces)
-            return True
+            return
         if isinstance(event, LeavesRead):
             pieces.leaves = event.leaves
         if not pieces.reading:
             self._judge(pieces)
-        return True
 
     def _judge(self, pieces: _Pieces) -> None:
         """All of it came: leaves that do not make the chunk's digest prove nothing."""
