@@ -36,6 +36,8 @@ MARKS = ("<!-- walk: written by tools/measure_fetch_walk.py -->", "<!-- end of w
 MIB = 1 << 20
 RUNS = 3
 """Timers of the agents, and what the kernel hands over at a time, make some runs longer."""
+QUIET_S = 0.05
+"""What follows on a call is over by then; what agents do every tenth of a second is not the call's."""
 _PORTS = (41_790, 41_793)
 """Of casts and of control datagrams; below those that Linux gives out by itself on most machines."""
 
@@ -146,7 +148,7 @@ async def _walk(call: Callable[[AgentClient, ChunkKey], None], client: AgentClie
     walk = Walk()
     sys.setprofile(walk)
     await asyncio.to_thread(call, client, key)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(QUIET_S)
     sys.setprofile(None)
     return walk
 

@@ -22,7 +22,7 @@ from hostagent.core.node import Node
 from hostagent.core.sources import SWITCH_NODE
 from hostagent.core.twins import Twin
 from hostagent.pool.chunks import Chunk
-from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, leaves_bytes, root_of, wrong_segments
+from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, ROOT_CODE, Hashed, leaves_bytes, root_of, wrong_segments
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvpolicy.value import Tier
@@ -41,7 +41,7 @@ from kvproto.commands import (
     VerifyChunk,
 )
 from kvproto.ids import Address, FetchId, ReadId
-from kvproto.integrity import NO_DIGEST, Integrity, algorithm_of
+from kvproto.integrity import NO_DIGEST, algorithm_of
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Op
 
@@ -141,7 +141,7 @@ class InboundChunk:
     @property
     def is_tree(self) -> bool:
         """Whether its digest is the root of its leaves."""
-        return algorithm_of(self.entry.digest) is Integrity.BLAKE3
+        return self.entry.digest.startswith(ROOT_CODE)
 
     @property
     def came_as(self) -> ChunkSource:

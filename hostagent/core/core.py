@@ -383,6 +383,8 @@ class AgentCore:
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
         costs_s = self._knowledge.eviction_cost.of_dram(chunks, self._lies_beside)
         twins = self.twins
+        if twins.is_empty:
+            return costs_s
         return [
             cost_s * TWIN_COST_SHARE if chunk.key in twins else cost_s
             for chunk, cost_s in zip(chunks, costs_s, strict=True)
@@ -391,7 +393,7 @@ class AgentCore:
     def _lies_beside(self, key: ChunkKey) -> list[Tier]:
         """Where this node finds a chunk that its pool does not have, but for other nodes."""
         tiers = [Tier.LOCAL_DISK] if self._node.disk is not None and self._node.disk.find(key) is not None else []
-        if self.cold.knows(key):
+        if self.cold.has_store and self.cold.knows(key):
             tiers.append(Tier.COLD)
         return tiers
 
@@ -426,7 +428,7 @@ class AgentCore:
         self.waits.came((chunk.key,))
 
     def _stored(self, chunk: Chunk) -> None:
-        if is_twin(chunk):
+        if chunk.parent is not None and is_twin(chunk):
             self.twins.arrived(chunk)
             return  # a disk and a cold store have forms of their own
         if self.tiering is not None:

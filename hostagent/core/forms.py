@@ -20,6 +20,8 @@ class Forms:
         self._source_costs = node.costs
         self._options = node.options
         self.costs = FormCosts()
+        self.has_wire = node.options.wire_form is not FormChoice.RAW
+        """Whether anything may cross the network in fewer bytes."""
 
     def for_disk(self, chunk: Chunk) -> Form:
         """Only what comes back as it was: other nodes are told of copies on disk by their digests."""
@@ -33,11 +35,6 @@ class Forms:
         options, source = self._options, self._source_costs.cost(Tier.COLD)
         allowed = _allowed(chunk.namespace, chunk.size_bytes)
         return self.costs.best(options.cold_form, allowed, chunk.size_bytes, source, options.cold_write_bytes_per_s)
-
-    @property
-    def has_wire(self) -> bool:
-        """Whether anything may cross the network in fewer bytes."""
-        return self._options.wire_form is not FormChoice.RAW
 
     @property
     def reads_twins(self) -> bool:

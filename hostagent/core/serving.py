@@ -152,8 +152,8 @@ class Serving:
         return chunk
 
     def readers_began(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, from several holders if it
-        likes, and counts once."""
+        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, perhaps from several
+        holders, and counts once."""
         self._touched += keys
         self._touch_soon.set(self._clock.now_ns)
 

@@ -78,7 +78,7 @@ class Sources:
                 key, stored.parent, stored.size_bytes, stored.digest, stored.position, (), namespace=stored.namespace
             )
             return Found(own, (Tier.LOCAL_DISK,), (), stored=forms)
-        cold = None if from_disk_only else self.cold.find(key)
+        cold = self.cold.find(key) if self.cold.has_store and not from_disk_only else None
         if entry is None:
             return None if cold is None else _in_cold(cold)
         tiers, refs, load = self._elsewhere(entry, {} if known is None else known)

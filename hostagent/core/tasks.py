@@ -236,7 +236,7 @@ class Tasks:
 
     def engines_served(self) -> None:
         """No engine waits any more: fetches that had to wait may start."""
-        if len(self.background):
+        if self.background.waiting:
             self._pump_alarm.set(self._clock.now_ns)
 
     def _pump(self) -> None:

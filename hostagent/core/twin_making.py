@@ -79,7 +79,7 @@ class TwinMaking:
 
     def engines_served(self) -> None:
         """No engine waits any more."""
-        if len(self.lane):
+        if self.lane.waiting:
             self._alarm.set(self._clock.now_ns)
 
     def _consider(self, chunk: Chunk, likely: float) -> None:

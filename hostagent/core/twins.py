@@ -53,6 +53,8 @@ class Twins:
         self.forms = forms
         self._here: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         """Those that came first, first; some may be gone."""
+        self.is_empty = True
+        """None has ever been here."""
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
         """Twins that were not what they should be, and the digest of the chunk."""
         self.wrong_count = 0
@@ -65,6 +67,7 @@ class Twins:
     def arrived(self, chunk: Chunk) -> None:
         """A twin takes room in the pool from now on, be it FILLING."""
         self._here[chunk.key] = chunk
+        self.is_empty = False
 
     @property
     def size_bytes(self) -> int:

@@ -12,7 +12,7 @@ import kvproto
 from kvsim.world import Setting, World
 
 CALLS, FILES, MOVES = 0, 0, 0
-"""Of the cores of both nodes, from the fetch of the reader's engine until all is quiet. Lower them; never raise them."""
+"""Of the cores of both nodes, from the engine's fetch until all is quiet. Lower them; never raise them."""
 CORES = tuple(str(Path(package.__path__[0])) for package in (hostagent, kvpolicy, kvproto))
 ONE_CHUNK = Setting(readers=1, chunks=1, segments=1, plain=True, is_known_plain=True)
 """Of one segment: how a larger one is striped, and how often its reads tell how far they are, is another figure."""

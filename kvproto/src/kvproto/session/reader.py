@@ -425,6 +425,8 @@ class Reader:
         while (chunk := self._chunks.next_to_open()) is not None:
             if not chunk.provenance.usable:
                 self._copies.exhaust(chunk, now_ns)
+            elif self._parameters.member is None:
+                chunk.move(Cause.REFUSED)  # there is no switch to join
             else:
                 self._out += self._membership.open(chunk, now_ns)
 
