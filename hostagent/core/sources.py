@@ -15,7 +15,7 @@ from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
-from kvproto.ids import Address, NodeId
+from kvproto.ids import NodeId
 
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
@@ -61,11 +61,7 @@ class Sources:
         self._directory = node.directory
         self._disk = node.disk
         self._loads = loads
-        self._pool_address = node.options.pool_address
-
-    def use_pool_address(self, pool_address: Address) -> None:
-        """The controller says where the switch is asked."""
-        self._pool_address = pool_address
+        self._fabric = node.fabric
 
     def find(self, key: ChunkKey, *, from_disk_only: bool = False, known: Known | None = None) -> Found | None:
         """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right. `known`: what
@@ -116,9 +112,10 @@ class Sources:
             rank = (_ON_DISK if from_disk else _IN_DRAM) + node.draining + busy
             refs.append(HolderRef(NodeId(node.name), node.address, rank, castable=node.member is not None))
         if not refs:
-            if not served or self._pool_address is None:
+            pool_address = self._fabric.pool_address
+            if not served or pool_address is None:
                 return _NOWHERE
-            return Elsewhere((Tier.SWITCH,), (HolderRef(SWITCH_NODE, self._pool_address, readable=False),), IDLE)
+            return Elsewhere((Tier.SWITCH,), (HolderRef(SWITCH_NODE, pool_address, readable=False),), IDLE)
         remote = Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK
         return Elsewhere((Tier.SWITCH, remote) if served else (remote,), tuple(refs), least or IDLE)
 
