@@ -342,7 +342,8 @@ class Reader:
             if self._chunks.wanted:
                 self._apply_rules(now_ns)
             else:
-                self._rest()
+                if self._liveness.since_ns is not None:
+                    self._liveness.rest()
                 self._wake_ns = None
             self._evaluated_ns = now_ns
         elif self._schedule.led_count:
@@ -357,11 +358,6 @@ class Reader:
         self._out += self._schedule.run(self._chunks.open.values(), now_ns)
         self._wake_ns = min(self._timeouts(), default=None)
 
-    def _rest(self) -> None:
-        """No chunk is joined: no cast is waited for."""
-        if self._liveness.since_ns is not None:
-            self._liveness.rest()
-
     def _expire(self, now_ns: int) -> None:
         """Stalled reads, lost segments, JOINs without an answer."""
         if self._copies.proofs or self._stripes.reads:
@@ -370,7 +366,8 @@ class Reader:
                 if stripe.chunk.joined:
                     self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
         if self._membership.tend_ns is None and not self._pull.outstanding:
-            self._rest()
+            if self._liveness.since_ns is not None:
+                self._liveness.rest()  # no chunk is joined: no cast is waited for
             return
         self._pull.keep_pace()
         last = self._schedule.inflow.foreign_last_ns
@@ -395,7 +392,8 @@ class Reader:
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
-        self._rejoin_ns = self._pace[QUIET_REJOIN]
+        if self._membership.tend_ns is not None:
+            self._rejoin_ns = self._pace[QUIET_REJOIN]
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
         """After long silence, renew every JOIN: a switch that restarted knows nobody."""
