@@ -396,13 +396,12 @@ class Arrivals:
 
     def coming_from(self, holder: NodeEntry) -> list[InboundChunk]:
         """Chunks that a holder sends, or may be asked for as long as nobody has been."""
-        number, address = holder.node, holder.address
-        return [
-            inbound
-            for inbound in self.under_way.values()
-            if not inbound.whole
-            and (inbound.last_source == address or (inbound.last_source is None and number in inbound.entry.holders))
-        ]
+        coming, number, address = [], holder.node, holder.address
+        for inbound in self.under_way.values():
+            source = inbound.last_source
+            if not inbound.whole and (source == address or (source is None and number in inbound.entry.holders)):
+                coming.append(inbound)
+        return coming
 
     def _reading_from(self, command: StartRead | ReadLeaves) -> NodeEntry | None:
         """The node to read from; a read from one that has left the directory fails."""
@@ -478,7 +477,7 @@ class Arrivals:
         inbound = self.under_way.pop(key)
         if not inbound.whole:  # nobody had to ask
             inbound.whole = True
-            if inbound.forget_pieces():
+            if inbound.pieces_given is not None and inbound.forget_pieces():
                 self._emit(effects.ForgetPieces(inbound.chunk))
             self._emit(effects.ChunkProven(inbound.chunk))
         return inbound

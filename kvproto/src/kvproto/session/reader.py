@@ -121,7 +121,7 @@ class Reader:
     @property
     def led_count(self) -> int:
         """Chunks that this node pulls for everybody at the moment."""
-        return self._schedule.led_count
+        return len(self._schedule.led)
 
     @property
     def patient(self) -> bool:
@@ -129,7 +129,7 @@ class Reader:
 
         A reader that has asked for segments itself, as leader or from a switch that serves them, is waiting for them.
         """
-        if self._schedule.led_count or self._pull.outstanding:
+        if self._schedule.led or self._pull.outstanding:
             return False
         missing = 0
         for chunk in self._chunks.open.values():
@@ -346,7 +346,7 @@ class Reader:
                     self._liveness.rest()
                 self._wake_ns = None
             self._evaluated_ns = now_ns
-        elif self._schedule.led_count:
+        elif self._schedule.led:
             self._out += self._schedule.refill(now_ns)
         out = self._out.copy()
         self._out.clear()
