@@ -17,7 +17,7 @@ from bmv2_testbed.demo.vllm import CHUNK_TOKENS, MODEL, Say
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.wiring import add_no_root
 
 FiguresT = TypeVar("FiguresT")

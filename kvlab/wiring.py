@@ -7,7 +7,7 @@ import argparse
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.spec import Target, Wiring
 from kvcast.arguments import checked
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvproto.units import parse_rate_bit_s, parse_size_bytes
 
 rate = checked(parse_rate_bit_s)

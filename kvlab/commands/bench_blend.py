@@ -10,7 +10,8 @@ from rich.console import Console
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_no_root, wiring_of

@@ -10,7 +10,7 @@ from rich.console import Console
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, output_folder, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import size

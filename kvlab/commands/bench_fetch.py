@@ -20,7 +20,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_no_root, add_target, size, wiring_of

@@ -19,7 +19,8 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, Wiring
 from kvcast.arguments import output_file, probability, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of

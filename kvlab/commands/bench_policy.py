@@ -24,7 +24,8 @@ from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace, tuning

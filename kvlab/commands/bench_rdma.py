@@ -16,7 +16,7 @@ from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, ru
 from bmv2_testbed.errors import TestbedError
 from hostagent.config import load
 from kvcast.arguments import between, checked, output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.errors import ConfigError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures

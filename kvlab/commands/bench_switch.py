@@ -11,7 +11,7 @@ from rich.console import Console
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
 from kvcast.arguments import output_file
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.figures import write_figures
 from p4switch.bench.__main__ import line, parts
 from p4switch.bench.packets import Measurement

@@ -15,7 +15,7 @@ from bmv2_testbed.bench.first_token import Case, FirstTokenFigures, FirstTokenPl
 from bmv2_testbed.demo.vllm import MODEL
 from bmv2_testbed.spec import Target
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.engine_demo import play
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_no_root, add_target, wiring_of

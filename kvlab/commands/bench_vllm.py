@@ -15,7 +15,7 @@ from bmv2_testbed.bench.engine import EngineBenchFigures, EngineBenchPlan, run_e
 from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.figures import write_figures
 
 

@@ -16,7 +16,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
 from kvcast.arguments import above_zero, output_file, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_target, wiring_of

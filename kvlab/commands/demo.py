@@ -17,7 +17,8 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target, Wiring
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvdaemon.programs import programs_directory
 from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
