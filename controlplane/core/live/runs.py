@@ -66,7 +66,7 @@ class Runs:
         place = self._places.get(key)
         return None if place is None else place.run
 
-    def _changed(self, key: ChunkKey, came_or_went: bool) -> None:
+    def _changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
         chunk, place = self.directory.get(key), self._places.get(key)
         if chunk is None:
             self._went(key)

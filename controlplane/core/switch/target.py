@@ -128,8 +128,6 @@ class SwitchCounters:
 
     drops: Mapping[str, int]
     """Packets by reason, ingress and egress together."""
-    chunk_packets: Mapping[ChunkKey, int]
-    """Control datagrams about each chunk in kv_cache."""
     orbit: OrbitTraffic | None = None
     """None where nothing circulates."""
 
