@@ -52,7 +52,7 @@ _EVERYWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page says."""
+    """The body of a page, its type, its status and its header fields."""
 
     content_type: str
     body: bytes

@@ -50,7 +50,7 @@ def checked(names: Iterable[str]) -> frozenset[str]:
 
 
 class ReadTokens:
-    """Of one controller."""
+    """Owns the key that signs this controller's tokens, and the names of those whose tokens are no good."""
 
     def __init__(self, secret: bytes, lifetime_ms: int, rules: NamespaceRules) -> None:
         """`secret`: nobody else has it; `rules`: whose which namespaces are."""

@@ -61,7 +61,7 @@ class UnsuitableProgramError(Exception):
 
 
 class V1ModelCodec:
-    """The program of p4/v1model."""
+    """Entries to P4Runtime and back, as the program of p4/v1model has them."""
 
     digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
         heat.DIGEST: heat.decode_report,

@@ -50,7 +50,7 @@ class OrbitOptions:
 
 
 class TofinoCodec(V1ModelCodec):
-    """The program of p4/tna."""
+    """Entries to P4Runtime and back, as the program of p4/tna has them."""
 
     digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
         **V1ModelCodec.digests,

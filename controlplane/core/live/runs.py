@@ -18,7 +18,7 @@ from controlplane.core.live.figures import Activity
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One chain of chunks."""
+    """A chain of chunks in which each has one child, shown as one row."""
 
     first: ChunkKey
     """Next to the root."""

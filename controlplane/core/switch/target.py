@@ -59,7 +59,7 @@ class Standby:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The session ended."""
+    """The session with the switch ended; what it holds is not known any more."""
 
     reason: str
 
