@@ -52,7 +52,7 @@ def book() -> TokenBook:
     """Of a node that has heard its controller."""
     made = TokenBook(demands=True)
     made.attached(0.0, gives_tokens=True)
-    made.told(ReadTokens(bytes(32), 600_000, RULES).access_of(FACTS, 0).read_access, time.monotonic())
+    made.access_given(ReadTokens(bytes(32), 600_000, RULES).access_of(FACTS, 0).read_access, time.monotonic())
     return made
 
 

@@ -26,8 +26,8 @@ def said(**message: object) -> list[object]:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX} of a switch that has 64"),
-        ({"membership": rpc.Membership(member=(1 << 32) - 2)}, "member 4294967294 of a switch"),
+        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX}: a switch has members 0 to 63"),
+        ({"membership": rpc.Membership(member=(1 << 32) - 2)}, "member 4294967294: a switch has members"),
         ({"welcome": rpc.Welcome(member=1 << 31)}, "member 2147483648"),
         (
             {"directory": rpc.DirectoryDelta(nodes=[rpc.Node(name="n1", data_ip=ADDRESS, member=1 << 20)])},
