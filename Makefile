@@ -54,9 +54,10 @@ build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4run
 	$(PY) p4switch/tools/generate_p4runtime_stubs.py $(@D)
 	@touch $@
 
-lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
+lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, clang-format, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
 	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))

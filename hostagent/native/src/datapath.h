@@ -2,8 +2,8 @@
  * interpreter.
  *
  * facts.h, which is generated, has what the Python around it knows of datagrams, catalogs and trees. Numbers in
- * structures, addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
- * that it is given before it returns, but not the memory that pointers in them name. */
+ * structures, addresses of hosts included, are in host order. Any thread may call any function. A function copies the
+ * structures that it is given before it returns, but not the memory that pointers in them name. */
 #pragma once
 
 #include <stdint.h>

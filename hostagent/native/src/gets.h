@@ -3,9 +3,9 @@
  *
  * The caller says which chunks a peer has, and lends connections to peers. The thread asks the peer, receives the chunk
  * into a buffer of its own, compares it with its digest, copies it to where the engine reads, and answers. It declines
- * whatever it is not sure of: engines then ask the agent as they always did. The caller hears of it afterwards and takes
- * the chunk from the buffer. One request at a time: a peer that does not answer in time is asked for nothing more until it
- * has answered, or is left. Any thread may call any function, but `dp_getter_free`, which comes last. */
+ * whatever it is not sure of: engines then ask the agent as they always did. The caller hears of it afterwards and
+ * takes the chunk from the buffer. One request at a time: a peer that does not answer in time is asked for nothing more
+ * until it has answered, or is left. Any thread may call any function, but `dp_getter_free`, which comes last. */
 #pragma once
 
 #include <stdint.h>

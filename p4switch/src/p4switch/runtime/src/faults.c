@@ -202,7 +202,7 @@ bool ps_faults_apply(struct ps_port *port, enum ps_direction direction, const st
     return true;
 }
 
-/* ------------------------------------------------------------------ shaping: a token bucket with a bounded queue behind it */
+/* ------------------------------------------------------------------ shaping: a token bucket, a bounded queue behind it */
 
 static void refill(struct ps_port *port) {
     struct ps_shape_state *s = &port->shape;
