@@ -261,7 +261,7 @@ static void egress(struct ps_ctx *ctx, void *state) {
     }
 }
 
-static uint32_t deparse(struct ps_ctx *ctx, const void *state, uint8_t *out) {
+static uint32_t deparse(struct ps_ctx *ctx, void *state, uint8_t *out) {
     const struct phv *phv = state;
     uint32_t n = 0;
     (void)ctx;

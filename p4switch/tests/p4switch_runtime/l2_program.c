@@ -44,7 +44,7 @@ static void egress(struct ps_ctx *ctx, void *state) {
     if (phv->std.egress_rid != 0 && phv->std.egress_port == phv->std.ingress_port) ps_mark_to_drop(&phv->std);
 }
 
-static uint32_t deparse(struct ps_ctx *ctx, const void *state, uint8_t *out) {
+static uint32_t deparse(struct ps_ctx *ctx, void *state, uint8_t *out) {
     const struct phv *phv = state;
     (void)ctx;
     if (!phv->ethernet_valid) return 0;
