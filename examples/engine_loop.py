@@ -38,12 +38,13 @@ def load_into_gpu(view: memoryview) -> None:
 
 
 def store(agent: AgentClient, key: ChunkKey, parent: ChunkKey) -> None:
-    """Compute a chunk straight into the pool's shared memory. A full pool costs this chunk's sharing, nothing else."""
+    """Compute a chunk into this client's own memory; `commit` makes the agent copy it into the pool. If the pool is full,
+    this chunk is not shared, and nothing else happens."""
     try:
         slot = agent.reserve(key, parent, CHUNK_BYTES)
     except PoolFullError:
         return
-    if slot is None:  # somebody else has stored it meanwhile
+    if slot is None:  # another engine has stored it meanwhile
         return
     with slot:
         slot.view[:] = random.Random(key).randbytes(CHUNK_BYTES)
