@@ -19,7 +19,7 @@ help: ## this list
 
 .PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
-$(VENV)/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
+$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
 	@touch $@
 
@@ -29,18 +29,13 @@ system: ## Debian packages the testbed needs (asks for nothing; needs root)
 system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium (needs root)
 	tools/setup_system.sh zsh fish prometheus golang-go chromium
 
-# p4runtime-shell pins protobuf below 3.21, so the operator's console lives in an environment of its own.
-.venv-p4rt-shell/.installed:
-	tools/setup_p4runtime_shell.sh .venv-p4rt-shell
-	@touch $@
-
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
-.venv-vllm/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
+.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 # So do SGLang's, LMCache's, UCM's and Dynamo's.
-.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
 	tools/setup_$*.sh .venv-$*
 	@touch $@
 
@@ -52,8 +47,8 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 setup: system $(VENV)/.installed ## everything needed to run
 
 # Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
-build/p4runtime_stubs/.written: $(VENV)/.installed tools/generate_p4runtime_stubs.py
-	$(PY) tools/generate_p4runtime_stubs.py $(@D)
+build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4runtime_stubs.py
+	$(PY) p4switch/tools/generate_p4runtime_stubs.py $(@D)
 	@touch $@
 
 lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
@@ -61,13 +56,15 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 	$(VENV)/bin/ruff format --check .
 	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
+	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))
 
 types: $(VENV)/.installed ## mypy --strict alone
-	$(VENV)/bin/mypy client/src p4switch/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+	$(VENV)/bin/mypy client/src kvproto/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast kvlab planner tools examples
 
-test: setup .venv-p4rt-shell/.installed lint ## everything that can run on this machine, under ten minutes
+test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
+	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
@@ -77,14 +74,14 @@ sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000
 	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
 
 fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
-	$(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
+	PYTHONPATH=p4switch/tests $(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
 		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
 
 soak: setup ## everything goes wrong under load, in namespaces (root): make soak MINUTES=15 [SEED=7]
 	$(RUN) $(PY) -m tests.soak --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED))
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
-	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
+	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/kvproto/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
 	$(RUN) $(PY) -m pytest -m roce tests/roce
@@ -94,6 +91,7 @@ test-security: setup ## attacks on the running product: each row of docs/explana
 
 test-long: setup ## sanitizers and soak tests
 	$(RUN) $(PY) -m pytest -m long
+	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm --ignore $(VLLM_ALONE)
@@ -107,14 +105,14 @@ test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/
 			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
 	done
 
-wheels: ## all three distributions, sdist and wheel, into dist/
+wheels: ## all distributions, sdist and wheel, into dist/
 	tools/build_distributions.sh dist
 
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
 		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
-		dist/kvcast_client-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
+		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) -m pytest -m wheels tests/wheels
@@ -137,14 +135,15 @@ bench: setup ## the incast benchmark in all modes
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
-wire: $(VENV)/.installed ## regenerate client/src/kvproto/wire from p4/include/headers.p4
+wire: $(VENV)/.installed ## regenerate kvproto/src/kvproto/wire from p4/include/headers.p4
 	$(PY) tools/generate_wire.py
 
-rpc: $(VENV)/.installed ## regenerate client/src/kvproto/rpc from control.proto
+rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 	$(PY) tools/generate_rpc.py
 
 docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file p4switch/mkdocs.yml --site-dir $(CURDIR)/build/site/p4switch
 
 words: ## how long the documentation is, by section; fails above its budget
 	python3 tools/count_words.py

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bmv2_testbed.errors import TestbedError
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
-from kvproto.ids import ChunkKey
 from kvproto.twins import twin_key
 
 KEY_BYTES = 16

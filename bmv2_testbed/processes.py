@@ -38,9 +38,9 @@ class Process(Protocol):
 Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], Process]
 """Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
 
-_SPECS = (importlib.util.find_spec(package) for package in ("bmv2_testbed", "kvproto", "p4switch"))
+_SPECS = (importlib.util.find_spec(package) for package in ("bmv2_testbed", "kvproto", "kvclient", "p4switch"))
 _SEARCH = tuple({str(Path(spec.origin).resolve().parent.parent): None for spec in _SPECS if spec and spec.origin})
-"""Where the packages of the three distributions were found."""
+"""Where the packages of all distributions were found."""
 _NOTIFICATION_BYTES_MAX = 4096
 _LISTENING_POLL_S = 0.02
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -6,8 +6,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import ChunkSource
 
 _CAST_NS = 2_000_000_000
 """Arrivals of one chunk by cast within this time count as one cast."""

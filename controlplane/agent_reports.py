@@ -19,10 +19,10 @@ from controlplane.switch_cache import SwitchCache
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
 from controlplane.warmups import Warmups
+from kvchunk.sources import PEERS
 from kvproto.grants import NamespaceRules
 from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import PEERS
 
 _REFUSED = {AddOutcome.CONFLICT: "conflicting_copy", AddOutcome.CYCLE: "cyclic_copy"}
 """Copies that nobody is offered, as they are counted."""

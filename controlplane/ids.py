@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NewType
 
-from kvproto.ids import KEY_BYTES, ROOT_KEY, ChunkKey, Member
+from kvchunk.ids import KEY_BYTES, ROOT_KEY, ChunkKey
+from kvproto.ids import Member
 
 __all__ = ["KEY_BYTES", "ROOT_KEY", "ChunkKey", "GroupId", "Member", "NodeIndex", "Slot", "SwitchPort", "TaskId"]
 

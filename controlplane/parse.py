@@ -32,11 +32,12 @@ from controlplane.limits import (
 )
 from controlplane.nodes import NodeFacts
 from controlplane.warmups import WarmWish
+from kvchunk.ids import Digest
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
-from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
+from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.rpc import control_pb2 as rpc
 
 _TIERS = {

@@ -19,9 +19,9 @@ from controlplane.nodes import Node, NodeRegistry, NodeState
 from controlplane.purposes import Purpose, PushTo
 from controlplane.tasks import TaskTable
 from controlplane.value import ClusterValues
+from kvchunk.sources import HERE, NETWORK
 from kvpolicy.tiers.push import PushParameters, PushPolicy
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import HERE, NETWORK
 
 
 class Pushes:

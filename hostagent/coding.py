@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from kvchunk.kv_layout import KvLayout, terms_of
 from kvcodec import codec
 from kvcodec.forms import Form, StoredForm
 from kvcodec.native import best_loops
 from kvpolicy.tiers.form_costs import FormWork
-from kvproto.kv_layout import KvLayout, terms_of
 
 TRIAL_LAYOUT: Final = KvLayout("bf16", (("l", 2), ("b", 8), ("p", 2), ("t", 16), ("h", 8), ("d", 128)))
 """1 MiB."""

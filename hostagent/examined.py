@@ -28,11 +28,12 @@ from hostagent.core.events import EngineId
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.host import ask_interface, interface_with
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.ids import ChunkKey, format_address
+from kvproto.ids import format_address
 from kvproto.probes import PROBE_LABEL, PROBE_MAGIC, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
-from kvproto.sources import ChunkSource
 from kvproto.wire.layouts import IPV4_BYTES, UDP_BYTES
 
 log = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import ANSWER_HEAD, READ_HEAD, pack_tokens
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import ROOT_CONTEXT, hashed
+from kvchunk.ids import ChunkKey
 from kvclient import lone
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, digest_of
 
 log = logging.getLogger(__name__)

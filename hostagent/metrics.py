@@ -16,8 +16,8 @@ from hostagent.disk.store import DiskStore
 from hostagent.merging_metrics import WatchedMerging
 from hostagent.tier_metrics import PREFIX, WatchedDisk, WatchedGate, WatchedLanes, WatchedTwins, size_metrics
 from hostagent.transport.base import TransportCounters
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.sources import ChunkSource
 
 FETCH_SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 

@@ -30,10 +30,11 @@ from hostagent.transport.base import (
     ReadRequest,
     Transport,
 )
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
-from kvproto.ids import ChunkKey, ReadId
+from kvproto.ids import ReadId
 from kvproto.wire.data import SegmentGroup
 
 

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hostagent.core.core import AgentCore
+from hostagent.core.disk_index import DiskState
 from hostagent.core.tiering import Tiering
-from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import PoolUsage
 from kvpolicy.tiers.gate import Choice, Gate

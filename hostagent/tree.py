@@ -22,8 +22,9 @@ import numpy.typing as npt
 import xxhash
 from blake3 import blake3
 
-from kvproto.integrity import NO_DIGEST, Digest, Integrity, digest_of
-from kvproto.parts import ByteRange
+from kvchunk.ids import Digest
+from kvchunk.parts import ByteRange
+from kvproto.integrity import NO_DIGEST, Integrity, digest_of
 
 PIECE_BYTES: Final = 64 * 1024
 LEAF_BYTES: Final = 32

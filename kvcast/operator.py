@@ -17,9 +17,9 @@ from rich.console import Console
 from kvcast.arguments import between
 from kvcast.cli import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvdaemon.what_answers import in_words, what_answers
-from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from kvproto.twins import twin_code

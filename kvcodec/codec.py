@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvchunk.kv_layout import ELEMENT_BYTES, KvLayout
 from kvcodec import lossy, planes
 from kvcodec.forms import CodecError, Form
 from kvcodec.loops import Loops
-from kvproto.kv_layout import ELEMENT_BYTES, KvLayout
 
 __all__ = ["decode", "encode"]
 

@@ -19,7 +19,7 @@ A decoder works with whole numbers and one exact product, so it gives the same b
 | 4 | version | 1 |
 | 5 | bytes of the layout's text | 1 |
 | 6 | tokens of a group | 2 |
-| 8 | the layout (`kvproto.kv_layout`) | as said |
+| 8 | the layout (`kvchunk.kv_layout`) | as said |
 | then | bytes of each segment | 4 each |
 
 and the segments: of each layer, of each part (K, V):
@@ -44,6 +44,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.kv_layout import LAYOUT_BYTES_MAX, KvLayout, parse_layout
 from kvcodec.forms import SHARE_MAX, CodecError
 from kvcodec.loops import (
     ESCAPE,
@@ -59,7 +60,6 @@ from kvcodec.loops import (
     Quantised,
     Steps,
 )
-from kvproto.kv_layout import LAYOUT_BYTES_MAX, KvLayout, parse_layout
 
 VERSION: Final = 1
 GROUP_TOKENS: Final = 10

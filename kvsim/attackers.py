@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass
 from functools import partial
 
-from kvproto.ids import Address, ChunkKey, Member
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, Member
 from kvproto.limits import MS
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 from kvsim.bodies import CONTROL_BYTES, DATA_OVERHEAD_BYTES, ControlBody, DataBody

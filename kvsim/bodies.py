@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import Address, ChunkKey, ReadId
+from kvproto.ids import Address, ReadId
 
 CONTROL_BYTES = 82
 """Ethernet, IP, UDP, 40 bytes."""

@@ -16,7 +16,7 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.chance import Chance
 from kvsim.engine import Engine

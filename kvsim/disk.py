@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome, SaveOutcome
-from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import Hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.chance import Chance
 

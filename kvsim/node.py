@@ -18,6 +18,8 @@ from hostagent.core.knowledge import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.gate import priors
@@ -26,10 +28,9 @@ from kvpolicy.value.costs import PRIORS
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, Member, NodeId
+from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvsim.bodies import (
     CONTROL_BYTES,

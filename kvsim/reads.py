@@ -9,10 +9,11 @@ from typing import Protocol
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events as protocol
 from kvproto.commands import AbortRead
-from kvproto.ids import Address, ChunkKey, NodeId, ReadId
+from kvproto.ids import Address, NodeId, ReadId
 from kvproto.limits import MS
 from kvsim.bodies import (
     TCP_HEADER_BYTES,

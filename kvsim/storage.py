@@ -16,7 +16,7 @@ from hostagent.core import effects, events
 from hostagent.core.knowledge import Knowledge
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, root_of
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvsim.bodies import content_of
 from kvsim.chance import Chance

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvproto.ids import ChunkKey, ReadId
+from kvchunk.ids import ChunkKey
+from kvproto.ids import ReadId
 from kvproto.limits import MS
 from kvsim.bodies import StreamBody
 

@@ -9,8 +9,9 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, Member, members_of
+from kvproto.ids import Address, Member, members_of
 from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvsim.bodies import CONTROL_BYTES, DATA_OVERHEAD_BYTES, ControlBody, DataBody, FillBody
 from kvsim.engine import Engine

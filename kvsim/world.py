@@ -8,8 +8,9 @@ from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.twins import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
-from kvproto.ids import Address, ChunkKey, Member, NodeId
+from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvsim.chance import Chance

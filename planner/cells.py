@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MEMBERS_MAX
 from planner.cluster.figures import Management, ReplayFigures
 from planner.cluster.options import Scenario

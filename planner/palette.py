@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvproto.sources import ChunkSource
+from kvchunk.sources import ChunkSource
 
 LOCAL: Final = "#4c9f70"
 HOLDER: Final = "#3b6ea5"

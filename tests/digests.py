@@ -1,7 +1,8 @@
 """Digests for tests whose chunks have no bytes, or small ones: a number stands for the contents."""
 
 from hostagent.tree import Hashed
-from kvproto.integrity import Digest, Integrity, digest_of
+from kvchunk.ids import Digest
+from kvproto.integrity import Integrity, digest_of
 
 
 def digest(number: int) -> Digest:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the three distributions into the folder named by the first argument: an sdist of each, and from it the wheel.
+# Builds the distributions into the folder named by the first argument: an sdist of each, and from it the wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-dist}
@@ -7,8 +7,8 @@ venv=build/venv-build
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'build>=1.2'
 mkdir -p "$out"
-rm -f "$out"/kvcast-*.whl "$out"/kvcast-*.tar.gz "$out"/{kvcast_client,p4switch}-*.{whl,tar.gz}
-for distribution in client p4switch .; do
+rm -f "$out"/kvcast-*.whl "$out"/kvcast-*.tar.gz "$out"/{kvcast_client,kvcast_lab,kvproto,p4switch}-*.{whl,tar.gz}
+for distribution in client kvproto p4switch . lab; do
     "$venv/bin/python" -m build --outdir "$out" "$distribution" >/dev/null
 done
 ls "$out"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc_tools
 
-ROOT = Path(__file__).resolve().parent.parent / "client" / "src"
+ROOT = Path(__file__).resolve().parent.parent / "kvproto" / "src"
 PROTO = Path("kvproto/rpc/control.proto")
 GENERATED = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py", "control_pb2_grpc.pyi")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write client/src/kvproto/wire/layouts.py from p4/include/headers.p4, so that both ends speak one truth.
+"""Write kvproto/src/kvproto/wire/layouts.py from p4/include/headers.p4, so that both ends speak one truth.
 
 The headers and constants are read by p4switch's own front end; the output stands alone (standard library and numpy).
 `--check` compares instead of writing and ends with status 1 when the file is not what it should be.
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "p4switch" / "src"))
 from p4switch.frontend.layouts import FieldLayout, layouts  # noqa: E402
 
 HEADERS = ROOT / "p4" / "include" / "headers.p4"
-OUTPUT = ROOT / "client" / "src" / "kvproto" / "wire" / "layouts.py"
+OUTPUT = ROOT / "kvproto" / "src" / "kvproto" / "wire" / "layouts.py"
 
 NOT_OURS = ("arp_", "ARP_", "vlan_", "ip_option_")
 """Headers and constants that the switch needs and no end host writes begin so."""

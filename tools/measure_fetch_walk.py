@@ -18,8 +18,8 @@ from hostagent.agent import Agent
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
-from kvproto.ids import ChunkKey
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20

@@ -18,8 +18,8 @@ from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, Transport
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.read_tokens import Admitted, TokenBook
+from kvchunk.ids import ChunkKey
 from kvproto.grants import NamespaceRules
-from kvproto.ids import ChunkKey
 
 KEY = ChunkKey(bytes(16))
 CHUNK_BYTES = 64 * 1024

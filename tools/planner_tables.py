@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from kvcast.bars import bar
+from kvlab.bars import bar
 from kvproto.units import format_bytes
 from planner.cluster.figures import Management, ReplayFigures
 from planner.cluster.options import Cluster, Routing, Sharing
@@ -36,7 +36,15 @@ from planner.verdict import AGAINST, benefit
 
 _GIB: Final = 1 << 30
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_REPLAYED: Final = ("planner", "hostagent", "controlplane", "kvpolicy", "client/src", "tools/planner_tables.py")
+_REPLAYED: Final = (
+    "planner",
+    "hostagent",
+    "controlplane",
+    "kvpolicy",
+    "client/src",
+    "kvproto/src",
+    "tools/planner_tables.py",
+)
 """What a replay runs, and this."""
 
 

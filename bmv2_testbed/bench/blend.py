@@ -25,12 +25,12 @@ from bmv2_testbed.bench.kv_forms import load_model
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import TestbedSpec, Wiring
+from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.kv_layout import KvLayout, KvTerms, with_terms
+from kvchunk.parts import ranges_of
 from kvclient.client import AgentClient, PutOutcome, Where
 from kvclient.engines.blend.rotation import turned
 from kvclient.engines.core.content_keys import content_keys
-from kvproto.ids import ChunkKey, Namespace
-from kvproto.kv_layout import KvLayout, KvTerms, with_terms
-from kvproto.parts import ranges_of
 
 DOCUMENTS: Final = 3
 DOCUMENT_TOKENS: Final = 64

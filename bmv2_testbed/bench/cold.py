@@ -49,8 +49,8 @@ from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
+from kvchunk.ids import ChunkKey
 from kvdaemon.errors import CannotRunError
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 

@@ -31,6 +31,7 @@ from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.sockets import SegmentSocket, SocketsTransport, TcpReads
+from kvchunk.ids import ChunkKey
 from kvproto.commands import (
     DeliverFetch,
     DropChunk,
@@ -55,7 +56,7 @@ from kvproto.events import (
     SegmentsSent,
     SendFailed,
 )
-from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId, format_address, parse_address
+from kvproto.ids import Address, FetchId, Member, NodeId, format_address, parse_address
 from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters, ReaderParameters
 from kvproto.session.reader import Reader

@@ -24,15 +24,15 @@ from rich.table import Table
 
 from bmv2_testbed.content import chained_key
 from bmv2_testbed.errors import TestbedError
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.disk.state import DiskState
 from hostagent.disk.store import DiskStore
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 

@@ -21,10 +21,10 @@ from rich.table import Table
 
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
+from kvchunk.kv_layout import KvLayout
 from kvcodec import lossy, planes
 from kvcodec.loops import Loops
 from kvcodec.native import native_loops
-from kvproto.kv_layout import KvLayout
 from p4switch.build import BuildError
 
 CONTEXT_TOKENS: Final = 192

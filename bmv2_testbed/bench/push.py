@@ -14,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.push import PushParameters, PushPolicy
-from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest
 
 _MS = 1_000_000

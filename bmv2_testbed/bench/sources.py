@@ -10,8 +10,8 @@ from typing import Protocol
 
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.errors import TestbedError
+from kvchunk.sources import ChunkSource
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError, FetchStream, Where
-from kvproto.sources import ChunkSource
 
 TCP_PEER_PORT = 5501
 REDIS_PORT = 5502

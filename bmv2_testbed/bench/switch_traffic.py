@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvproto.ids import Address, ChunkKey
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address
 from kvproto.wire import layouts
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import ChunkFraming, Fabric

@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from controlplane.ids import ChunkKey, NodeIndex
-from kvproto.integrity import Digest
+from kvchunk.ids import Digest
 from kvproto.twins import twin_code
 
 

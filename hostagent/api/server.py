@@ -25,11 +25,11 @@ from hostagent.api.tenancy import Pace, Tenancy
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.listener import Listener
+from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
 from kvclient.parts import check_parts
 from kvpolicy.tiers.prefill import Prefill
-from kvproto.ids import ChunkKey
 
 log = logging.getLogger(__name__)
 

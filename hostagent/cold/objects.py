@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from hostagent.disk.records import RECORD_BYTES, Record, pack_record, unpack_record
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 __all__ = ["RECORD_BYTES", "object_name", "packed_record", "record_of"]
 

@@ -33,10 +33,10 @@ from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import CodecError, Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest, algorithm_of
+from kvproto.integrity import algorithm_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

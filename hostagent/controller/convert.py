@@ -29,15 +29,16 @@ from hostagent.core.work import (
     UnpinWork,
     Work,
 )
+from kvchunk.ids import KEY_BYTES, ChunkKey, Digest
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import PastFetches
 from kvproto import __version__
-from kvproto.ids import KEY_BYTES, Address, ChunkKey, Member
-from kvproto.integrity import Digest, Integrity, algorithm_of, algorithms_of, parse_digest
+from kvproto.ids import Address, Member
+from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import MEMBERS_MAX
 from kvproto.rpc import control_pb2 as pb
-from kvproto.sources import ChunkSource
 from kvproto.wire.data import Fabric
 
 _HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from hostagent import limits
 from hostagent.core import effects, events
-from hostagent.core.clock import Alarms
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
 from hostagent.tree import Hashed
 from kvproto.integrity import algorithm_of
@@ -22,26 +22,20 @@ from kvproto.integrity import algorithm_of
 class Adoption:
     """One node's."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        adopted: Callable[[Chunk], None],
-    ) -> None:
+    def __init__(self, node: Node, adopted: Callable[[Chunk], None]) -> None:
         """`adopted(chunk)`: it is READY."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._adopted = adopted
         self._waiting: deque[Chunk] = deque()
         self._verifying: set[Chunk] = set()
         self._held: list[Chunk] = []
         """Pinned until engines have surely noticed."""
-        self._let_go = alarms.add(self._engines_have_noticed)
+        self._let_go = node.alarms.add(self._engines_have_noticed)
         self._shown: list[Chunk] = []
         """Pinned until engines that leased them without asking have noticed."""
-        self._let_shown_go = alarms.add(self._readers_have_noticed)
+        self._let_shown_go = node.alarms.add(self._readers_have_noticed)
         self._good_count = 0
         self._good_bytes = 0
         self._lost_count = 0

@@ -6,22 +6,23 @@ is `Fetches`' affair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 import numpy as np
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarm, Alarms
-from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.clock import Alarm
+from hostagent.core.directory import NodeEntry
 from hostagent.core.early_pieces import PIECES_MIN, EarlyPieces
 from hostagent.core.events import LeavesRead, ReadProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.core.outgoing_reads import OutgoingReads
 from hostagent.core.wrong_bytes import WrongBytes
-from hostagent.pool.chunks import ChunkPool
 from hostagent.tree import PIECE_BYTES, Hashed, root_of
+from kvchunk.ids import ChunkKey
 from kvproto import events
 from kvproto.commands import (
     AbortRead,
@@ -36,7 +37,6 @@ from kvproto.commands import (
     StartRead,
     VerifyChunk,
 )
-from kvproto.ids import ChunkKey
 from kvproto.integrity import algorithm_of
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Op
@@ -65,27 +65,18 @@ class FetchesOfArrivals(Protocol):
 class Arrivals:
     """One node's."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
-        parameters: ReaderParameters,
-        make_reader: MakeReader,
-        fetches: FetchesOfArrivals,
-    ) -> None:
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+    def __init__(self, node: Node, make_reader: MakeReader, fetches: FetchesOfArrivals) -> None:
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._fetches = fetches
-        self.parameters = parameters
+        self.parameters = node.options.reader
         self._make_reader = make_reader
-        self._reader = make_reader(parameters)
-        self._reader_alarm: Alarm = alarms.add(self._reader_due)
-        self._reads = OutgoingReads(alarms, emit, directory, self.read_event)
-        self._wrong_bytes = WrongBytes(emit, directory)
-        self._early = EarlyPieces(emit)
+        self._reader = make_reader(self.parameters)
+        self._reader_alarm: Alarm = node.alarms.add(self._reader_due)
+        self._reads = OutgoingReads(node, self.read_event)
+        self._wrong_bytes = WrongBytes(node)
+        self._early = EarlyPieces(node.emit)
         self._wanted: dict[int, int] = {}
         """Bytes still to come from a node, as reads that begin together say it."""
         self.under_way: dict[ChunkKey, InboundChunk] = {}

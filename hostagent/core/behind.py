@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hostagent import limits
-from hostagent.core.clock import NEVER, Alarm, Alarms
+from hostagent.core.clock import NEVER, Alarm
 from hostagent.core.fetch import Fetch, Purpose
+from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.behind import Progress, worth_waiting
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
 
 LeftBytes = Callable[[ChunkKey], int]
 _LATE = 1
@@ -24,16 +25,16 @@ _LATE = 1
 class Reviews:
     """One node's fetches of engines that say what computing takes."""
 
-    def __init__(self, alarms: Alarms, gate: Gate, left_bytes: LeftBytes, cut: Callable[[Fetch, int], None]) -> None:
+    def __init__(self, node: Node, gate: Gate, left_bytes: LeftBytes, cut: Callable[[Fetch, int], None]) -> None:
         """`left_bytes(key)`: of a chunk on its way, still to come; `cut(fetch, count)`: wait only for the first."""
-        self._clock = alarms.clock
+        self._clock = node.clock
         self._gate = gate
         self._left_bytes = left_bytes
         self._cut = cut
         self._due_ns: dict[Fetch, int] = {}
         self._all_bytes: dict[Fetch, int] = {}
         """What was still to come when a fetch began."""
-        self._alarm: Alarm = alarms.add(self._look)
+        self._alarm: Alarm = node.alarms.add(self._look)
 
     def began(self, fetch: Fetch) -> None:
         """A fetch is under way."""

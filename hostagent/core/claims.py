@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
 from hostagent.core.directory import ClaimedChunk, NodeClaims
 from hostagent.core.events import EngineId
+from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.merging import NOTICE_S, SLACK_SHARE, Load, Trust, due_ns
-from kvproto.ids import ChunkKey
 
 _READY_S_MIN = 0.001
 """A claimed chunk is not there yet, whatever its claim says."""
@@ -92,21 +92,19 @@ class Claims:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        is_here: Callable[[ChunkKey], bool],
+        node: Node,
         freed: Callable[[Sequence[ChunkKey], Freed], None],
     ) -> None:
-        """`is_here(key)`: the pool has it; `freed(keys, why)`: one of those who compute them does so no more."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._is_here = is_here
+        """`freed(keys, why)`: one of those who compute them does so no more."""
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._freed = freed
         self._claims: dict[ChunkKey, dict[Claimer, _Claim]] = {}
         self._of: dict[Claimer, set[ChunkKey]] = {}
         self._due: list[tuple[int, ChunkKey, Claimer]] = []
         """Heap of when claims may turn out to be late; entries that are no longer true are skipped."""
-        self._late_alarm = alarms.add(self._look_for_late)
+        self._late_alarm = node.alarms.add(self._look_for_late)
         self._trust = Trust()
         self._told: dict[ChunkKey, int] = {}
         """Claims of this node that the controller knows, and for which time."""
@@ -155,7 +153,7 @@ class Claims:
         room = limits.CLAIMS_PER_ENGINE_MAX - len(held)
         taken = []
         for key, eta_s in zip(keys, etas_s, strict=True):
-            if self._is_here(key):
+            if self._pool.find(key) is not None:
                 continue
             if key not in held:
                 if room <= 0:

@@ -16,10 +16,10 @@ from typing import Final
 from hostagent import limits
 from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
-from hostagent.core.clock import Alarms
 from hostagent.core.directory import ChunkEntry
+from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import may_wait_s
-from kvproto.ids import ChunkKey
 
 _ABSENT_NS: Final = int(limits.COLD_ABSENT_S * 1e9)
 _SMOOTHING: Final = 0.2
@@ -57,14 +57,13 @@ class _Look:
 class ColdIndex:
     """One node's. Without a store nothing is ever found."""
 
-    def __init__(
-        self, alarms: Alarms, emit: Callable[[effects.Effect], None], wait_max_s: float, has_store: bool
-    ) -> None:
-        """`wait_max_s`: a request waits no longer for a look; `has_store`: there is a cold store."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self.wait_max_s = wait_max_s
-        self.has_store = has_store
+    def __init__(self, node: Node) -> None:
+        self._clock = node.clock
+        self._emit = node.emit
+        self.wait_max_s = node.options.cold_wait_max_s
+        """A request waits no longer for a look."""
+        self.has_store = node.options.has_cold
+        """There is a cold store."""
         self.state = ColdState.AWAY
         self.lookup_s = 0.0
         """What a look takes, as learned."""
@@ -74,7 +73,7 @@ class ColdIndex:
         """Until when nobody looks for them."""
         self._looks: dict[int, _Look] = {}
         self._number = 0
-        self._alarm = alarms.add(self._too_late)
+        self._alarm = node.alarms.add(self._too_late)
 
     # ------------------------------------------------------------------ the index
 

@@ -9,20 +9,19 @@ from typing import Final
 
 from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects
-from hostagent.core.clock import NEVER, Alarms
+from hostagent.core.clock import NEVER
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import ChunkEntry, DirectoryReplica
+from hostagent.core.directory import ChunkEntry
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import ColdSaveEnded, SaveOutcome
 from hostagent.core.forms import Forms
-from hostagent.core.sources import DiskIndex
+from hostagent.core.node import Node
 from hostagent.core.tiering import Promoter
 from hostagent.core.twins import is_twin
-from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, worth_storing
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvpolicy.value.costs import SourceCosts
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 WRITES_WAITING_MAX: Final = 32
@@ -48,35 +47,33 @@ class ColdWrites:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        disk: DiskIndex | None,
-        directory: DirectoryReplica,
+        node: Node,
         index: ColdIndex,
-        costs: SourceCosts,
         promoter: Promoter,
         busy: Callable[[], bool],
         forms: Forms,
-        *,
-        write_bytes_per_s: int,
     ) -> None:
         """`promoter`: brings what the disk is about to evict into the pool, from where it is written."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._disk = disk
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._disk = node.disk
+        self._directory = node.directory
         self._index = index
-        self._costs = costs
+        self._costs = node.costs
         self._promoter = promoter
         self._busy = busy
         self._forms = forms
         self.counts = ColdWriteCounts()
         self.lane: Lane[ChunkKey] = Lane(
-            LaneLimits(WRITES_WAITING_MAX, WRITES_AT_ONCE, patience_ns=PATIENCE_NS, bytes_per_s=write_bytes_per_s)
+            LaneLimits(
+                WRITES_WAITING_MAX,
+                WRITES_AT_ONCE,
+                patience_ns=PATIENCE_NS,
+                bytes_per_s=node.options.cold_write_bytes_per_s,
+            )
         )
-        self._alarm = alarms.add(self._pump)
+        self._alarm = node.alarms.add(self._pump)
         self._plan_after_ns = 0
         self._writing: set[Chunk] = set()
         self._failed_ns: dict[ChunkKey, int] = {}

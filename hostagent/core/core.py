@@ -24,6 +24,7 @@ from hostagent.core.clock import NEVER, Alarms
 from hostagent.core.cold import ColdIndex
 from hostagent.core.cold_writes import ColdWrites
 from hostagent.core.directory_news import DirectoryNews
+from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
@@ -35,13 +36,14 @@ from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.membership import Membership
+from hostagent.core.node import Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
 from hostagent.core.peer_loads import PeerLoads
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
-from hostagent.core.sources import DiskIndex, Sources
-from hostagent.core.tasks import SwitchPlace, Tasks
+from hostagent.core.sources import Sources
+from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import Tiering
 from hostagent.core.twin_making import TwinMaking
 from hostagent.core.twins import TWIN_COST_SHARE, Twins, is_twin
@@ -50,6 +52,8 @@ from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
@@ -58,11 +62,9 @@ from kvpolicy.tiers.lane import Lane
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
-from kvproto.ids import ChunkKey, Member
+from kvproto.ids import Member
 from kvproto.session.holder import HolderCounts
-from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
@@ -88,80 +90,57 @@ class AgentCore:
         self._served_reads = served_reads or NoReads()
         self._knowledge = knowledge
         self._allowance = Allowance()
-        self._clock = knowledge.clock
-        self._disk = disk
         self._effects: list[effects.Effect] = []
-        emit = self._effects.append
-        self.directory = knowledge.directory
         self.pool = ChunkPool(
             options.pool_bytes,
             limits.EXTENT_ALIGN_BYTES,
-            self._clock.read,
+            knowledge.clock.read,
             self._costs_of_dram,
             index,
             Tenants(options.pool_bytes, options.tenant_weights),
             catalog,
         )
-        self.gate = Gate(knowledge.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
-        self._loads = loads = HolderLoads(lambda: knowledge.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
-        parameters = ReaderParameters(
-            options.member,
-            options.segment_bytes,
-            interest_ttl_ns=options.interest_ttl_ns,
-            link_rate_bytes_per_s=options.link_rate_bytes_per_s,
-        )
-        self._alarms = alarms = Alarms(self._clock)
-        self.forms = Forms(knowledge.costs, options)
-        self.cold = ColdIndex(alarms, emit, options.cold_wait_max_s, options.has_cold)
-        self._sources = Sources(self._clock, self.directory, disk, loads, options.pool_address, self.cold)
-        self.twins = Twins(self.pool, self._sources, self.forms)
-        self.claims = Claims(
-            alarms, emit, lambda key: self.pool.find(key) is not None, lambda keys, why: self.waits.freed(keys, why)
-        )
-        self.fetches = Fetches(
-            alarms,
-            emit,
+        self._node = node = Node(
+            options,
+            Alarms(knowledge.clock),
+            self._effects.append,
             self.pool,
-            self.directory,
             disk,
-            self._sources,
-            self.gate,
-            self,
-            self.claims.find,
-            self.forms,
-            self.twins,
-            parameters,
-            make_reader,
+            knowledge.directory,
+            knowledge.costs,
         )
-        self.parts = PartFetches(alarms, emit, self.pool, self.directory, disk, self.fetches)
-        self.waits = Waits(alarms, self.pool, self.fetches, self.gate, self.claims, self.cold)
-        self._peer_loads = PeerLoads(alarms, self.pool, disk, self.fetches)
-        self._serving = Serving(alarms, emit, self.pool, options.segment_bytes, self._peer_loads.load, self._asked)
-        switch = SwitchPlace(options.pool_address, options.segment_bytes)
-        self._tasks = Tasks(alarms, emit, self.pool, self.fetches, self._serving, self.drop, switch)
-        self._reports = Reports(alarms, emit, self.pool, disk, self._tasks.pinned_keys, self.gate.take_measurements)
+        self.directory = node.directory
+        self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
+        self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        self.forms = Forms(node)
+        self.cold = ColdIndex(node)
+        self._sources = Sources(node, loads, self.cold)
+        self.twins = Twins(node, self._sources, self.forms)
+        self.claims = Claims(node, lambda keys, why: self.waits.freed(keys, why))
+        self.fetches = Fetches(
+            node, self._sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader
+        )
+        self.parts = PartFetches(node, self.fetches)
+        self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
+        self._peer_loads = PeerLoads(node, self.fetches)
+        self._serving = Serving(node, self._peer_loads.load, self._asked)
+        self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
+        self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
         self.twin_making = TwinMaking(
-            alarms,
-            emit,
-            self.pool,
-            self.directory,
+            node,
             self.forms,
             self.twins,
             lambda: self._reports.integrity,
             lambda: self.fetches.busy,
             self._reports.pool_changed,
         )
-        self._load_reports = LoadReports(alarms, emit, lambda: self.load, lambda: self.connected)
-        self.locks = Locks(alarms, self.pool)
-        self.interests = Interests(emit, options.tenant_namespaces)
-        self.local_reads = LocalReads(alarms, emit, self.pool, self)
+        self._load_reports = LoadReports(node, lambda: self.load, lambda: self.connected)
+        self.locks = Locks(node)
+        self.interests = Interests(node)
+        self.local_reads = LocalReads(node, self)
         self._engines = Engines(
-            self._clock,
-            emit,
+            node,
             self.interests,
-            self.pool,
-            self.directory,
-            disk,
             self.fetches,
             self.waits,
             self.claims,
@@ -174,13 +153,7 @@ class AgentCore:
             in_cold=lambda key: self.cold.find(key) is not None,
         )
         self._membership = Membership(
-            alarms,
-            emit,
-            parameters,
-            options.pool_address,
-            self.pool,
-            disk,
-            self.directory,
+            node,
             self._sources,
             self.gate,
             self.claims,
@@ -191,24 +164,9 @@ class AgentCore:
             self._load_reports,
             self._engines,
         )
-        self.lone_gets = LoneChunks(
-            self._clock,
-            emit,
-            self.pool,
-            self.directory,
-            disk,
-            self.fetches,
-            self,
-            self.forms,
-            knowledge.costs,
-            self._engines.tenant_of,
-            is_on=options.lone_gets,
-        )
+        self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self._engines.tenant_of)
         self._directory_news = DirectoryNews(
-            alarms,
-            self.directory,
-            self.pool,
-            disk,
+            node,
             loads,
             self.fetches,
             self.claims,
@@ -216,45 +174,29 @@ class AgentCore:
             lambda: self.connected,
             self.lone_gets.directory_changed,
         )
-        self.tiering = self._make_tiering(options)
-        self.cold_writes = self._make_cold_writes(options)
-        self.adoption = Adoption(alarms, emit, self.pool, self._chunk_adopted)
+        self.tiering = self._make_tiering()
+        self.cold_writes = self._make_cold_writes()
+        self.adoption = Adoption(node, self._chunk_adopted)
         self._handlers = self._routes()
 
-    def _make_tiering(self, options: CoreOptions) -> Tiering | None:
+    def _make_tiering(self) -> Tiering | None:
         """What moves chunks between DRAM and the disk; None: there is no disk."""
-        if self._disk is None:
+        if self._node.disk is None:
             return None
         return Tiering(
-            self._alarms,
-            self._effects.append,
-            self.pool,
-            self._disk,
+            self._node,
+            self._node.disk,
             self._peer_loads,
             lambda: self.fetches.busy,
             self._reports.pool_changed,
             self.forms.for_disk,
-            write_bytes_per_s=options.disk_write_bytes_per_s,
-            promote=options.promote,
         )
 
-    def _make_cold_writes(self, options: CoreOptions) -> ColdWrites | None:
+    def _make_cold_writes(self) -> ColdWrites | None:
         """What writes last copies to the cold store; None: there is none."""
-        if not options.has_cold:
+        if not self._node.options.has_cold:
             return None
-        return ColdWrites(
-            self._alarms,
-            self._effects.append,
-            self.pool,
-            self._disk,
-            self.directory,
-            self.cold,
-            self._knowledge.costs,
-            self._peer_loads,
-            lambda: self.fetches.busy,
-            self.forms,
-            write_bytes_per_s=options.cold_write_bytes_per_s,
-        )
+        return ColdWrites(self._node, self.cold, self._peer_loads, lambda: self.fetches.busy, self.forms)
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         """Which part takes which event."""
@@ -329,7 +271,7 @@ class AgentCore:
 
     def handle(self, event: events.Event, now_ns: int) -> list[effects.Effect]:
         """What follows from an event. Raises SequenceGapError for a DirectoryChanged after a lost one."""
-        self._clock.now_ns = now_ns
+        self._node.clock.now_ns = now_ns
         self._handlers[type(event)](event)
         made = self._effects[:]
         self._effects.clear()
@@ -337,7 +279,7 @@ class AgentCore:
 
     def next_timeout_ns(self) -> int | None:
         """When TimerFired should come; None: not before another event. May change with every event."""
-        due_ns = self._alarms.due_ns
+        due_ns = self._node.alarms.due_ns
         return None if due_ns == NEVER else due_ns
 
     def judges_silence(self, now_ns: int) -> bool:
@@ -350,7 +292,7 @@ class AgentCore:
 
     def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
         """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
-        self._clock.now_ns = now_ns
+        self._node.clock.now_ns = now_ns
         self._load_reports.queued()
         return self._serving.lend(key)
 
@@ -362,14 +304,14 @@ class AgentCore:
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
-        self._clock.now_ns = now_ns
+        self._node.clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """The label of a chunk in the pool or on disk; None: it is not here."""
         chunk = self.pool.find(key)
-        if chunk is None and self._disk is not None:
-            chunk = self._disk.find(key)
+        if chunk is None and self._node.disk is not None:
+            chunk = self._node.disk.find(key)
         return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
@@ -450,7 +392,7 @@ class AgentCore:
 
     def _lies_beside(self, key: ChunkKey) -> list[Tier]:
         """Where this node finds a chunk that its pool does not have, but for other nodes."""
-        tiers = [Tier.LOCAL_DISK] if self._disk is not None and self._disk.find(key) is not None else []
+        tiers = [Tier.LOCAL_DISK] if self._node.disk is not None and self._node.disk.find(key) is not None else []
         if self.cold.knows(key):
             tiers.append(Tier.COLD)
         return tiers
@@ -462,7 +404,7 @@ class AgentCore:
     def drop(self, key: ChunkKey) -> DropOutcome:
         """Take a chunk out of the pool and off the disk; a pinned chunk stays."""
         outcome = self.pool.drop(key)
-        stored = self._disk is not None and self._disk.find(key) is not None
+        stored = self._node.disk is not None and self._node.disk.find(key) is not None
         if outcome is not DropOutcome.HELD and stored:
             self._effects.append(effects.ForgetStored(key))
             outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
@@ -503,7 +445,7 @@ class AgentCore:
         self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hinted(self, event: events.HintGiven) -> None:
-        for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
+        for pool in [self.pool] if self._node.disk is None else [self.pool, self._node.disk.pool]:
             if event.hint is Hint.SESSION_ENDED:
                 pool.finished(event.keys)
             else:
@@ -555,7 +497,7 @@ class AgentCore:
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
         self.cold.probed(event.lookup_s)
-        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._clock.now_ns)
+        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
         self.cold.load_ended(event.into.key, event.outcome)
@@ -609,7 +551,7 @@ class AgentCore:
     # ------------------------------------------------------------------ time and the process
 
     def _timer_fired(self, _: events.TimerFired) -> None:
-        self._alarms.ring()
+        self._node.alarms.ring()
 
     def _started(self, event: events.Started) -> None:
         self._membership.started(event)

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
-from hostagent.core.directory import DirectoryReplica
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, Purpose
+from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.value import Tier
 from kvproto.commands import DeliverFetch, Outcome
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 _OUTCOMES = {Outcome.GONE: Status.UNAVAILABLE, Outcome.LATE: Status.DEADLINE}
 _TIERS = {
@@ -34,26 +33,23 @@ class Deliveries:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
+        node: Node,
         gate: Gate,
         planner: FetchPlanner,
         observer: FetchObserver,
         busy: Callable[[], bool],
     ) -> None:
         """`busy()`: whether an engine waits for something."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
         self._gate = gate
         self._planner = planner
         self._observer = observer
         self._busy = busy
         self._untaught: list[FetchPlan] = []
-        self._teach_soon = alarms.add(self.teach)
+        self._teach_soon = node.alarms.add(self.teach)
 
     def local(self, plan: FetchPlan, ended: Callable[[FetchResult], None]) -> None:
         """All of a plan's chunks are here."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import Address, ChunkKey
-from kvproto.integrity import Digest
+from kvproto.ids import Address
 
 
 @dataclass(frozen=True, slots=True)

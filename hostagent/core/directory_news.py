@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable
 from hostagent import limits
 from hostagent.core import events
 from hostagent.core.claims import Claims
-from hostagent.core.clock import Alarms
-from hostagent.core.directory import Applied, Delta, DirectoryReplica
+from hostagent.core.directory import Applied, Delta
 from hostagent.core.fetches import Fetches
-from hostagent.core.sources import DiskIndex
+from hostagent.core.node import Node
 from hostagent.core.waits import Waits
-from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoads
-from kvproto.ids import ChunkKey
 
 _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 
@@ -24,10 +22,7 @@ class DirectoryNews:
 
     def __init__(
         self,
-        alarms: Alarms,
-        directory: DirectoryReplica,
-        pool: ChunkPool,
-        disk: DiskIndex | None,
+        node: Node,
         loads: HolderLoads,
         fetches: Fetches,
         claims: Claims,
@@ -36,17 +31,17 @@ class DirectoryNews:
         lone_changed: Callable[[Iterable[ChunkKey]], None],
     ) -> None:
         """`connected()`: whether a controller listens; `lone_changed`: looks again at who may be asked for these."""
-        self._clock = alarms.clock
-        self._directory = directory
-        self._pool = pool
-        self._disk = disk
+        self._clock = node.clock
+        self._directory = node.directory
+        self._pool = node.pool
+        self._disk = node.disk
         self._loads = loads
         self._fetches = fetches
         self._claims = claims
         self._waits = waits
         self._connected = connected
         self._lone_changed = lone_changed
-        self._forget_stale = alarms.add(self._stale_is_old)
+        self._forget_stale = node.alarms.add(self._stale_is_old)
 
     def changed(self, event: events.DirectoryChanged) -> None:
         """Take a delta in. Raises SequenceGapError after a lost one."""

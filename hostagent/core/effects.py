@@ -16,6 +16,8 @@ from hostagent.core.directory import ClaimedChunk
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, FetchedParts, Hint, Kind, Status
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.gate import Choice, Verdict
@@ -23,9 +25,8 @@ from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
-from kvproto.ids import Address, ChunkKey, NodeId, ReadId
-from kvproto.integrity import NO_DIGEST, Digest, Integrity
-from kvproto.sources import ChunkSource
+from kvproto.ids import Address, NodeId, ReadId
+from kvproto.integrity import NO_DIGEST, Integrity
 
 # --- to engines -------------------------------------------------------------------------------------------------------
 

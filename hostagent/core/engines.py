@@ -12,24 +12,22 @@ from functools import partial
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
-from hostagent.core.clock import Clock
-from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
 from hostagent.core.fetches import Fetches
 from hostagent.core.interests import Interests
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
+from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
-from hostagent.core.sources import DiskIndex
 from hostagent.core.waits import Wait, Waits
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
-from kvproto.sources import ChunkSource
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -66,12 +64,8 @@ class Engines:
 
     def __init__(
         self,
-        clock: Clock,
-        emit: Callable[[effects.Effect], None],
+        node: Node,
         interests: Interests,
-        pool: ChunkPool,
-        directory: DirectoryReplica,
-        disk: DiskIndex | None,
         fetches: Fetches,
         waits: Waits,
         claims: Claims,
@@ -87,12 +81,12 @@ class Engines:
         """`stored(chunk)`: an engine's chunk became READY; `changed()`: chunks came to the pool or left it;
         `drop(key)`: take a chunk out of the pool, off the disk and out of the cold store; `in_cold(key)`: whether it
         can be read from there, as far as is known."""
-        self._clock = clock
-        self._emit = emit
+        self._clock = node.clock
+        self._emit = node.emit
         self._interests = interests
-        self._pool = pool
-        self._directory = directory
-        self._disk = disk
+        self._pool = node.pool
+        self._directory = node.directory
+        self._disk = node.disk
         self._fetches = fetches
         self._waits = waits
         self._claims = claims

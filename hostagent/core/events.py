@@ -15,15 +15,16 @@ from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.parts import ByteRange
 from kvclient.messages import Hint
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
-from kvproto.ids import Address, ChunkKey, Member, ReadId
-from kvproto.integrity import NO_DIGEST, Digest, Integrity
-from kvproto.parts import ByteRange
+from kvproto.ids import Address, Member, ReadId
+from kvproto.integrity import NO_DIGEST, Integrity
 
 EngineId = NewType("EngineId", int)
 """One connection of an engine; never used again."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hostagent.core.directory import DirectoryReplica
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import SourceCosts, Tier, Touch
-from kvproto.ids import ChunkKey
 
 
 class EvictionCost:

@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Probe, Ticket
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
-from kvproto.ids import Address, ChunkKey, FetchId
+from kvproto.ids import Address, FetchId
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 
 
 class ReaderMachine(Protocol):

@@ -14,20 +14,21 @@ from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals
 from hostagent.core.behind import Reviews
 from hostagent.core.claims import Computed
-from hostagent.core.clock import Alarms
 from hostagent.core.deliveries import Deliveries
-from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.sources import Sources
 from hostagent.core.twin_fetches import TwinFetches
 from hostagent.core.twins import Twins
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -39,10 +40,9 @@ from kvproto.commands import (
     FetchProgress,
     Outcome,
 )
-from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.ids import FetchId, NodeId
 from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""
@@ -57,37 +57,30 @@ class Fetches:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
-        disk: DiskIndex | None,
+        node: Node,
         sources: Sources,
         gate: Gate,
         observer: FetchObserver,
         computed: Callable[[ChunkKey], Computed | None],
         forms: Forms,
         twins: Twins,
-        parameters: ReaderParameters,
         make_reader: MakeReader,
     ) -> None:
         """`computed(key)`: whether somebody computes a chunk."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
         self._sources = sources
         self._gate = gate
         self._observer = observer
         self._fetches: dict[FetchId, Fetch] = {}
-        self.arrivals = Arrivals(alarms, emit, pool, directory, parameters, make_reader, self)
+        self.arrivals = Arrivals(node, make_reader, self)
         self._under_way = self.arrivals.under_way
         self._fetch_id = 0
-        self._reviews = Reviews(alarms, gate, self.arrivals.left_of, self._cut)
+        self._reviews = Reviews(node, gate, self.arrivals.left_of, self._cut)
         self._planner = FetchPlanner(
-            alarms.clock,
-            pool,
-            disk,
+            node,
             sources,
             gate,
             self._under_way,
@@ -97,10 +90,8 @@ class Fetches:
             forms,
             twins,
         )
-        self.twins = TwinFetches(
-            alarms, emit, pool, twins, forms.costs, self._bring_twins, self.cancel, self.load_ended
-        )
-        self._deliveries = Deliveries(alarms, emit, pool, directory, gate, self._planner, observer, lambda: self.busy)
+        self.twins = TwinFetches(node, twins, forms.costs, self._bring_twins, self.cancel, self.load_ended)
+        self._deliveries = Deliveries(node, gate, self._planner, observer, lambda: self.busy)
 
     # ------------------------------------------------------------------ figures
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hostagent.core.options import CoreOptions
+from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
+from kvchunk.kv_layout import terms_of
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts
 from kvpolicy.tiers.wire_forms import form_to_make, takes_twin
-from kvpolicy.value import SourceCosts, Tier
-from kvproto.kv_layout import terms_of
+from kvpolicy.value import Tier
 
 
 class Forms:
     """One node's."""
 
-    def __init__(self, costs: SourceCosts, options: CoreOptions) -> None:
-        """`costs`: of sources, as the gate learns them."""
-        self._source_costs = costs
-        self._options = options
+    def __init__(self, node: Node) -> None:
+        self._source_costs = node.costs
+        self._options = node.options
         self.costs = FormCosts()
 
     def for_disk(self, chunk: Chunk) -> Form:

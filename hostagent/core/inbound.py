@@ -14,10 +14,10 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.twins import Twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed
+from kvchunk.sources import ChunkSource
 from kvpolicy.value import Tier
 from kvproto.ids import Address, FetchId
 from kvproto.integrity import Integrity, algorithm_of
-from kvproto.sources import ChunkSource
 
 
 @dataclass(slots=True, eq=False)

@@ -6,20 +6,18 @@ engine of any other tenant uses whatever this node may have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from hostagent.core import effects
 from hostagent.core.events import EngineId
+from hostagent.core.node import Node
 from hostagent.disk.records import NAMESPACE_BYTES_MAX
 
 
 class Interests:
     """One node's. While no engine is connected, those of the last ones count."""
 
-    def __init__(self, emit: Callable[[effects.Effect], None], namespaces: Mapping[str, str]) -> None:
-        """`namespaces`: by tenant."""
-        self._emit = emit
-        self._namespaces = dict(namespaces)
+    def __init__(self, node: Node) -> None:
+        self._emit = node.emit
+        self._namespaces = node.options.tenant_namespaces
         self._engines: dict[EngineId, str] = {}
         """Tenants of those that are connected."""
         self.current: tuple[str, ...] | None = None

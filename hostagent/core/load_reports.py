@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
+from hostagent.core.node import Node
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 
 _INTERVAL_NS = int(limits.LOAD_INTERVAL_S * 1e9)
@@ -38,22 +38,16 @@ class NoReads:
 class LoadReports:
     """Looks at the queue while there is one; silent otherwise."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        load: Callable[[], HolderLoad],
-        connected: Callable[[], bool],
-    ) -> None:
+    def __init__(self, node: Node, load: Callable[[], HolderLoad], connected: Callable[[], bool]) -> None:
         """`load()`: what is queued now; `connected()`: the controller listens."""
-        self._clock = alarms.clock
-        self._emit = emit
+        self._clock = node.clock
+        self._emit = node.emit
         self._load = load
         self._connected = connected
         self._told = IDLE
         self._wanted = True
         self._told_ns = -_AGAIN_NS
-        self._alarm = alarms.add(self._look)
+        self._alarm = node.alarms.add(self._look)
 
     def queued(self) -> None:
         """Something was added to the queue."""

@@ -4,32 +4,24 @@ what becomes of chunks that an engine had leased when they left the pool. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchObserver
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.sources import ChunkSource
 
 
 class LocalReads:
     """One node's. Looks at the tables from time to time, while engines are connected."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        observer: FetchObserver,
-    ) -> None:
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+    def __init__(self, node: Node, observer: FetchObserver) -> None:
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._observer = observer
-        self._alarm = alarms.add(self._look)
+        self._alarm = node.alarms.add(self._look)
         self._engines_count = 0
         self.hits_count = 0
         """Chunks that engines read without asking, as far as they say so."""

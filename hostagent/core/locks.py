@@ -11,10 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hostagent import limits
-from hostagent.core.clock import Alarms
 from hostagent.core.events import EngineId
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
-from kvproto.ids import ChunkKey
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey
 
 
 @dataclass(slots=True, order=True)
@@ -29,10 +29,10 @@ class _Lock:
 class Locks:
     """Of all engines of one node."""
 
-    def __init__(self, alarms: Alarms, pool: ChunkPool) -> None:
-        self._clock = alarms.clock
-        self._pool = pool
-        self._alarm = alarms.add(self._expire)
+    def __init__(self, node: Node) -> None:
+        self._clock = node.clock
+        self._pool = node.pool
+        self._alarm = node.alarms.add(self._expire)
         self._by_due: list[_Lock] = []
         """A heap; locks taken back stay in it until their time."""
         self._by_engine: dict[EngineId, dict[ChunkKey, list[_Lock]]] = {}

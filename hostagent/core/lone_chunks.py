@@ -12,21 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hostagent.core import effects, events
-from hostagent.core.clock import Clock
-from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.fetch import FetchObserver
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms
-from hostagent.core.sources import DiskIndex
-from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.sources import ChunkSource
 from kvclient.lone import SLOT_BYTES
 from kvclient.messages import Status
-from kvpolicy.value import SourceCosts, Tier, Touch
+from kvpolicy.value import Tier, Touch
 from kvpolicy.value.costs import SourceCost
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest, Integrity, algorithm_of
-from kvproto.sources import ChunkSource
+from kvproto.integrity import Integrity, algorithm_of
 
 
 class LoneChunks:
@@ -34,31 +33,23 @@ class LoneChunks:
 
     def __init__(
         self,
-        clock: Clock,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
-        disk: DiskIndex | None,
+        node: Node,
         fetches: Fetches,
         observer: FetchObserver,
         forms: Forms,
-        costs: SourceCosts,
         tenant_of: Callable[[events.EngineId], str],
-        *,
-        is_on: bool,
     ) -> None:
-        """`is_on`: whether the shell serves lone gets."""
-        self._clock = clock
-        self._emit = emit
-        self._pool = pool
-        self._directory = directory
-        self._disk = disk
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
+        self._disk = node.disk
         self._fetches = fetches
         self._observer = observer
         self._forms = forms
-        self._costs = costs
+        self._costs = node.costs
         self._tenant_of = tenant_of
-        self._is_on = is_on
+        self._is_on = node.options.lone_gets
         self._offered: dict[ChunkKey, tuple[Digest, str, str]] = {}
         """What was said: digest, node and endpoint."""
         self._told: SourceCost | None = None

@@ -5,28 +5,25 @@ Owns the parameters of its readers, its switch's epoch, and the heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims
-from hostagent.core.clock import Alarms
-from hostagent.core.directory import DirectoryReplica
+from hostagent.core.disk_index import DiskState
 from hostagent.core.engines import Engines
 from hostagent.core.fetches import Fetches
 from hostagent.core.load_reports import LoadReports
+from hostagent.core.node import Node
 from hostagent.core.reports import Reports
 from hostagent.core.serving import Serving
-from hostagent.core.sources import DiskIndex, Sources
+from hostagent.core.sources import Sources
 from hostagent.core.tasks import SwitchPlace, Tasks
 from hostagent.core.twins import is_twin
-from hostagent.disk.state import DiskState
-from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.gate import Gate
 from kvproto.commands import SendControl
-from kvproto.ids import Address, ChunkKey
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Control, Op
 
@@ -36,13 +33,7 @@ class Membership:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        parameters: ReaderParameters,
-        pool_address: Address | None,
-        pool: ChunkPool,
-        disk: DiskIndex | None,
-        directory: DirectoryReplica,
+        node: Node,
         sources: Sources,
         gate: Gate,
         claims: Claims,
@@ -53,14 +44,13 @@ class Membership:
         load_reports: LoadReports,
         engines: Engines,
     ) -> None:
-        """`parameters`, `pool_address`: until the controller says otherwise."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self.parameters = parameters
-        self._pool_address = pool_address
-        self._pool = pool
-        self._disk = disk
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self.parameters = node.options.reader
+        self._pool_address = node.options.pool_address
+        self._pool = node.pool
+        self._disk = node.disk
+        self._directory = node.directory
         self._sources = sources
         self._gate = gate
         self._claims = claims
@@ -75,7 +65,7 @@ class Membership:
         self._here: ChunkKey | None = None
         """What this node says to the switch, so that the controller learns where it is."""
         self._heartbeat_ns = int(limits.HEARTBEAT_S_DEFAULT * 1e9)
-        self._heartbeat = alarms.add(self._beat)
+        self._heartbeat = node.alarms.add(self._beat)
 
     # ------------------------------------------------------------------ what is said to this node
 

@@ -48,3 +48,13 @@ class CoreOptions:
     """Engines may get small chunks of other nodes without the core (`hostagent.core.lone_chunks`)."""
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""
+
+    @property
+    def reader(self) -> ReaderParameters:
+        """How this node fetches, until the controller says otherwise."""
+        return ReaderParameters(
+            self.member,
+            self.segment_bytes,
+            interest_ttl_ns=self.interest_ttl_ns,
+            link_rate_bytes_per_s=self.link_rate_bytes_per_s,
+        )

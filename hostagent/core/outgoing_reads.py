@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarm, Alarms
-from hostagent.core.directory import DirectoryReplica, NodeEntry
+from hostagent.core.clock import Alarm
+from hostagent.core.directory import NodeEntry
 from hostagent.core.events import LeavesRead, ReadProven
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.tree import PIECE_BYTES, leaves_bytes
+from kvchunk.ids import ChunkKey
 from kvproto import events
 from kvproto.commands import AbortRead, ReadLeaves, StartRead
-from kvproto.ids import ChunkKey, ReadId
+from kvproto.ids import ReadId
 
 ReadNews: TypeAlias = events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead | ReadProven
 
@@ -21,23 +23,17 @@ ReadNews: TypeAlias = events.ReadProgress | events.ReadDone | events.ReadFailed 
 class OutgoingReads:
     """One node's."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        directory: DirectoryReplica,
-        failed: Callable[[events.ReadFailed], None],
-    ) -> None:
+    def __init__(self, node: Node, failed: Callable[[events.ReadFailed], None]) -> None:
         """`failed` gets the reads that could not be started; never inside `start`."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self._directory = node.directory
         self._failed = failed
         self._under_way: dict[ReadId, ChunkKey] = {}
         """And the chunks that they are of."""
         self._unstarted: list[ReadId] = []
         """From nodes that have left the directory."""
-        self._fail_unstarted: Alarm = alarms.add(self._unstarted_failed)
+        self._fail_unstarted: Alarm = node.alarms.add(self._unstarted_failed)
 
     def start(
         self, command: StartRead, inbound: InboundChunk, segment_bytes: int, wanted_of: Callable[[NodeEntry], int]

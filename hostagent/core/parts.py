@@ -13,22 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
-from hostagent.core.directory import ChunkEntry, DirectoryReplica, NodeEntry
+from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.events import LeavesRead
 from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
-from hostagent.core.sources import DiskIndex
-from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import PIECE_BYTES, Hashed, PieceRun, leaves_bytes, leaves_in, piece_runs, root_of
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.parts import ByteRange
+from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedParts, Status
 from kvproto import events
 from kvproto.commands import AbortRead, Blame
-from kvproto.ids import ChunkKey, FetchId, NodeId, ReadId
-from kvproto.integrity import NO_DIGEST, Digest, Integrity, algorithm_of
-from kvproto.parts import ByteRange
-from kvproto.sources import ChunkSource
+from kvproto.ids import FetchId, NodeId, ReadId
+from kvproto.integrity import NO_DIGEST, Integrity, algorithm_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +101,14 @@ class _Pieces:
 class PartFetches:
     """Of one node."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
-        disk: DiskIndex | None,
-        fetches: Fetches,
-    ) -> None:
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._directory = directory
-        self._disk = disk
+    def __init__(self, node: Node, fetches: Fetches) -> None:
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
+        self._disk = node.disk
         self._fetches = fetches
-        self._alarm = alarms.add(self._late)
+        self._alarm = node.alarms.add(self._late)
         self._under_way: list[PartsFetch] = []
         self._reads: dict[ReadId, _Pieces] = {}
         self._hashing: dict[Chunk, _Pieces] = {}

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from hostagent import limits
-from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
-from hostagent.core.sources import DiskIndex
-from hostagent.pool.chunks import ChunkPool
-from kvproto.ids import ChunkKey
+from hostagent.core.node import Node
+from kvchunk.ids import ChunkKey
 
 _DEADLINE_NS = int(limits.PREPARE_DEADLINE_S * 1e9)
 
@@ -19,14 +17,14 @@ _DEADLINE_NS = int(limits.PREPARE_DEADLINE_S * 1e9)
 class PeerLoads:
     """One load per chunk, however many wait for it."""
 
-    def __init__(self, alarms: Alarms, pool: ChunkPool, disk: DiskIndex | None, fetches: Fetches) -> None:
-        self._clock = alarms.clock
-        self._pool = pool
-        self._disk = disk
+    def __init__(self, node: Node, fetches: Fetches) -> None:
+        self._clock = node.clock
+        self._pool = node.pool
+        self._disk = node.disk
         self._fetches = fetches
         self._waiting: dict[ChunkKey, list[Callable[[], None]]] = {}
         self._ended: list[tuple[ChunkKey, FetchResult]] = []
-        self._answer_soon = alarms.add(self._answer)
+        self._answer_soon = node.alarms.add(self._answer)
 
     @property
     def under_way_count(self) -> int:

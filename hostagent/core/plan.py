@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hostagent.core.claims import Computed
-from hostagent.core.clock import Clock
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
 from hostagent.core.forms import Forms
 from hostagent.core.inbound import InboundChunk
-from hostagent.core.sources import DiskIndex, Found, Known, Sources
+from hostagent.core.node import Node
+from hostagent.core.sources import Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
-from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
+from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
-from kvproto.ids import ChunkKey
 
 
 @dataclass(slots=True)
@@ -58,9 +58,7 @@ class FetchPlanner:
 
     def __init__(
         self,
-        clock: Clock,
-        pool: ChunkPool,
-        disk: DiskIndex | None,
+        node: Node,
         sources: Sources,
         gate: Gate,
         inbound: Mapping[ChunkKey, InboundChunk],
@@ -73,9 +71,9 @@ class FetchPlanner:
         """`computed(key)`: whether somebody computes a chunk."""
         self._forms = forms
         self._twins = twins
-        self._clock = clock
-        self._pool = pool
-        self._disk = disk
+        self._clock = node.clock
+        self._pool = node.pool
+        self._disk = node.disk
         self._sources = sources
         self._gate = gate
         self._inbound = inbound

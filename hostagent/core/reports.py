@@ -8,14 +8,13 @@ from typing import TypeVar
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
-from hostagent.core.sources import DiskIndex
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.value import FetchTally, Measurement
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
-from kvproto.sources import NETWORK, ChunkSource
 
 T = TypeVar("T")
 _ANNOUNCE_DELAY_NS = int(limits.ANNOUNCE_DELAY_S * 1e9)
@@ -27,19 +26,16 @@ class Reports:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        disk: DiskIndex | None,
+        node: Node,
         pinned_keys: Callable[[], list[ChunkKey]],
         take_measurements: Callable[[], Sequence[Measurement]],
     ) -> None:
         """`pinned_keys()`: chunks that the controller pinned; `take_measurements()`: what this node has measured of
         sources since it was last asked."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._disk = disk
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._disk = node.disk
         self._pinned_keys = pinned_keys
         self._take_measurements = take_measurements
         self.integrity = Integrity.BLAKE3
@@ -55,8 +51,8 @@ class Reports:
         """What was reported to any controller."""
         self._controllers: deque[int] = deque(maxlen=limits.CONTROLLERS_TOLD_MAX)
         """Those that were told of fetches, the last ones."""
-        self._announce_alarm = alarms.add(self._announce)
-        self._usage_alarm = alarms.add(self._report_usage)
+        self._announce_alarm = node.alarms.add(self._announce)
+        self._usage_alarm = node.alarms.add(self._report_usage)
 
     @property
     def connected(self) -> bool:

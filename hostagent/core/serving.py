@@ -12,12 +12,13 @@ from functools import partial
 from typing import assert_never
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
+from hostagent.core.node import Node
 from hostagent.core.work import FillWork
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
-from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.ids import Address, FillId
 from kvproto.session.holder import Holder, HolderCounts
 from kvproto.session.parameters import HolderParameters
 from kvproto.wire.control import Op
@@ -52,29 +53,21 @@ class _Orphan:
 class Serving:
     """One node's."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        segment_bytes: int,
-        load: LoadForPeer,
-        asked: Callable[[ChunkKey], None],
-    ) -> None:
+    def __init__(self, node: Node, load: LoadForPeer, asked: Callable[[ChunkKey], None]) -> None:
         """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it."""
         self._asked = asked
-        self._clock = alarms.clock
-        self._holder_alarm = alarms.add(self._holder_due)
-        self._touch_soon = alarms.add(self._touch)
+        self._clock = node.clock
+        self._holder_alarm = node.alarms.add(self._holder_due)
+        self._touch_soon = node.alarms.add(self._touch)
         self._touched: list[ChunkKey] = []
         """Chunks that were lent, and that the pool has not learned of: peers get their answers first."""
-        self._emit = emit
-        self._pool = pool
+        self._emit = node.emit
+        self._pool = node.pool
         self._load = load
         self._waiting: dict[ChunkKey, dict[ControlReceived, None]] = {}
         """Questions about chunks that are being loaded from disk."""
         self._waiting_count = 0
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = node.options.segment_bytes
         self._holder = self._make_holder()
         self._pinned: dict[ChunkKey, Chunk] = {}
         self._on_way: Counter[ChunkKey] = Counter()

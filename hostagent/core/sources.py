@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hostagent.core.clock import Clock
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import ChunkEntry, Copies, DirectoryReplica, NodeEntry
-from hostagent.disk.state import DiskState
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.core.directory import ChunkEntry, Copies, NodeEntry
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
-from kvproto.ids import Address, ChunkKey, NodeId
+from kvproto.ids import Address, NodeId
 
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
@@ -23,30 +23,6 @@ _IN_DRAM = 0.0
 _BUSY_MAX = 0.9
 _ON_DISK = 1.0
 """Load of a copy on a disk: as good as any once it is in that node's DRAM, but asked only if there is no other."""
-
-
-class DiskIndex(Protocol):
-    """The chunks on this node's disk, and their order of eviction. The shell, which does the I/O, keeps it."""
-
-    pool: ChunkPool
-    """The index of the slab: its offsets are offsets on disk."""
-
-    @property
-    def state(self) -> DiskState:
-        """Whether the disk is used, and how."""
-        ...
-
-    def find(self, key: ChunkKey) -> Chunk | None:
-        """The stored chunk, if it can be loaded."""
-        ...
-
-    def stored_chunks(self) -> list[Chunk]:
-        """All that can be loaded."""
-        ...
-
-    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """(chunks stored and still there, keys gone) since the last call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +54,13 @@ Known = dict[tuple[bool, Copies], Elsewhere]
 class Sources:
     """Asks the disk, the directory's replica, and what is known of the cold store."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        directory: DirectoryReplica,
-        disk: DiskIndex | None,
-        loads: HolderLoads,
-        pool_address: Address | None,
-        cold: ColdIndex,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, node: Node, loads: HolderLoads, cold: ColdIndex) -> None:
+        self._clock = node.clock
         self._cold = cold
-        self._directory = directory
-        self._disk = disk
+        self._directory = node.directory
+        self._disk = node.disk
         self._loads = loads
-        self._pool_address = pool_address
+        self._pool_address = node.options.pool_address
 
     def use_pool_address(self, pool_address: Address) -> None:
         """The controller says where the switch is asked."""

@@ -9,9 +9,9 @@ from typing import assert_never
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
 from hostagent.core.fetch import FetchResult, Purpose
 from hostagent.core.fetches import Fetches
+from hostagent.core.node import Node
 from hostagent.core.serving import Serving
 from hostagent.core.work import (
     DropWork,
@@ -24,14 +24,15 @@ from hostagent.core.work import (
     UnknownWork,
     UnpinWork,
 )
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from hostagent.pool.chunks import Chunk, ChunkState
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.commands import FillEnded
-from kvproto.ids import Address, ChunkKey, FetchId, FillId
+from kvproto.ids import Address, FetchId, FillId
 from kvproto.integrity import algorithm_of
-from kvproto.sources import ChunkSource
 
 BACKGROUND_FETCHES_MAX = 2
 """Background fetch tasks at once; they stay below what engines wait for."""
@@ -78,31 +79,28 @@ class Tasks:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
+        node: Node,
         fetches: Fetches,
         serving: Serving,
         drop: Callable[[ChunkKey], object],
-        switch: SwitchPlace,
     ) -> None:
         """`drop(key)`: take a chunk out of the pool and off the disk."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._fetches = fetches
         self._serving = serving
         self._drop_copies = drop
-        self._switch = switch
+        self._switch = SwitchPlace(node.options.pool_address, node.options.segment_bytes)
         self._running: dict[int, _Running] = {}
         self.background: Lane[int] = Lane(
             LaneLimits(limits.TASKS_RUNNING_MAX, BACKGROUND_FETCHES_MAX, BACKGROUND_PATIENCE_NS)
         )
         """Numbers of background fetches."""
-        self._pump_alarm = alarms.add(self._pump)
+        self._pump_alarm = node.alarms.add(self._pump)
         self._taken: list[_Running] = []
         """Steps of background fetches that begin in a moment: fetches that fail at once must not nest."""
-        self._begin_alarm = alarms.add(self._begin_taken)
+        self._begin_alarm = node.alarms.add(self._begin_taken)
         self._pinned: dict[ChunkKey, Chunk] = {}
         self._rechecked: dict[Chunk, _Rechecks] = {}
         """Chunks whose bytes are being compared with their digests."""

@@ -10,15 +10,14 @@ from functools import partial
 from typing import Final, Protocol
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
+from hostagent.core.disk_index import DiskIndex, DiskState
 from hostagent.core.events import SaveOutcome
-from hostagent.core.sources import DiskIndex
-from hostagent.disk.state import DiskState
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 WRITES_AT_ONCE: Final = 2
 """One being written, the next one ready for the writing thread; both are pinned in DRAM meanwhile."""
@@ -47,30 +46,24 @@ class Tiering:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
+        node: Node,
         disk: DiskIndex,
         promoter: Promoter,
         busy: Callable[[], bool],
         changed: Callable[[], None],
         form_of: Callable[[Chunk], Form],
-        *,
-        write_bytes_per_s: int,
-        promote: bool,
     ) -> None:
         """`busy()`: an engine waits for something; `changed()`: chunks came to the disk or left it;
-        `form_of(chunk)`: what it is stored in;
-        `write_bytes_per_s`: demotions are no faster; `promote`: free DRAM is filled from disk."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+        `form_of(chunk)`: what it is stored in."""
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._disk = disk
         self._promoter = promoter
         self._busy = busy
         self._changed = changed
         self._form_of = form_of
-        self._promotes = promote
+        self._promotes = node.options.promote
         self._unsaved: dict[ChunkKey, None] = {}
         self.refused_count = 0
         """Chunks that the disk would not take: worth less than those on it."""
@@ -79,14 +72,14 @@ class Tiering:
                 waiting_max=WRITES_WAITING_MAX,
                 at_once=WRITES_AT_ONCE,
                 patience_ns=PATIENCE_NS,
-                bytes_per_s=write_bytes_per_s,
+                bytes_per_s=node.options.disk_write_bytes_per_s,
             )
         )
         self.promotions: Lane[ChunkKey] = Lane(
             LaneLimits(PROMOTIONS_WAITING_MAX, PROMOTIONS_AT_ONCE, patience_ns=PATIENCE_NS)
         )
-        self._pump_alarm = alarms.add(self._pump)
-        self._plan_alarm = alarms.add(self._plan_promotions)
+        self._pump_alarm = node.alarms.add(self._pump)
+        self._plan_alarm = node.alarms.add(self._plan_promotions)
         self._flushing = False
 
     @property

@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
 from hostagent.core.events import LoadOutcome, TwinDecoded
 from hostagent.core.fetch import FetchResult
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.core.twins import Twin, Twins
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormCosts
 from kvpolicy.tiers.gate import Ticket
-from kvproto.ids import Address, ChunkKey, FetchId
+from kvproto.ids import Address, FetchId
 from kvproto.integrity import algorithm_of
-from kvproto.sources import ChunkSource
 
 Bring = Callable[[Sequence[InboundChunk], int, Ticket, Callable[[FetchResult], None]], FetchId | None]
 """Begins a fetch of the twins of chunks, until a deadline; the ticket is of the fetch of the chunks."""
@@ -40,18 +41,16 @@ class TwinFetches:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
+        node: Node,
         twins: Twins,
         costs: FormCosts,
         bring: Bring,
         cancel: Callable[[FetchId], None],
         load_ended: Callable[[Chunk, LoadOutcome, Hashed], None],
     ) -> None:
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
         self._twins = twins
         self._costs = costs
         self._bring = bring
@@ -64,7 +63,7 @@ class TwinFetches:
         self._decoding: dict[Chunk, _Decoding] = {}
         """By the chunk that is written."""
         self._failed: list[InboundChunk] = []
-        self._settle_soon = alarms.add(self._settle)
+        self._settle_soon = node.alarms.add(self._settle)
         self.decoded_count = 0
         self.saved_bytes = 0
 

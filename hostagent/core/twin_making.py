@@ -7,17 +7,16 @@ from collections.abc import Callable
 from typing import Final
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
-from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import TwinEncoded
 from hostagent.core.forms import Forms
+from hostagent.core.node import Node
 from hostagent.core.twins import Twins, is_twin
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
+from hostagent.pool.chunks import Chunk, ChunkState, Refusal
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvpolicy.tiers.wire_forms import Demand, Smaller
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
 from kvproto.twins import twin_key
 
@@ -32,10 +31,7 @@ class TwinMaking:
 
     def __init__(
         self,
-        alarms: Alarms,
-        emit: Callable[[effects.Effect], None],
-        pool: ChunkPool,
-        directory: DirectoryReplica,
+        node: Node,
         forms: Forms,
         twins: Twins,
         integrity: Callable[[], Integrity],
@@ -44,10 +40,10 @@ class TwinMaking:
     ) -> None:
         """`integrity()`: how the fabric digests chunks; `busy()`: an engine waits for something; `changed()`: chunks
         came or went."""
-        self._clock = alarms.clock
-        self._emit = emit
-        self._pool = pool
-        self._directory = directory
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
         self._forms = forms
         self._twins = twins
         self._integrity = integrity
@@ -62,7 +58,7 @@ class TwinMaking:
         """Twins that are written, with the keys of their chunks."""
         self._useless: OrderedDict[ChunkKey, None] = OrderedDict()
         """Chunks that no form makes smaller."""
-        self._alarm = alarms.add(self._pump)
+        self._alarm = node.alarms.add(self._pump)
         self.made_count = 0
         self.made_bytes = 0
 

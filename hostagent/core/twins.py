@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from hostagent.core.forms import Forms
+from hostagent.core.node import Node
 from hostagent.core.sources import Found, Sources
-from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState
+from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest
 from kvproto.twins import twin_code, twin_key
 
 TWINS_SHARE: Final = 1 / 4
@@ -47,8 +47,8 @@ def is_twin(chunk: Chunk) -> bool:
 class Twins:
     """One node's."""
 
-    def __init__(self, pool: ChunkPool, sources: Sources, forms: Forms) -> None:
-        self._pool = pool
+    def __init__(self, node: Node, sources: Sources, forms: Forms) -> None:
+        self._pool = node.pool
         self._sources = sources
         self._forms = forms
         self._here: OrderedDict[ChunkKey, Chunk] = OrderedDict()

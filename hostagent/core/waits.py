@@ -15,18 +15,19 @@ from functools import partial
 
 from hostagent import limits
 from hostagent.core.claims import Claims, Freed
-from hostagent.core.clock import Alarms
 from hostagent.core.cold import ColdIndex
 from hostagent.core.fetch import FetchResult, Progressed, Purpose
 from hostagent.core.fetches import Fetches
+from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Verdict
 from kvpolicy.tiers.merging import NOTICE_S
-from kvproto.ids import ChunkKey, FetchId
-from kvproto.sources import ChunkSource
+from kvproto.ids import FetchId
 
 _TOLERANCE_NS = int(NOTICE_S * 1e9)
 """A promise may be later than the bound of a wait by so much: it is an estimate."""
@@ -89,24 +90,16 @@ class WaitCounts:
 class Waits:
     """One node's."""
 
-    def __init__(
-        self,
-        alarms: Alarms,
-        pool: ChunkPool,
-        fetches: Fetches,
-        gate: Gate,
-        claims: Claims,
-        cold: ColdIndex,
-    ) -> None:
-        self._clock = alarms.clock
-        self._pool = pool
+    def __init__(self, node: Node, fetches: Fetches, gate: Gate, claims: Claims, cold: ColdIndex) -> None:
+        self._clock = node.clock
+        self._pool = node.pool
         self._fetches = fetches
         self._gate = gate
         self._claims = claims
         self._cold = cold
         self._waiting: dict[ChunkKey, list[Wait]] = {}
         """By each chunk that they wait for."""
-        self._alarm = alarms.add(self._look_at_time)
+        self._alarm = node.alarms.add(self._look_at_time)
         self.counts = WaitCounts()
 
     @property

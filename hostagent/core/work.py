@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects
-from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import LeavesRead
 from hostagent.core.inbound import InboundChunk
+from hostagent.core.node import Node
 from hostagent.core.sources import SWITCH_NODE
 from hostagent.tree import root_of, wrong_segments
+from kvchunk.ids import ChunkKey
 from kvproto.commands import Blame, ReadLeaves, ReportBadCopy, SegmentsDropped
-from kvproto.ids import ChunkKey, ReadId
+from kvproto.ids import ReadId
 from kvproto.integrity import NO_DIGEST
 
 
 class WrongBytes:
     """One node's."""
 
-    def __init__(self, emit: Callable[[effects.Effect], None], directory: DirectoryReplica) -> None:
-        self._emit = emit
-        self._directory = directory
+    def __init__(self, node: Node) -> None:
+        self._emit = node.emit
+        self._directory = node.directory
         self._judging: dict[ReadId, ChunkKey] = {}
         """Leaves that are being read, and the chunks that they are of."""
 

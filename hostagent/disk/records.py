@@ -44,9 +44,9 @@ from typing import Final
 
 import xxhash
 
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import Form, StoredForm
-from kvproto.ids import ChunkKey
-from kvproto.integrity import NO_DIGEST, OUTPUT_BYTES, Digest, parse_digest
+from kvproto.integrity import NO_DIGEST, OUTPUT_BYTES, parse_digest
 
 FORMAT: Final = 2
 HEADER_BYTES: Final = 4096

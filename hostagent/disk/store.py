@@ -22,17 +22,17 @@ from functools import partial
 from typing import Final
 
 from hostagent import coding, limits
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
 from hostagent.disk.records import Record
-from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, Hashed, hashed
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import CodecError, Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity, algorithm_of
 
 log = logging.getLogger(__name__)

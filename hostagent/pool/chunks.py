@@ -22,10 +22,10 @@ from hostagent.pool.tenants import NOBODY, Tenants
 from hostagent.pool.turns import Turns
 from hostagent.pool.victims import Victims
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
 from kvpolicy.value import CacheValues, EvictionCosts, Touch
-from kvproto.ids import ChunkKey
-from kvproto.integrity import NO_DIGEST, Digest
+from kvproto.integrity import NO_DIGEST
 
 SCORE_RISE = 0.5
 """Rise of log2 of a value by which a fetch is recognized: nothing else makes it rise."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container
 from typing import Final
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 SPARED_MAX: Final = 64
 """Chunks of tenants that lose nothing which are passed over in the order by value before tenants take turns."""

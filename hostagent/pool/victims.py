@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.tenants import Tenants
 from hostagent.pool.turns import Spared, SparedTooManyError, Turns
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import CacheValues
-from kvproto.ids import ChunkKey
 
 
 class Placed(Protocol):

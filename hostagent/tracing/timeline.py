@@ -14,10 +14,11 @@ from typing import Any
 
 from hostagent.core import effects, events
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from kvchunk.ids import ChunkKey
 from kvclient.messages import FetchedChunk, Status
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
-from kvproto.ids import ChunkKey, Member, ReadId
+from kvproto.ids import Member, ReadId
 from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Op
 
 COPIES_MAX = 1024

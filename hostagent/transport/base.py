@@ -27,9 +27,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
 

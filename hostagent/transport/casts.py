@@ -21,8 +21,9 @@ from hostagent import limits
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, ControlArrival, TransportCounters, TransportSink
 from hostagent.transport.mmsg import U8, U64, DatagramReceiver, DatagramSender
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import decode_control
 from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, DecodedBatch, Fabric, decode_batch
 from kvproto.wire.icrc import ICRC_BYTES

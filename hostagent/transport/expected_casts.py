@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.transport.base import ChunkPlace
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 class Intake(Protocol):

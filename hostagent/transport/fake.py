@@ -28,8 +28,9 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.casts import FramingCache, pass_on
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, format_address
+from kvproto.ids import Address, format_address
 from kvproto.wire.control import Control, decode_control
 from kvproto.wire.data import Fabric
 

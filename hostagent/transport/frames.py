@@ -35,8 +35,9 @@ from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import fill_headers
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire import layouts
 from kvproto.wire.control import Control, Flag, decode_control
 from kvproto.wire.data import Fabric

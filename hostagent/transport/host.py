@@ -34,7 +34,8 @@ from hostagent.transport.base import (
 )
 from hostagent.transport.casts import ControlIntake
 from hostagent.transport.read_tokens import TokenBook
-from kvproto.ids import Address, ChunkKey, format_address, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE

@@ -16,7 +16,7 @@ from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportSink
 from hostagent.transport.read_protocol import ANSWER_HEAD, LEVELS_BYTES, READ_HEAD
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 Back: TypeAlias = Callable[[Why, bytes], None]
 """Called when a connection comes back, with the bytes that came and are not answered."""

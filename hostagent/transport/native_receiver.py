@@ -20,9 +20,10 @@ from hostagent.native.library import COUNTS, REPORT, Broken, Drained, ReceiverCo
 from hostagent.native.nic_queues import ReceiveQueue
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireReason
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.data import Fabric, segments_of
 from kvproto.wire.icrc import identification_basis, masked_headers
 

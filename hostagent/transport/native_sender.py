@@ -16,7 +16,8 @@ from hostagent import limits
 from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome, offset_of
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace
-from kvproto.ids import Address, ChunkKey
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric, header_template, segments_of
 from kvproto.wire.icrc import icrc_seed

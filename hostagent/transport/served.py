@@ -54,8 +54,8 @@ from hostagent.transport.read_protocol import (
 )
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.reader import Reader
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import ChunkKey
 from kvproto.rpc.read_tokens import SHOWN_BYTES_MAX
 
 LINGER_CHECK_S = 0.02

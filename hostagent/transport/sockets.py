@@ -24,7 +24,8 @@ from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
-from kvproto.ids import Address, ChunkKey, format_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, format_address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kvchunk.ids import DIGEST_BYTES, KEY_BYTES, ROOT_KEY, ChunkKey, chunk_keys, pack_tokens
 from kvpolicy.tiers.prefill import Prefill
-from kvproto.ids import DIGEST_BYTES, KEY_BYTES, ROOT_KEY, ChunkKey, chunk_keys, pack_tokens
 
 KEYS_MAX: Final = 2048
 """Chunks in one question."""
@@ -135,7 +135,7 @@ def _keys(asked: Mapping[str, Any]) -> tuple[ChunkKey, ...]:
 
 
 def _derived(asked: Mapping[str, Any]) -> Sequence[bytes]:
-    """Keys of the full chunks of a prompt, as `kvproto.ids.prefix_keys` derives them."""
+    """Keys of the full chunks of a prompt, as `kvchunk.ids.prefix_keys` derives them."""
     digest = _hex("namespace", asked.get("namespace"), DIGEST_BYTES)
     chunk_tokens, tokens = asked.get("chunk_tokens"), _list(asked, "tokens")
     if isinstance(chunk_tokens, bool) or not isinstance(chunk_tokens, int) or chunk_tokens < 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 PRESSURE_FREE_SHARE: Final = 0.1
 """Of the pool; with less than this free, evictions are near."""

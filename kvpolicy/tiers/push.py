@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 NodeT = TypeVar("NodeT", bound=Hashable)
 Kind: TypeAlias = str

@@ -18,10 +18,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import GAIN_MIN, FormChoice, FormCosts
 from kvpolicy.value.costs import SourceCost
-from kvproto.ids import ChunkKey
 
 CHUNK_BYTES_MIN: Final = 64 << 10
 """Smaller chunks cross as they are: a second key costs more than they have."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import formula
 from kvpolicy.value.ages import FINISHED_SCORE, ReuseAges
 from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
@@ -23,7 +24,6 @@ from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kin
 from kvpolicy.value.selector import PolicySelector
 from kvpolicy.value.shadows import ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
-from kvproto.ids import ChunkKey
 
 _WEIGHT_MIN = 1e-30
 _PURGE_SHARE = 64

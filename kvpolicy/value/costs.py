@@ -21,7 +21,7 @@ SPREAD_MIN: Final = 0.2
 
 
 class Tier(enum.Enum):
-    """Where a chunk lies, seen from the node that wants it (how it came there is `kvproto.sources.ChunkSource`)."""
+    """Where a chunk lies, seen from the node that wants it (how it came there is `kvchunk.sources.ChunkSource`)."""
 
     LOCAL_DRAM = "local"
     SWITCH = "switch"

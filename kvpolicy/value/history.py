@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import exp2
 from typing import TypeAlias
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value.ages import ReuseAges
 from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, place_in_prefix
 from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
-from kvproto.ids import ChunkKey
 
 TOUCHES_MAX = 0xFFFF
 _GAP_MAX = 0xFFFF

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value.ages import FINISHED_SCORE
 from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
-from kvproto.ids import ChunkKey
 
 QUEUE_MIN: Final = 64
 QUEUE_SHARE: Final = 32

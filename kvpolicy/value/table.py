@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from kvproto.ids import KEY_BYTES, ChunkKey
+from kvchunk.ids import KEY_BYTES, ChunkKey
 
 NONE: Final = 0xFFFF_FFFF
 """No slot."""

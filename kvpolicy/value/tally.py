@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import exp2
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value.history import TOUCHES_MAX, PastFetches
 from kvpolicy.value.parameters import HALF_LIFE_S, NS
-from kvproto.ids import ChunkKey
 
 
 class FetchTally:

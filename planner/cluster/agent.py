@@ -22,6 +22,8 @@ from hostagent.core.work import FillWork, Task
 from hostagent.limits import API_DEADLINE_S_MAX
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
+from kvchunk.ids import ChunkKey, Digest
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status, Where
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -29,10 +31,9 @@ from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS, SourceCost, Tier
 from kvproto import events as protocol
 from kvproto.commands import SendControl
-from kvproto.ids import Address, ChunkKey
-from kvproto.integrity import Digest, Integrity, digest_of
+from kvproto.ids import Address
+from kvproto.integrity import Integrity, digest_of
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import ChunkSource
 from planner.cluster.clock import Timer, VirtualClock
 from planner.cluster.controller import data_ip
 from planner.cluster.disk import VirtualDisk

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hostagent.core import effects
 from hostagent.core.work import FillWork, Task, TaskStatus
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from planner.cluster.agent import Agent
 from planner.cluster.fetch_simulation import Transfers
 from planner.network.delivery import Delivered, Piece

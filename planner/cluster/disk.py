@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hostagent.disk.state import DiskState
+from hostagent.core.disk_index import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import Hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from planner.cluster.clock import VirtualClock
 
 READ_LATENCY_S: Final = 100e-6

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.pool.chunks import Chunk
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events
 from kvproto.commands import DeliverFetch, DropChunk, Outcome, ReaderCommand, VerifyChunk
-from kvproto.ids import ChunkKey, FetchId, NodeId
+from kvproto.ids import FetchId, NodeId
 from kvproto.session.parameters import ReaderParameters
-from kvproto.sources import ChunkSource
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
 from planner.cluster.served import Served

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvproto.sources import ChunkSource
+from kvchunk.sources import ChunkSource
 from planner.cluster.options import Sharing
 from planner.cluster.requests import Outcome
 from planner.network.delivery import Delivery

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Final
 
 from hostagent.core import effects
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import SendControl
-from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.sources import ChunkSource
 from planner.cluster.agent import Agent
 from planner.cluster.background import Background
 from planner.cluster.clock import VirtualClock

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvproto.ids import KEY_BYTES, ChunkKey
+from kvchunk.ids import KEY_BYTES, ChunkKey
 from planner.traces import BLOCK_TOKENS, TraceRequest
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hostagent.core import effects
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from planner.cluster.agent import Agent
 from planner.cluster.clock import VirtualClock
 from planner.cluster.options import Merging

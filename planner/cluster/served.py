@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import ChunkKey
 from kvproto.limits import SEGMENT_BYTES_DEFAULT
 from kvproto.session.parameters import ReaderParameters
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from kvproto.sources import ChunkSource
+from kvchunk.sources import ChunkSource
 from planner.network.fluid import FluidNetwork, Transfer
 from planner.network.terms import (
     ALONE_S,

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from kvproto.sources import ChunkSource
+from kvchunk.sources import ChunkSource
 from planner import palette
 from planner.cluster.options import Sharing
 from planner.plan import PlanFigures

@@ -8,7 +8,7 @@ from typing import Final
 
 from controlplane.limits import PUBLISH_S
 from hostagent import limits
-from kvproto.ids import KEY_BYTES
+from kvchunk.ids import KEY_BYTES
 from planner.scale.load import Load
 from planner.scale.unit_costs import UnitCosts
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import finsy as fy
 
+from p4switch_tna.checksums import crc16_arc, internet_checksum
 from tests.dataplane.frames import (
     FENCE_ETHERTYPE,
     FROM_SWITCH_DSCP,
@@ -31,9 +32,7 @@ from tests.dataplane.frames import (
     Op,
     Segment,
     control_frame,
-    crc16_arc,
     ethernet,
-    internet_checksum,
     parse,
     signature,
 )

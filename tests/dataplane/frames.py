@@ -11,6 +11,8 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
+from p4switch_tna.checksums import internet_checksum
+
 CONTROL_PORT = 4793
 ROCE_PORT = 4791
 GROUP_IP = bytes([239, 75, 86, 1])
@@ -95,13 +97,6 @@ class Host:
     @property
     def bit(self) -> int:
         return 1 << self.member
-
-
-def internet_checksum(header: bytes) -> int:
-    total: int = sum(struct.unpack(f"!{len(header) // 2}H", header))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def ipv4_udp(
@@ -337,16 +332,6 @@ def ethernet(src: bytes, dst: bytes, payload: bytes, ether_type: int = 0x9000) -
 
 def with_fields(control: Control, **fields: int | bytes) -> Control:
     return replace(control, **fields)  # type: ignore[arg-type]
-
-
-# The two hashes of the interest table, to find keys that collide in the first and not in the second.
-def crc16_arc(octets: bytes) -> int:
-    crc = 0
-    for octet in octets:
-        crc ^= octet
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0xA001 if crc & 1 else 0)
-    return crc
 
 
 def signature(key: bytes) -> int:

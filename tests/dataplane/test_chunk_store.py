@@ -7,6 +7,7 @@ import dataclasses
 import finsy as fy
 import pytest
 
+from p4switch_tna.checksums import internet_checksum
 from tests.dataplane.bench import ALL_PORTS, STRANGER_PORT, Bench, counts, mask, notices, served
 from tests.dataplane.frames import (
     FROM_SWITCH_DSCP,
@@ -19,7 +20,6 @@ from tests.dataplane.frames import (
     Host,
     Op,
     Segment,
-    internet_checksum,
     parse,
 )
 

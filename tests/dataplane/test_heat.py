@@ -27,7 +27,7 @@ def reports(bench: Bench) -> list[dict[str, int]]:
     bench.join(8, closing)
     found: list[dict[str, int]] = []
     while True:
-        digest = bench.target.control.next_digest(REPORT_LIMIT_S)
+        digest = bench.target.control.next_digest(REPORT_LIMIT_S, "heat_report_t")
         assert digest is not None, "the closing report never came"
         if digest["key"] == int.from_bytes(closing, "big"):
             return found

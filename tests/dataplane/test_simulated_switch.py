@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvproto.ids import Address, ChunkKey, Member
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, Member
 from kvsim.bodies import CONTROL_BYTES, ControlBody, DataBody, FillBody
 from kvsim.chance import Chance
 from kvsim.engine import Engine

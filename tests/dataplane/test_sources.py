@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from p4switch_tna.checksums import internet_checksum
 from tests.dataplane.bench import ALL_PORTS, STRANGER_PORT, Bench, counts, notices, number, table
 from tests.dataplane.frames import (
     FROM_SWITCH_DSCP,
@@ -18,7 +19,6 @@ from tests.dataplane.frames import (
     control_frame,
     ethernet,
     here_frame,
-    internet_checksum,
     ipv4_udp,
     parse,
 )

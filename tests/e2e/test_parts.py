@@ -10,9 +10,9 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.group import put_prefix
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.spec import TestbedSpec
+from kvchunk.kv_layout import parse_layout
+from kvchunk.parts import ranges_of
 from kvclient.client import AgentClient, ChunkSource, Status, Where
-from kvproto.kv_layout import parse_layout
-from kvproto.parts import ranges_of
 
 DEADLINE_S = 30.0
 LAYOUT = parse_layout("bf16.l8.p2.t256.h2.d128")

@@ -19,8 +19,8 @@ from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, host_name
+from kvchunk.sources import ChunkSource
 from kvclient.client import AgentClient, Where
-from kvproto.sources import ChunkSource
 
 PATIENCE_S = 60.0
 POLL_S = 0.05

@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("dynamo.llm")
 
 from bmv2_testbed import client
+from kvchunk.ids import ChunkKey, Namespace, prefix_keys
 from kvclient.client import AgentClient, Where
-from kvproto.ids import ChunkKey, Namespace, prefix_keys
 from tests.engines import pool
 from tests.engines.followed import Running, blocks_of, on_this_machine, said
 from tests.engines.pool import agent_socket, until

@@ -22,10 +22,10 @@ import msgspec
 import zmq
 from dynamo.llm import SelectionService
 
+from kvchunk.ids import ChunkKey, Namespace, prefix_keys
 from kvclient.client import AgentClient
 from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Medium, Stored
 from kvclient.messages import Where
-from kvproto.ids import ChunkKey, Namespace, prefix_keys
 from tests.unit.hostagent.agent_harness import cluster
 
 BLOCK_TOKENS = 16

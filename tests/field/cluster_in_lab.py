@@ -14,7 +14,7 @@ CONTROLLERS = ("10.0.0.1:4800", "10.0.0.11:4800")
 PUT = """
 import sys
 from kvclient import AgentClient
-from kvproto.ids import Namespace, prefix_keys
+from kvchunk.ids import Namespace, prefix_keys
 keys = prefix_keys(Namespace(model="field"), range(256 * int(sys.argv[1])))
 with AgentClient("/run/kvcast/agent.sock") as agent:
     parent = None
@@ -25,7 +25,7 @@ with AgentClient("/run/kvcast/agent.sock") as agent:
 FETCH = """
 import sys
 from kvclient import AgentClient
-from kvproto.ids import Namespace, prefix_keys
+from kvchunk.ids import Namespace, prefix_keys
 keys = prefix_keys(Namespace(model="field"), range(256 * int(sys.argv[1])))
 with AgentClient("/run/kvcast/agent.sock") as agent:
     with agent.fetch(keys, deadline_s=20.0) as got:

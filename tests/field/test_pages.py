@@ -73,4 +73,4 @@ def test_targets_and_p4switch_alone(lab: Callable[[], Lab]) -> None:
     follow(machines, page("docs/how-to/targets.md"))
     machines["sw"].say("kvcast-controller --config controller.yaml --check")
     machines["sw"].running("kvcast switch").stop()
-    follow(machines, page("docs/tutorials/p4switch.md"))
+    follow(machines, page("p4switch/docs/tutorial.md"))

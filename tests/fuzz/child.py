@@ -87,7 +87,15 @@ def replay(path: Path) -> int:
 
 def environment(name: str, report: Path, *, sanitizers: bool = True) -> dict[str, str]:
     """For a target's process: with the sanitizers' libraries where it runs C and the compiler has them."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "client/src"), str(ROOT / "p4switch/src")))
+    path = os.pathsep.join(
+        (
+            str(ROOT),
+            str(ROOT / "client/src"),
+            str(ROOT / "kvproto/src"),
+            str(ROOT / "p4switch/src"),
+            str(ROOT / "p4switch/tests"),
+        )
+    )
     made = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
     libraries = [_library(one) for one in _SANITIZERS]
     if name not in NATIVE or not sanitizers or None in libraries:

@@ -11,7 +11,16 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(
     f"{ROOT / folder}/"
-    for folder in ("client/src", "p4switch/src", "kvpolicy", "kvdaemon", "controlplane", "hostagent", "planner")
+    for folder in (
+        "client/src",
+        "kvproto/src",
+        "p4switch/src",
+        "kvpolicy",
+        "kvdaemon",
+        "controlplane",
+        "hostagent",
+        "planner",
+    )
 )
 
 

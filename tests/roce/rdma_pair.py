@@ -18,7 +18,8 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.connections import PoolAccess
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import CompletionQueue, Completions, QueuePair
-from kvproto.ids import ChunkKey, format_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import format_address
 from kvproto.wire.data import Fabric
 from tests.contracts.transport import harness
 

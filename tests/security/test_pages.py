@@ -16,8 +16,8 @@ import pytest
 
 from bmv2_testbed.processes import child_environment
 from kvdaemon.http import Answer, HttpServer
+from p4switch_runtime.namespaces import namespace, run
 from tests.security.pages_of_daemons import KEY, NAMESPACE
-from tests.unit.p4switch_runtime.namespaces import namespace, run
 
 pytestmark = [
     pytest.mark.security,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.limits import MS
-from kvproto.sources import ChunkSource
 from kvsim.chance import Chance
 from kvsim.cold import ColdFaults
 from kvsim.world import Setting, World

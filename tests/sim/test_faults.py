@@ -8,9 +8,9 @@ import pytest
 
 from hostagent.core.events import SwitchStateGiven
 from hostagent.core.work import TaskStatus
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.limits import MS
-from kvproto.sources import ChunkSource
 from kvsim.bodies import DataBody, StreamBody
 from kvsim.link import Faults, Packet
 from kvsim.world import Setting, World

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hostagent.core.twins import is_twin
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.form_costs import FormChoice
 from kvproto.limits import MS
-from kvproto.sources import ChunkSource
 from kvsim.chance import Chance
 from kvsim.link import Faults
 from kvsim.twins import TwinTraits

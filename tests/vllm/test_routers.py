@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvclient.engines.core.announcements import Announcements
 from kvclient.messages import Where
-from kvproto.ids import ChunkKey
 from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, random_tokens, until
 
 DYNAMO = os.environ.get("KVCAST_DYNAMO_PYTHON") or (sys.executable if importlib.util.find_spec("dynamo") else "")

@@ -16,8 +16,8 @@ import pytest
 
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.engine_client import Engine
+from kvchunk.ids import KEY_BYTES
 from kvclient.client import AgentClient, ChunkSource, PoolFullError
-from kvproto.ids import KEY_BYTES
 from tests.vllm.vllm_suite import (
     CHUNK_BYTES,
     CHUNK_TOKENS,

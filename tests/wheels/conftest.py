@@ -71,8 +71,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def everything(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """All three distributions."""
+    """All distributions."""
     return install(tmp_path_factory.mktemp("everything"), list(wheels.values()))
+
+
+@pytest.fixture(scope="session")
+def no_lab(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What a node of a cluster has."""
+    return install(tmp_path_factory.mktemp("node"), [wheel for name, wheel in wheels.items() if name != "kvcast_lab"])
 
 
 @pytest.fixture(scope="session")

@@ -23,20 +23,21 @@ pytestmark = pytest.mark.wheels
 
 TREES = {
     "kvcast": {
-        **{name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "kvsim", "controlplane", "hostagent", "planner")},
-        **{name: name for name in ("bmv2_testbed", "kvcast")},
+        **{name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "controlplane", "hostagent", "kvcast")},
         "p4": "kvdaemon/p4_programs",
     },
-    "kvcast_client": {"client/src/kvproto": "kvproto", "client/src/kvclient": "kvclient"},
+    "kvcast_lab": {name: name for name in ("bmv2_testbed", "kvlab", "kvsim", "planner")},
+    "kvcast_client": {"client/src/kvchunk": "kvchunk", "client/src/kvclient": "kvclient"},
+    "kvproto": {"kvproto/src/kvproto": "kvproto"},
     "p4switch": {"p4switch/src/p4switch": "p4switch"},
 }
 """Folders of the checkout in each wheel, and where they are there."""
 NUMPY_ONLY = """
-import importlib, importlib.metadata, pkgutil, kvclient, kvproto
+import importlib, importlib.metadata, pkgutil, kvchunk, kvclient
 
 others = {dist.metadata["Name"] for dist in importlib.metadata.distributions()} - {"pip", "setuptools"}
 assert others == {"kvcast-client", "numpy"}, others
-for package in (kvclient, kvproto):
+for package in (kvchunk, kvclient):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         try:
             importlib.import_module(module.name)
@@ -94,12 +95,13 @@ def test_the_client_needs_numpy_and_its_engines_modules_nothing_but_the_engine(c
     engine = {name for name, module in missing.items() if module in ENGINES_OWN}
     assert "kvclient.engines.vllm.connector" in engine
     assert all(name.startswith("kvclient.engines.") for name in engine)
-    # The messages between agents and controller need protobuf and gRPC; engines never send one.
-    assert {name for name in missing if name not in engine} == {
-        "kvproto.rpc.control_pb2",
-        "kvproto.rpc.control_pb2_grpc",
-        "kvproto.rpc.read_tokens",
-    }
+    assert set(missing) == engine
+
+
+def test_an_engines_wheel_has_no_protocol_machine_and_no_stub(wheels: dict[str, Path]) -> None:
+    packed = zipfile.ZipFile(wheels["kvcast_client"]).namelist()
+    assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"kvchunk", "kvclient"}
+    assert not [name for name in packed if "_pb2" in name or name.endswith(".proto")]
 
 
 def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:
@@ -108,6 +110,15 @@ def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:
     argv = [sys.executable, "-m", "mypy", "--strict", "--python-executable", client_only.python, str(program)]
     done = subprocess.run(argv, cwd=client_only.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_commands_of_the_lab_say_what_to_install(no_lab: Installed) -> None:
+    for words in ("demo", "bench incast", "testbed up", "plan", "demo-vllm", "demo-pd"):
+        done = no_lab.run(no_lab.command("kvcast"), *words.split())
+        said = f"kvcast {words.split()[0]}: needs kvcast-lab: pip install kvcast-lab\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    found = json.loads(no_lab.run(no_lab.command("kvcast"), "doctor", "--json").stdout)
+    assert {one["topic"] for one in found} == {"agent", "switch"}
 
 
 def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed) -> None:
@@ -119,7 +130,7 @@ def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed)
     done = everything.run(*plan, "--out", "report")
     assert (done.returncode, done.stderr) == (
         2,
-        "kvcast plan: needs matplotlib: pip install 'kvcast[plan]'\n",
+        "kvcast plan: needs matplotlib: pip install 'kvcast-lab[plan]'\n",
     )
     (everything.folder / "trace.jsonl.zst").write_bytes(b"")
     done = everything.run(kvcast, "plan", "--trace", "trace.jsonl.zst")
@@ -127,15 +138,15 @@ def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed)
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="p4switch needs a C compiler")
-def test_a_switch_a_controller_and_two_agents_share_a_chunk(everything: Installed) -> None:
+def test_a_switch_a_controller_and_two_agents_share_a_chunk(no_lab: Installed) -> None:
     with ExitStack() as stack:
-        sockets, controller = start_cluster(everything, stack)
-        assert everything.say(everything.python, "-c", PUT, sockets[0]) == "STORED\n"
-        assert everything.say(everything.python, "-c", FETCH, sockets[1]) == "OK True\n"
+        sockets, controller = start_cluster(no_lab, stack)
+        assert no_lab.say(no_lab.python, "-c", PUT, sockets[0]) == "STORED\n"
+        assert no_lab.say(no_lab.python, "-c", FETCH, sockets[1]) == "OK True\n"
         until_s = time.monotonic() + 30
-        while (listed := listing(everything, controller)) != [(1 << 20, ["n1", "n2"])]:
+        while (listed := listing(no_lab, controller)) != [(1 << 20, ["n1", "n2"])]:
             assert time.monotonic() < until_s, listed
-        top = json.loads(everything.say(everything.command("kvcast"), "top", "--json", "--controller", controller))
+        top = json.loads(no_lab.say(no_lab.command("kvcast"), "top", "--json", "--controller", controller))
         assert top["status"]["switch"]["state"] == "ready"
 
 

@@ -8,8 +8,8 @@ import time
 import tracemalloc
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Touch
-from kvproto.ids import ChunkKey
 
 _PATH_CHUNKS = 16
 _RESIDENT_SHARE = 0.1

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 
 from bmv2_testbed.bench.policy.trees import Forest
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Touch
-from kvproto.ids import ChunkKey
 
 Tick = Callable[[int], None]
 

@@ -26,7 +26,8 @@ from hostagent import limits
 from hostagent.transport.base import TransportCounters
 from hostagent.transport.casts import deliver
 from hostagent.transport.verbs import abi
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX
 from kvproto.wire.data import Fabric, SegmentGroup, chunk_headers, decode_messages
 from kvproto.wire.layouts import KV_DATA_BYTES

@@ -17,8 +17,9 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.verbs import abi
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import ChunkKey, parse_address
+from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric
 
 _NUMBER = 7

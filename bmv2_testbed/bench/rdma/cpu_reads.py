@@ -26,7 +26,7 @@ from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
 from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner, ReadPieces
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, ReadWindow
 
 _KEY = ChunkKey(b"benchmark chunk!")

@@ -16,7 +16,8 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_sender import CastQueue
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric
 
 _KEY = ChunkKey(b"benchmark chunk!")

@@ -29,8 +29,9 @@ from hostagent.transport.host import Host, interface_address
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.reads import VerbsReads
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import ChunkKey, parse_address
+from kvproto.ids import parse_address
 from kvproto.wire.data import SegmentGroup
 
 UDMABUF: Final = "udmabuf"

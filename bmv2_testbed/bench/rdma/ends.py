@@ -17,8 +17,9 @@ from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.data import Fabric, SegmentGroup
 
 KEYS = ChunkKey(b"benchmark chunk!"), ChunkKey(b"its other name !")

@@ -3,6 +3,9 @@
 What an engine writer needs is importable from here: the client and its outcomes and errors, and how chunks are named.
 """
 
+from kvchunk import __version__
+from kvchunk.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
+from kvchunk.sources import ChunkSource
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import (
     AgentClient,
@@ -17,9 +20,6 @@ from kvclient.client import (
 )
 from kvclient.found import Found
 from kvclient.messages import Status, Where
-from kvproto import __version__
-from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
-from kvproto.sources import ChunkSource
 
 __all__ = [
     "ROOT_KEY",

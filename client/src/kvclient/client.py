@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Unpack
 
+from kvchunk.parts import ByteRange
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.connection import Connection
@@ -36,8 +38,6 @@ from kvclient.parts import Parts, check_answer, check_parts, out_of_chunk
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.region import WriteRegion
 from kvclient.terms import FetchTerms, check_terms
-from kvproto.parts import ByteRange
-from kvproto.sources import ChunkSource
 
 __all__ = [
     "AgentClient",
@@ -258,7 +258,7 @@ class AgentClient:
     def fetch_parts(self, keys: Sequence[bytes], ranges: Sequence[ByteRange], *, deadline_s: float) -> Parts:
         """Bring only these ranges of each chunk here (distinct keys, in any order), and lease them.
 
-        Some layers or some tokens of chunks: `kvproto.parts.ranges_of` says where they lie. `ranges`: in order, without
+        Some layers or some tokens of chunks: `kvchunk.parts.ranges_of` says where they lie. `ranges`: in order, without
         overlap. From another node only the pieces of 64 KiB that they touch cross the network, each checked against the
         chunk's digest. What comes so is no chunk of the pool: the next fetch brings it again. Where parts cannot be had
         (`hostagent.core.parts`), the whole chunk comes. Raises ValueError for a range outside of a chunk.

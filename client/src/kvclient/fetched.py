@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import AgentUnavailableError
 from kvclient.connection import Connection
 from kvclient.errors import expect
 from kvclient.messages import FetchedChunk, Frame, Kind, Status
-from kvproto.sources import ChunkSource
 
 MISSES = frozenset(
     {

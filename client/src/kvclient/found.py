@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvproto.sources import ChunkSource
 
 
 class Found:

@@ -62,9 +62,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvchunk.parts import ByteRange
+from kvchunk.sources import ChunkSource
 from kvclient.terms import FetchTerms, check_terms
-from kvproto.parts import ByteRange
-from kvproto.sources import ChunkSource
 
 VERSION = 7
 """7: with lone gets."""

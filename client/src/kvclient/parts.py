@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from kvchunk.parts import ByteRange, check_ranges
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.messages import Frame, Status
-from kvproto.parts import ByteRange, check_ranges
-from kvproto.sources import ChunkSource
 
 
 class Parts:

@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Unpack
 
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.local import LocalLease, LocalReads
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
 from kvclient.terms import FetchTerms
-from kvproto.sources import ChunkSource
 
 RECEIVE_BYTES = 1 << 16
 

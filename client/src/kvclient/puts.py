@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from kvchunk.ids import Digest
 from kvclient import messages
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
 from kvclient.messages import Frame, Kind, Status
 from kvclient.region import WriteRegion
-from kvproto.integrity import Digest
 
 PUTS_AT_ONCE = 32
 """Chunks that `AgentClient.put_each` has room for at a time."""

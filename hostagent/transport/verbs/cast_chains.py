@@ -19,7 +19,8 @@ from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, gid_of
 from hostagent.transport.verbs.queues import AddressHandle, CompletionQueue, QueuePair
-from kvproto.ids import Address, ChunkKey, format_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, format_address
 from kvproto.wire.data import Fabric, chunk_headers
 
 PIECES = 3

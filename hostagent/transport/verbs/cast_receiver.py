@@ -20,7 +20,7 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.cast_end import CastEnd
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import Completions, CompletionWatch
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric, decode_messages
 from kvproto.wire.layouts import KV_DATA_BYTES
 

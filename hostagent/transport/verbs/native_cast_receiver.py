@@ -17,7 +17,7 @@ from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.verbs.cast_end import CastEnd
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
 

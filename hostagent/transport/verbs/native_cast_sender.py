@@ -21,7 +21,7 @@ from hostagent.transport.verbs.cast_chains import CastChain, ChainCache, dropped
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
 _OUTCOMES = 64

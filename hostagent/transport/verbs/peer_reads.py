@@ -34,8 +34,8 @@ from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner, ReadPieces
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import ChunkKey
 
 _NO_KEY = bytes(16)
 

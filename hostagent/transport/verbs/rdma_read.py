@@ -10,7 +10,7 @@ from typing import Protocol
 from hostagent.transport.base import ReadHandle, ReadRequest
 from hostagent.transport.read_protocol import RemoteExtent
 from hostagent.transport.verbs.queues import QueuePair
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 
 class ReadOwner(Protocol):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.kv_layout import parse_layout
 from kvcodec import lossy, planes
 from kvcodec.loops import ESCAPE, PROBS, Coded, Element, Loops, Place, Quantised
 from kvcodec.native import native_loops
 from kvcodec.reference import NumpyLoops, table_of
-from kvproto.kv_layout import parse_layout
 from p4switch.build import BuildError
 from tests.unit.kvcodec.kv_content import kv_chunk
 

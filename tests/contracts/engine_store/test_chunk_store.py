@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kvchunk.ids import ChunkKey, Namespace
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading, named_keys
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece, gather, piece_at, scatter
 from kvclient.engines.store import ChunkStore, StoredChunk
-from kvproto.ids import ChunkKey, Namespace
 from tests.contracts.engine_store.contract import (
     PIECE_BYTES,
     PIECES,

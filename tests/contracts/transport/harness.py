@@ -30,8 +30,9 @@ from hostagent.transport.fake import FakeNetwork, FakeTransport
 from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsTransport
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric, SegmentGroup
 from tests.contracts.transport import fake_nic

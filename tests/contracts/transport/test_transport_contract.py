@@ -10,7 +10,8 @@ import pytest
 
 from hostagent.native import library
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 from p4switch.build import CompilerMissingError

@@ -10,12 +10,12 @@ import numpy as np
 
 from hostagent.cold.objects import RECORD_BYTES, packed_record, record_of
 from hostagent.disk.records import Record
+from kvchunk.ids import ChunkKey
+from kvchunk.kv_layout import KvLayout, KvTerms, parse_layout, terms_of, with_terms
 from kvcodec import codec
 from kvcodec.forms import CodecError, Form, StoredForm
 from kvcodec.native import native_loops
-from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST
-from kvproto.kv_layout import KvLayout, KvTerms, parse_layout, terms_of, with_terms
 from tests.fuzz.target import Case, check
 
 _LAYOUTS = ("bf16.l2.p2.t24.h2.d16", "fp16.l1.b2.p2.h2.t12.d32", "fp32.l2.t16.d24", "bf16.l1.t3.d128")

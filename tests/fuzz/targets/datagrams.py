@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, Fabric, decode_batch, decode_messages
 from tests.fuzz.target import Case, check

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from hostagent.agent import Agent
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
+from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.attach import attach
 from kvclient.messages import Frame, FrameReader, Kind, MalformedFrameError
-from kvproto.ids import ChunkKey
 from tests.fuzz.target import Case, check
 from tests.fuzz.targets.local_messages import WORDS, request_frame
 from tests.unit.hostagent.agent_harness import free_port

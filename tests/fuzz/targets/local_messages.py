@@ -6,11 +6,11 @@ import struct
 from random import Random
 from typing import ClassVar
 
+from kvchunk.parts import ByteRange
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.messages import FetchedChunk, FetchedParts, Frame, FrameReader, Kind, MalformedFrameError, Status
 from kvclient.terms import FetchTerms
-from kvproto.parts import ByteRange
-from kvproto.sources import ChunkSource
 from tests.fuzz.target import Case, check
 
 KEYS = [bytes((number,)) * messages.KEY_BYTES for number in range(8)]

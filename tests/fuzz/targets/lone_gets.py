@@ -21,8 +21,8 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport import read_protocol as wire
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import hashed
+from kvchunk.ids import ChunkKey
 from kvclient import lone
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
 from tests.fuzz.target import Case, check
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 from p4switch.compiler import check as diagnostics_of
 from p4switch.compiler import compile_to_ir
 from p4switch.frontend.source import CompileError
+from p4switch_compiler import random_programs
+from p4switch_compiler.test_source_fuzz import SOURCES, STRANGE, broken
 from tests.fuzz.reached import ROOT
 from tests.fuzz.target import Case, check
-from tests.unit.p4switch_compiler import random_programs
-from tests.unit.p4switch_compiler.test_source_fuzz import SOURCES, STRANGE, broken
 
 _CONTROLS = sorted(path for folder in ("p4/v1model", "p4/include") for path in (ROOT / folder).glob("*.p4"))
 

@@ -33,7 +33,7 @@ from hostagent.transport.read_protocol import (
     pack_tokens,
 )
 from hostagent.transport.read_server import ReadServer
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from tests.fuzz.target import Case, check
 
 _CHUNKS = {ChunkKey(bytes((number,)) * 16): (4096 * number, 3000) for number in range(1, 5)}

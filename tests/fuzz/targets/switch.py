@@ -17,6 +17,8 @@ from google.protobuf.message import DecodeError
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.testing import memory_switch
+from p4switch_server.conftest import Client
+from p4switch_server.control_session import ControlSession
 from tests.dataplane.bench import ALL_PORTS, Bench
 from tests.dataplane.frames import (
     CONTROL_PORT,
@@ -34,13 +36,12 @@ from tests.dataplane.frames import (
     control_frame,
     here_frame,
 )
-from tests.dataplane.targets import V1MODEL, ControlSession
+from tests.dataplane.targets import V1MODEL
 from tests.fuzz.protobufs import Maker
 from tests.fuzz.reached import ROOT
 from tests.fuzz.target import Case, check
-from tests.unit.p4switch_server.conftest import Client
 
-_PROGRAM = ROOT / "tests/unit/p4switch_server/matching.p4"
+_PROGRAM = ROOT / "p4switch/tests/p4switch_server/matching.p4"
 _ANSWER_S = 20.0
 _KINDS = (
     p4r.WriteRequest,

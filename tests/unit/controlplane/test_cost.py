@@ -11,11 +11,11 @@ import grpc
 import pytest
 
 from controlplane.core import Core
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, QuestionError, TooManyQuestionsError
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.quote import Part
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.fake_agent import agents
 from tests.unit.controlplane.helpers import CHUNK, Scene, key, record

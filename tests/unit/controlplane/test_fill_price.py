@@ -7,8 +7,8 @@ from dataclasses import replace
 from controlplane.fill_price import FillPrice
 from controlplane.ids import NodeIndex
 from controlplane.switch_cache import SwitchCacheRules
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, key, record
 

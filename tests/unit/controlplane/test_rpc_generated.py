@@ -20,5 +20,5 @@ def test_generated_modules_are_current(tmp_path: Path) -> None:
     subprocess.run(command, check=True, env=environment, timeout=60)
     for name in GENERATED:
         made = (tmp_path / "kvproto" / "rpc" / name).read_text()
-        kept = (ROOT / "client" / "src" / "kvproto" / "rpc" / name).read_text()
+        kept = (ROOT / "kvproto" / "src" / "kvproto" / "rpc" / name).read_text()
         assert made == kept, f"{name} differs from control.proto: run `make rpc`"

@@ -22,9 +22,9 @@ from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.wire_options import WireConfig
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
 from kvpolicy.tiers.form_costs import FormChoice
-from kvproto.ids import ChunkKey
 
 T = TypeVar("T")
 DEADLINE_S = 20.0

@@ -30,7 +30,7 @@ from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity
 from tests.unit.hostagent.agent_harness import free_port
 

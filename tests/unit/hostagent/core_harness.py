@@ -7,18 +7,19 @@ from typing import TypeVar
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
 from hostagent.core.knowledge import Knowledge
 from hostagent.core.options import CoreOptions
-from hostagent.disk.state import DiskState
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import NOT_HASHED, Hashed
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.prefill import Prefill
 from kvpolicy.value.costs import PRIORS
 from kvproto.commands import SendControl
 from kvproto.events import ControlReceived, ReadDone
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.control import Control, Op
 from tests.digests import digest, hashed
 

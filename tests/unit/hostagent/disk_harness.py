@@ -16,7 +16,7 @@ from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity
 
 T = TypeVar("T")

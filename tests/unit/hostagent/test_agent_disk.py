@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hostagent.core.directory import ChunkEntry
+from hostagent.core.disk_index import DiskState
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.disk.state import DiskState
 from kvclient.client import AgentClient, ChunkSource, Status, Where
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.hostagent.disk_harness import SLAB_NAME, content, flip

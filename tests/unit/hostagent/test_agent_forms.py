@@ -11,11 +11,11 @@ import pytest
 
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.disk.disk_options import DiskConfig
+from kvchunk.kv_layout import KvTerms, parse_layout, with_terms
 from kvclient.client import ChunkSource, Status
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import Tier
-from kvproto.kv_layout import KvTerms, parse_layout, with_terms
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.hostagent.test_agent_cold import POOL_BYTES, WAIT_S, until_on
 from tests.unit.kvcodec.kv_content import kv_chunk, unpacked

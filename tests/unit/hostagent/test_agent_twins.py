@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hostagent.core.twins import is_twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.kv_layout import KvTerms, parse_layout, with_terms
 from kvclient.client import ChunkSource, Status
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import Tier
-from kvproto.ids import ChunkKey
-from kvproto.kv_layout import KvTerms, parse_layout, with_terms
 from kvproto.twins import twin_key
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.kvcodec.kv_content import kv_chunk

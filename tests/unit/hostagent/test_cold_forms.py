@@ -17,9 +17,9 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import hashed
+from kvchunk.kv_layout import KvTerms, parse_layout, with_terms
 from kvcodec.forms import Form, StoredForm
 from kvproto.integrity import Integrity
-from kvproto.kv_layout import KvTerms, parse_layout, with_terms
 from tests.unit.hostagent.cold_harness import Bench, BrokenStore, bench, key
 from tests.unit.kvcodec.kv_content import kv_chunk, unpacked
 

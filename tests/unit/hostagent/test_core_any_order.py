@@ -5,9 +5,9 @@ from __future__ import annotations
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status
 from kvproto.events import ReadDone, ReadFailed
-from kvproto.sources import ChunkSource
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 

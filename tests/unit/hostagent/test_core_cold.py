@@ -11,12 +11,12 @@ from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.tree import Hashed
+from kvchunk.ids import Digest
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint, Status
 from kvpolicy.tiers.cold import may_wait_s, worth_storing
 from kvpolicy.tiers.gate import Choice
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
-from kvproto.integrity import Digest
-from kvproto.sources import ChunkSource
 from tests.digests import digest
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostagent.core import effects, events
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from tests.unit.hostagent.core_harness import MS, PAGE, Scene, key
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import AbortRead
 from kvproto.events import ReadDone, ReadFailed, SegmentsReceived
 from kvproto.ids import Address, Member
 from kvproto.session.timing import LEAVE_AGAIN
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Op
 from tests.digests import digest
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key

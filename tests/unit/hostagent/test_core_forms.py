@@ -9,14 +9,15 @@ from hostagent.core.events import SaveOutcome
 from hostagent.core.forms import Forms
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk, ChunkState
+from kvchunk.kv_layout import KvTerms, parse_layout, with_terms
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
-from kvproto.kv_layout import KvTerms, parse_layout, with_terms
-from kvproto.sources import ChunkSource
 from tests.digests import digest
 from tests.unit.hostagent.core_harness import PAGE, key
+from tests.unit.hostagent.node_harness import make_node
 from tests.unit.hostagent.test_core_cold import ColdScene
 
 LAYOUT = parse_layout("bf16.l1.p2.t8.h2.d64")
@@ -33,7 +34,7 @@ def chunk(label: str) -> Chunk:
 
 def forms(**options: FormChoice) -> Forms:
     costs = SourceCosts({**PRIORS, Tier.COLD: SourceCost(0.0, 1e8), Tier.LOCAL_DISK: SourceCost(0.0, 1e8)})
-    made = Forms(costs, CoreOptions(1 << 20, 4096, **options))
+    made = Forms(make_node(CoreOptions(1 << 20, 4096, **options), costs=costs))
     for work in WORKS:
         made.costs.measured(work)
     return made

@@ -8,9 +8,10 @@ import pytest
 
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry, Delta, Variant
+from kvchunk.ids import Digest
+from kvchunk.sources import ChunkSource
 from kvclient.lone import SLOT_BYTES
-from kvproto.integrity import Digest, Integrity, digest_of
-from kvproto.sources import ChunkSource
+from kvproto.integrity import Integrity, digest_of
 from tests.digests import digest, hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, key
 

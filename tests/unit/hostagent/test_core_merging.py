@@ -8,9 +8,9 @@ from hostagent.core import effects, events
 from hostagent.core.claims import Freed
 from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims
 from hostagent.core.events import EngineId
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status, Where
 from kvpolicy.tiers.prefill import Prefill
-from kvproto.sources import ChunkSource
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 

@@ -7,11 +7,11 @@ import numpy as np
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.tree import PIECE_BYTES, PieceRun, hashed, leaves_in, piece_runs
+from kvchunk.parts import ByteRange
 from kvclient.messages import Status
 from kvproto.commands import AbortRead
 from kvproto.events import ReadDone, ReadFailed
 from kvproto.integrity import Integrity
-from kvproto.parts import ByteRange
 from tests.unit.hostagent.core_harness import ENGINE, Scene, key
 
 BODY = np.random.default_rng(1).integers(0, 256, 5 * PIECE_BYTES + 100, np.uint8).tobytes()

@@ -8,12 +8,12 @@ from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import ReadProven, ReadsProven
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES, Hashed, root_of
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import SendControl
 from kvproto.events import ControlReceived, ReadDone
 from kvproto.ids import Address, Member
 from kvproto.integrity import Integrity, digest_of
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Control, Flag, Op
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, key
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId, LoadOutcome
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import AbortRead
-from kvproto.sources import ChunkSource
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
 OTHER = EngineId(2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hostagent.core import effects, events
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import SaveOutcome
 from hostagent.core.tiering import Tiering
-from hostagent.disk.state import DiskState
 from kvpolicy.value import Touch
 from tests.unit.hostagent.core_harness import PAGE, Scene, entry, key
 

@@ -9,13 +9,13 @@ from hostagent.core.directory import ChunkEntry
 from hostagent.core.twins import is_twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvcodec.forms import Form
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.value.costs import Tier
-from kvproto.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST
-from kvproto.sources import ChunkSource
 from kvproto.twins import twin_key
 from tests.digests import digest, hashed
 from tests.unit.hostagent.core_harness import PAGE, Scene, key

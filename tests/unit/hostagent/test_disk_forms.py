@@ -13,10 +13,10 @@ from hostagent.core.events import LoadOutcome
 from hostagent.disk.records import RECORD_BYTES, Record, pack_record, unpack_record
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import hashed
+from kvchunk.ids import ChunkKey
+from kvchunk.kv_layout import parse_layout
 from kvcodec.forms import Form, StoredForm
-from kvproto.ids import ChunkKey
 from kvproto.integrity import Integrity
-from kvproto.kv_layout import parse_layout
 from tests.digests import digest
 from tests.unit.hostagent.disk_harness import PAGE, SLAB_NAME, Bench, flip, key, make_pool, play
 from tests.unit.kvcodec.kv_content import kv_chunk

@@ -18,7 +18,7 @@ from hostagent.disk.records import (
     unpack_header,
     unpack_record,
 )
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.integrity import NO_DIGEST, Integrity, digest_of
 from tests.digests import digest
 

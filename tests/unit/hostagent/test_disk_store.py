@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
-from hostagent.disk.state import DiskState
 from hostagent.disk.store import READ_FAILURES_MAX, without_overlaps
 from tests.unit.hostagent.disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 

@@ -15,9 +15,9 @@ from hostagent.limits import HASH_INLINE_BYTES_MAX
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import PIECE_BYTES, Hashed, hashed
+from kvchunk.ids import ChunkKey, Digest
 from kvpolicy.value import Tier
-from kvproto.ids import ChunkKey
-from kvproto.integrity import Digest, Integrity
+from kvproto.integrity import Integrity
 
 SEGMENT = 4096
 PER_PIECE = PIECE_BYTES // SEGMENT

@@ -8,8 +8,9 @@ from functools import partial
 from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
 from hostagent.core.eviction_cost import EvictionCost
 from hostagent.pool.chunks import Chunk, ChunkPool
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import SourceCosts, Tier, Touch
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from tests.digests import digest, hashed
 
 MIB = 1 << 20

@@ -5,11 +5,15 @@ from __future__ import annotations
 from hostagent.core import effects
 from hostagent.core.events import EngineId
 from hostagent.core.interests import Interests
+from hostagent.core.options import CoreOptions
+from tests.unit.hostagent.core_harness import PAGE
+from tests.unit.hostagent.node_harness import make_node
 
 
 def made() -> tuple[Interests, list[effects.Effect]]:
     said: list[effects.Effect] = []
-    return Interests(said.append, {"acme": "acme", "globex-batch": "globex"}), said
+    options = CoreOptions(PAGE, PAGE, tenant_namespaces={"acme": "acme", "globex-batch": "globex"})
+    return Interests(make_node(options, said.append)), said
 
 
 def test_the_tenants_of_the_engines_decide_and_the_last_ones_count() -> None:

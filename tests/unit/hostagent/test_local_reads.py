@@ -18,11 +18,11 @@ from hostagent.pool.catalog import ALL_SHARE, CONNECTION_SHARE, SHOWN_TWICE, TEN
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
 from hostagent.pool.leases import LocalLeases, local_leases
 from hostagent.pool.tenants import Tenants
+from kvchunk.ids import ChunkKey
 from kvclient import barrier, catalog
 from kvclient.attach import attach
 from kvclient.catalog import CatalogReader, Header
 from kvclient.client import AgentUnavailableError, ChunkSource, Where
-from kvproto.ids import ChunkKey
 from tests.digests import hashed
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 

@@ -30,8 +30,9 @@ from hostagent.transport import mmsg
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
 from kvproto.wire.icrc import icrc, icrc_seed

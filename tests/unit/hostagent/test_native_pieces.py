@@ -9,7 +9,8 @@ import pytest
 
 from hostagent.transport.base import ReadOutcome
 from hostagent.transport.verbs import abi
-from kvproto.ids import ChunkKey, format_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import format_address
 from kvproto.wire.data import Fabric
 from tests.contracts.transport import fake_nic, harness
 

@@ -33,8 +33,8 @@ from hostagent.transport.read_protocol import (
 )
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.read_tokens import Refusal, TokenBook
+from kvchunk.ids import ChunkKey
 from kvproto.grants import NamespaceRules
-from kvproto.ids import ChunkKey
 
 SMALL, LARGE, OPENED = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16), ChunkKey(b"o" * 16)
 PLACES = {SMALL: (4096, 3000), LARGE: (1 << 20, 31 << 20)}

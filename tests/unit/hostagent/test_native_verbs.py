@@ -27,7 +27,8 @@ from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric, chunk_headers, decode_messages
 from tests.contracts.transport import fake_nic
 from tests.contracts.transport.harness import RecordingSink

@@ -12,7 +12,8 @@ import pytest
 
 from hostagent.transport.base import ControlArrival, TransportCounters
 from hostagent.transport.casts import CastIntake
-from kvproto.ids import ChunkKey, parse_address
+from kvchunk.ids import ChunkKey
+from kvproto.ids import parse_address
 from kvproto.wire.data import ChunkFraming, Fabric, SegmentGroup
 
 OWN = "127.90.0.1"

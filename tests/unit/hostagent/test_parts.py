@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES, hashed
+from kvchunk.kv_layout import parse_layout
+from kvchunk.parts import ranges_of
 from kvclient import messages
 from kvclient.attach import attach
 from kvclient.client import ByteRange, ChunkSource, Status, Where
 from kvclient.messages import Kind
 from kvproto.integrity import Integrity
-from kvproto.kv_layout import parse_layout
-from kvproto.parts import ranges_of
 from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 
 LAYOUT = parse_layout("bf16.l8.p2.t256.h2.d128")

@@ -38,7 +38,7 @@ from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
 from hostagent.transport.verbs.rdma_read import ReadOwner, ReadPieces
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY
 

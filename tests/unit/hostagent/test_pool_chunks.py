@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome, Refusal
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import Touch
-from kvproto.ids import ChunkKey
 from tests.digests import hashed
 
 PAGE = 4096

@@ -21,9 +21,9 @@ from hostagent.core.options import CoreOptions
 from hostagent.disk.records import RECORD_BYTES, Record
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.index import HEADER_BYTES, Found, PoolIndex, index_bytes
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, AgentUnavailableError, PoolFullError, PutOutcome, Status
 from kvpolicy.value.costs import PRIORS
-from kvproto.ids import ChunkKey
 from tests.digests import digest, hashed
 from tests.unit.hostagent.agent_harness import free_port, key
 from tests.unit.hostagent.service_manager import ServiceManager

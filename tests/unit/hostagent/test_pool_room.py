@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import Tenants
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import Touch
-from kvproto.ids import ChunkKey
 from tests.digests import hashed
 from tests.unit.hostagent.test_pool_chunks import PAGE, Clock, key, make_pool, stored
 

@@ -19,8 +19,8 @@ from hostagent.transport.read_protocol import (
     pack_request,
 )
 from hostagent.transport.read_server import ReadServer
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import IDLE
-from kvproto.ids import ChunkKey
 
 SMALL, LARGE = ChunkKey(b"s" * 16), ChunkKey(b"l" * 16)
 SIZES = {SMALL: 100_000, LARGE: 31 << 20}

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.clock import Alarms, Clock
+from hostagent.core.options import CoreOptions
 from hostagent.core.reports import Reports
-from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.chunks import Chunk
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import PAGE, key
+from tests.unit.hostagent.node_harness import make_node
 
 PAGES = 8
 MS = 1_000_000
@@ -21,10 +22,9 @@ class Node:
     """A pool whose changes are told to a directory."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.alarms = Alarms(self.clock)
-        self.pool = ChunkPool(PAGES * PAGE, PAGE, self.clock.read)
-        self.reports = Reports(self.alarms, self.hear, self.pool, None, list, list)
+        node = make_node(CoreOptions(PAGES * PAGE, PAGE), self.hear)
+        self.alarms, self.clock, self.pool = node.alarms, node.clock, node.pool
+        self.reports = Reports(node, list, list)
         self.directory: set[int] = set()
         self.reports.snapshot(1)
 

@@ -12,8 +12,8 @@ from hostagent.config import parse
 from hostagent.pool import turns
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import HELD_SHARE_MAX, NOBODY, Tenants
+from kvchunk.ids import ChunkKey
 from kvdaemon.errors import ConfigError
-from kvproto.ids import ChunkKey
 from tests.digests import hashed
 from tests.unit.hostagent.agent_harness import key
 

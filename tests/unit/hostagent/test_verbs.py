@@ -40,7 +40,7 @@ from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, de
 from hostagent.transport.verbs.queues import Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 from tests.unit.hostagent.agent_harness import free_port
 

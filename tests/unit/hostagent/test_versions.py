@@ -15,11 +15,11 @@ from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import ANSWER, HEAD, KIND_READ, MAGIC, RANGE, REQUEST_BYTES, VERSION
 from hostagent.transport.read_server import ReadServer
+from kvchunk.ids import ChunkKey
 from kvclient.attach import AgentUnavailableError, attach
 from kvclient.messages import VERSION as API_VERSION
 from kvclient.messages import WELCOME, Kind, pack
 from kvproto import __version__
-from kvproto.ids import ChunkKey
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.versions import PROTOCOL, skew
 from tests.unit.controlplane.helpers import Scene, hello

@@ -10,10 +10,10 @@ import pytest
 from kvclient.engines.core.handoff import PARAMETERS
 
 ROOT = Path(__file__).parents[3]
-SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "p4switch" / "src")
+SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "kvproto" / "src", ROOT / "p4switch" / "src")
 PACKAGES = (
-    *("kvproto", "kvclient", "p4switch", "kvcodec", "kvpolicy", "kvdaemon", "kvsim"),
-    *("controlplane", "hostagent", "planner", "bmv2_testbed", "kvcast"),
+    *("kvchunk", "kvproto", "kvclient", "p4switch", "kvcodec", "kvpolicy", "kvdaemon", "kvsim"),
+    *("controlplane", "hostagent", "planner", "bmv2_testbed", "kvcast", "kvlab"),
 )
 FOLDERS = (*PACKAGES, "client", "p4", "tests", "tools", "docs", "examples", "deploy")
 NOT_MODULES = {"kvcast.p4", "kvcast.slab", "kvcast.index"}
@@ -46,7 +46,11 @@ def names(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("p4switch/docs/*.md")]),
+    ids=lambda page: page.name,
+)
 def test_what_a_page_names_is_there(page: Path) -> None:
     missing = [name for name in names(page.read_text(encoding="utf-8")) if not exists(name)]
     assert not missing

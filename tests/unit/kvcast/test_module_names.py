@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "p4switch" / "src")
+SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "kvproto" / "src", ROOT / "p4switch" / "src")
 PACKAGES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 STANDARD = {"__init__.py", "__main__.py"}
 """Python gives these their names."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = (ROOT, ROOT / "client" / "src")
+SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "kvproto" / "src")
 OTHERS = {"p4switch"}
 """A distribution of its own, with rules of its own."""
 CONTRACT = "protocols and policies are pure: no I/O, clock, randomness or threads"

@@ -11,11 +11,13 @@ FOLDERS = (
     *(
         "bmv2_testbed",
         "client/src",
+        "kvproto/src",
         "controlplane",
         "hostagent",
         "kvcast",
         "kvcodec",
         "kvdaemon",
+        "kvlab",
         "kvpolicy",
         "kvsim",
         "p4",

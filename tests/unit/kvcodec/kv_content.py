@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvproto.kv_layout import KvLayout
+from kvchunk.kv_layout import KvLayout
 
 
 def kv_numbers(layout: KvLayout, seed: int = 1) -> npt.NDArray[np.float32]:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.kv_layout import KvLayout, parse_layout
 from kvcodec import lossy
 from kvcodec.codec import decode, encode
 from kvcodec.forms import CodecError, Form
 from kvcodec.native import best_loops
-from kvproto.kv_layout import KvLayout, parse_layout
 from tests.unit.kvcodec.kv_content import kv_chunk, kv_numbers, packed, unpacked
 
 LOOPS = best_loops()

@@ -10,10 +10,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.kv_layout import parse_layout
 from kvcodec import planes
 from kvcodec.forms import CodecError
 from kvcodec.native import best_loops
-from kvproto.kv_layout import parse_layout
 from tests.unit.kvcodec.kv_content import kv_chunk
 
 LOOPS = best_loops()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
-from kvproto.ids import Address, ChunkKey
+from kvproto.ids import Address
 from kvproto.wire import layouts
 from kvproto.wire.data import BTH_BYTES, DATA_HEADER_BYTES, DETH_BYTES, Fabric, decode_batch
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import (
     SendControl,
 )
@@ -12,7 +13,7 @@ from kvproto.events import (
     HolderRef,
     SegmentsReceived,
 )
-from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
+from kvproto.ids import Address, FetchId, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvproto.commands import FillEnded, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.errors import LocalProtocolError
 from kvproto.events import (
@@ -10,7 +11,7 @@ from kvproto.events import (
     FillRequested,
     SegmentsSent,
 )
-from kvproto.ids import Address, ChunkKey, FillId
+from kvproto.ids import Address, FillId
 from kvproto.limits import FILL_WINDOW, HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters

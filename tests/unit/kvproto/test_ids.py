@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproto.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, format_address, members_of, parse_address, prefix_keys
+from kvchunk.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
+from kvproto.ids import format_address, members_of, parse_address
 
 NAMESPACE = Namespace(model="llama", chunk_tokens=4)
 

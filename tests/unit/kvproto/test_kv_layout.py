@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvproto.kv_layout import KvLayout, KvTerms, parse_layout, terms_of, with_terms
+from kvchunk.kv_layout import KvLayout, KvTerms, parse_layout, terms_of, with_terms
 
 TEXT = "bf16.l28.b16.p2.t16.h8.d128"
 

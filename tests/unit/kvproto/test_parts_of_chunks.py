@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvproto.kv_layout import parse_layout
-from kvproto.parts import ByteRange, check_ranges, merged, ranges_of
+from kvchunk.kv_layout import parse_layout
+from kvchunk.parts import ByteRange, check_ranges, merged, ranges_of
 
 AXES = {"l": 3, "p": 2, "b": 2, "t": 4, "h": 2}
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvproto.events import HolderRef
-from kvproto.ids import Address, ChunkKey, NodeId
+from kvproto.ids import Address, NodeId
 from kvproto.limits import MS
 from kvproto.session.chunk import Chunk
 from kvproto.session.pace import Pace

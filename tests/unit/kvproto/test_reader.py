@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kvchunk.sources import ChunkSource
 from kvproto.commands import (
     AbortRead,
     Blame,
@@ -45,7 +46,6 @@ from kvproto.session.timing import (
     REPAIR_DELAY_UNLED,
     REPAIR_RANK_STEP,
 )
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op, reaction_of
 from tests.unit.kvproto.reader_words import (
     HOLDER,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvproto.commands import AbortRead, DeliverFetch, DropChunk, FetchProgress, Outcome, SendControl, StartRead
 from kvproto.events import (
     ChunkLoaded,
@@ -14,11 +16,10 @@ from kvproto.events import (
     HoldersChanged,
     LoadFailed,
 )
-from kvproto.ids import Address, ChunkKey, FetchId, Member, NodeId
+from kvproto.ids import Address, FetchId, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
-from kvproto.sources import ChunkSource
 from kvproto.wire.control import Control, Flag, Op
 
 ME, OTHER = Member(2), Member(5)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.ids import KEY_BYTES, ChunkKey, chunk_key
 from kvcodec.forms import Form
-from kvproto.ids import KEY_BYTES, ChunkKey, chunk_key
 from kvproto.twins import TWIN_CODES, twin_code, twin_key
 
 keys = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES).map(ChunkKey)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError, WireReason
-from kvproto.ids import ChunkKey
 from kvproto.wire.control import Control, Flag, Op, decode_control
 
 KEY = ChunkKey(bytes(range(16)))

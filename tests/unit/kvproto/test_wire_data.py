@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError, WireReason
-from kvproto.ids import Address, ChunkKey, parse_address
+from kvproto.ids import Address, parse_address
 from kvproto.wire.data import (
     DATA_OVERHEAD_BYTES,
     ChunkFraming,

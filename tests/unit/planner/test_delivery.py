@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvproto.sources import ChunkSource
+from kvchunk.sources import ChunkSource
 from planner.network.delivery import Delivered, Delivery, Piece, Work, without
 from planner.network.fluid import FluidNetwork
 from planner.network.terms import ALONE_S, FILL_RIDES_S, NEWCOMER_S, WireTerms, stream_weight

@@ -12,10 +12,10 @@ from bmv2_testbed.bench.blend import BlendPlan, BlendReport, Carried, blend_tabl
 from bmv2_testbed.bench.small_llama import LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES
+from kvchunk.ids import ChunkKey
+from kvchunk.kv_layout import KvLayout
 from kvclient.engines.blend.choice import deviation, most_deviating
 from kvclient.engines.blend.rotation import turned
-from kvproto.ids import ChunkKey
-from kvproto.kv_layout import KvLayout
 from tests.unit.hostagent.agent_harness import cluster
 from tests.unit.testbed.test_kv_forms import weights
 

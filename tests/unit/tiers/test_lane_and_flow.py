@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.flow import Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvproto.ids import ChunkKey
 
 MS = 1_000_000
 

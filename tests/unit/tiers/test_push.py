@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.push import JOINED, PushParameters, PushPolicy, kind_of
-from kvproto.ids import ChunkKey
 
 SECOND = 1_000_000_000
 MIB = 1 << 20

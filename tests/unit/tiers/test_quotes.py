@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kvchunk.ids import Namespace, prefix_keys
 from kvpolicy.tiers.cost_question import (
     KEYS_MAX,
     KEYS_PER_S_MAX,
@@ -20,7 +21,6 @@ from kvpolicy.tiers.gate import Offer, Prefill
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.quote import Part, quote
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
-from kvproto.ids import Namespace, prefix_keys
 
 MB = 10**6
 COSTS = SourceCosts({tier: SourceCost(0.0, 1e9) for tier in PRIORS})

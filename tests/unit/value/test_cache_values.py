@@ -17,10 +17,10 @@ from bmv2_testbed.bench.policy.peers import PEERS, replay_blocks
 from bmv2_testbed.bench.policy.replay import replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from kvcast.cli import main
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
 from kvpolicy.value.formula import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
-from kvproto.ids import ChunkKey
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
 from planner.traces.tuning import MADE
@@ -351,7 +351,7 @@ def test_session_ends_name_what_only_that_session_used() -> None:
     assert session_ends(trees) == [[2], [0, 1, 3, 4], [5]]
 
 
-@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast[policy]'")
+@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast-lab[policy]'")
 def test_on_single_chunks_the_library_lru_is_ours() -> None:
     rng = np.random.default_rng(5)
     requests = [TraceRequest(float(at), 512, 1, (int(rng.zipf(1.3)) % 300,)) for at in range(3000)]

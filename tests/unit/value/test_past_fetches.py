@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import CacheValues, FetchTally, PastFetches, Touch
-from kvproto.ids import ChunkKey
 
 SECOND = 1_000_000_000
 NODES = 4

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import AgentUnavailableError
 from kvclient.engines.core.claims import Claim, Disclaim
@@ -21,8 +23,6 @@ from kvclient.engines.link import AgentLink
 from kvclient.local import LocalLease
 from kvclient.messages import Frame, MalformedFrameError, Status, Where
 from kvclient.polled_client import PolledClient, lease_of, places_of
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 FETCHES_AT_ONCE = 32
 """More wait here, in order."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kvproto.ids import SECRET_BYTES_MIN
-from kvproto.kv_layout import EXACT, LOSSY
+from kvchunk.ids import SECRET_BYTES_MIN
+from kvchunk.kv_layout import EXACT, LOSSY
 
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"

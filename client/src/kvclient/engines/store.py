@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kvchunk.ids import ChunkKey
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import AgentClient, AgentError, ChunkToPut
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece, gather, scatter, size_of
 from kvclient.messages import KEYS_MAX, MalformedFrameError, Where
-from kvproto.ids import ChunkKey
 
 POOL_SHARE_MAX = 0.25
 """Of the pool, brought by one fetch: a fetch pins all that it brings."""

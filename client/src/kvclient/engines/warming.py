@@ -9,7 +9,6 @@ from collections.abc import Callable
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import AgentClient
 from kvclient.engines.settings import Settings
-from kvproto.units import format_bytes
 
 AGAIN_S = 1.0
 """While there is no agent, or the chunks have no label yet."""
@@ -51,5 +50,5 @@ class Warming:
                 client.stats()  # answered in order: the agent has the wish
         except AgentUnavailableError:
             return False
-        self._log.info("kvcast: asked for %s of the hottest prefixes of %s", format_bytes(settings.warm_bytes), label)
+        self._log.info("kvcast: asked for %d MiB of the hottest prefixes of %s", settings.warm_bytes >> 20, label)
         return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvclient.engines.core.claims import Claim, ClaimLedger, Disclaim
-from kvproto.ids import ChunkKey
 
 CHUNK = 256
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.ids import KEY_BYTES, ROOT_KEY, Namespace, chunk_key, pack_tokens
 from kvclient.engines.core.content_keys import content_keys
 from kvclient.engines.core.named_keys import named_keys
-from kvproto.ids import KEY_BYTES, ROOT_KEY, Namespace, chunk_key, pack_tokens
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40)
 SPACE = Namespace("m").digest()

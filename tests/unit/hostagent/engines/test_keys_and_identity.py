@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvchunk.ids import prefix_keys
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
 from kvclient.engines.core.keys import MediaSpan, PrefixKeys
-from kvproto.ids import prefix_keys
 
 SHARD = Shard(0, 2, 0, 1, "layout", 1000)
 IDENTITY = EngineIdentity(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from kvchunk.ids import ChunkKey, Namespace, prefix_keys
 from kvclient.engines.core.watched import Change, WatchedChunks
 from kvclient.engines.dynamo.node_news import NodeNews
-from kvproto.ids import ChunkKey, Namespace, prefix_keys
 from tests.unit.hostagent.agent_harness import Cluster, cluster
 
 BLOCK_TOKENS, CHUNK_TOKENS = 16, 32

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import AgentUnavailableError
 from kvclient.engines.core.prefill import FetchTerms
@@ -21,8 +23,6 @@ from kvclient.engines.link import AgentLink
 from kvclient.engines.pool_io import FETCHES_AT_ONCE, Answer, FetchEnded, LookedUp, PoolIo, Swept
 from kvclient.messages import Frame, Kind, Status, Where
 from kvclient.polled_client import PolledClient, places_of
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 from tests.unit.hostagent.agent_harness import DEADLINE_S, MIB, Cluster, key
 
 log = logging.getLogger("test")

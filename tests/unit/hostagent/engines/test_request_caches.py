@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
 from kvclient.engines.core.requests import Command, Fetch, LookUp, Miss, Release, RequestCaches, Rules, Stage
 from kvclient.messages import Status, Where
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 BLOCK, CHUNK = 4, 8
 L, R, N, S = Where.LOCAL, Where.REMOTE, Where.NOWHERE, Where.SWITCH

@@ -6,13 +6,13 @@ from array import array
 
 import pytest
 
+from kvchunk.ids import ChunkKey
 from kvclient.engines.core.announcements import Announcements, ChunkFacts, Medium, Removed, Stored
 from kvclient.engines.core.prefill import DEADLINE_S_MIN, FetchTerms, PrefillCost, PrefillModel, positions_of, terms_of
 from kvclient.engines.core.requests import SavableChunk
 from kvclient.engines.core.saves import SaveLedger
 from kvclient.engines.settings import Settings, SettingsError, parse_settings
 from kvclient.messages import Where
-from kvproto.ids import ChunkKey
 
 
 def key(number: int) -> ChunkKey:

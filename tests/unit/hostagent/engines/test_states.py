@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
 from kvclient.engines.core.requests import (
@@ -24,8 +26,6 @@ from kvclient.engines.core.requests import (
 from kvclient.engines.core.states import chunks_with_state, flat_state_keys, state_blocks, state_keys
 from kvclient.engines.paged import HostLayers, StateLayers
 from kvclient.messages import Status, Where
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 CHUNK = 8
 L, R, N, C = Where.LOCAL, Where.REMOTE, Where.NOWHERE, Where.COMPUTING

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
-from kvproto.ids import ChunkKey
 
 
 class Medium(enum.Enum):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 TOLERANCE_S: Final = 0.01
 TOLERANCE_SHARE: Final = 0.125

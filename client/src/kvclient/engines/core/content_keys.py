@@ -5,7 +5,7 @@ a key has computed it alone, from position 0 and with nothing before it: so two 
 Whoever fetches it turns K to its place in the prompt and computes some tokens again (`kvclient.engines.blend`), because
 in a prompt its tokens see what stands before them.
 
-Keys of prefixes are an unkeyed hash that begins with a parent (`kvproto.ids`), keys of names one with another
+Keys of prefixes are an unkeyed hash that begins with a parent (`kvchunk.ids`), keys of names one with another
 personalisation (`named_keys`): the same tokens, or the same bytes, give different keys in each.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from kvproto.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey, pack_tokens
+from kvchunk.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey, pack_tokens
 
 
 def content_keys(namespace_digest: bytes, chunks: Iterable[Sequence[int]]) -> list[ChunkKey]:

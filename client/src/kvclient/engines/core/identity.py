@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvproto.ids import Namespace
+from kvchunk.ids import Namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from kvproto.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_keys, pack_tokens
+from kvchunk.ids import ROOT_KEY, TOKEN_BYTES, ChunkKey, chunk_keys, pack_tokens
 
 
 @dataclass(frozen=True, slots=True)

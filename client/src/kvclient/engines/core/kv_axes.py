@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvproto.kv_layout import KvLayout
+from kvchunk.kv_layout import KvLayout
 
 ELEMENTS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 """By the name that engines have for the type of a cache."""

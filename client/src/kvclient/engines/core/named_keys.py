@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from kvproto.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey
+from kvchunk.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey
 
 
 def named_keys(namespace_digest: bytes, names: Iterable[bytes]) -> list[ChunkKey]:

@@ -15,13 +15,13 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
 from kvclient.engines.core.states import StatePart, chunks_with_state, flat_state_keys, state_blocks, state_keys
 from kvclient.engines.core.windows import NULL_BLOCK, WindowPart, loaded_blocks, saved_blocks
 from kvclient.messages import Status, Where
-from kvproto.ids import ChunkKey
-from kvproto.sources import ChunkSource
 
 LOOKUP_KEYS_MAX = 65536
 """Keys looked up for one request: tokens beyond them are computed."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvchunk.ids import ChunkKey
 from kvclient.engines.core.requests import SavableChunk
-from kvproto.ids import ChunkKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from kvchunk.ids import KEY_BYTES, ChunkKey
 from kvclient.engines.core.windows import NULL_BLOCK
 from kvclient.messages import Where
-from kvproto.ids import KEY_BYTES, ChunkKey
 
 
 @dataclass(frozen=True, slots=True)

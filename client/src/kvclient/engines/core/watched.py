@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kvproto.ids import ChunkKey
+from kvchunk.ids import ChunkKey
 
 F = TypeVar("F")
 """What is told of a chunk."""

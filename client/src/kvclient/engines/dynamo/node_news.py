@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvchunk.ids import ChunkKey, Namespace, prefix_keys
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import AgentClient, AgentError
 from kvclient.engines.core.watched import Change, WatchedChunks
 from kvclient.engines.link import AgentLink
 from kvclient.messages import KEYS_MAX, MalformedFrameError, Where
-from kvproto.ids import ChunkKey, Namespace, prefix_keys
 
 log = logging.getLogger("kvcast")
 

@@ -21,6 +21,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
+from kvchunk.ids import ChunkKey, Namespace
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.link import AgentLink
@@ -28,7 +29,6 @@ from kvclient.engines.pieces import Piece
 from kvclient.engines.settings import parse_store_settings, tenant_secret
 from kvclient.engines.store import ChunkStore, StoredChunk
 from kvclient.engines.weights import WeightsError, digest_of
-from kvproto.ids import ChunkKey, Namespace
 
 log = logging.getLogger("kvcast")
 

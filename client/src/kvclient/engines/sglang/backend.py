@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolTransferResult
 
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading
 from kvclient.engines.link import AgentLink
@@ -24,7 +25,6 @@ from kvclient.engines.settings import SettingsError, parse_store_settings, tenan
 from kvclient.engines.sglang.pages import KV, HostPages, ModelFacts
 from kvclient.engines.store import ChunkStore, StoredChunk
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of
-from kvproto.ids import ChunkKey
 
 log = logging.getLogger("kvcast")
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvchunk.ids import ChunkKey, Namespace
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.pieces import Piece, piece_at
-from kvproto.ids import ChunkKey, Namespace
 
 KV = "kv"
 """SGLang's name of the pool that every page of a prompt is in."""

@@ -16,13 +16,13 @@ from typing import Any
 from ucm.store.pipeline.errors import StoreNotFoundError, StoreUnhealthyError
 from ucm.store.ucmstore_v1 import Task, UcmKVStoreBaseV1
 
+from kvchunk.ids import ChunkKey, Namespace
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading, named_keys
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece, piece_at
 from kvclient.engines.settings import SettingsError, parse_store_settings, tenant_secret
 from kvclient.engines.store import ChunkStore, StoredChunk
-from kvproto.ids import ChunkKey, Namespace
 
 log = logging.getLogger("kvcast")
 

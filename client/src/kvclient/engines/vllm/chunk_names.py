@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from kvchunk.kv_layout import LOSSY, KvTerms, parse_layout, with_terms
 from kvclient.engines.core.identity import Shard
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings, SettingsError
@@ -16,7 +17,6 @@ from kvclient.engines.vllm.bindings import RequestKeys
 from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_label, make_identity, weights_digest
 from kvclient.engines.weights import WeightsError
 from kvclient.polled_client import PolledClient
-from kvproto.kv_layout import LOSSY, KvTerms, parse_layout, with_terms
 
 log = logging.getLogger("vllm.kvcast")
 

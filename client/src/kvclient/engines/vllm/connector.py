@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvchunk.ids import ChunkKey
 from kvclient.client import Where
 from kvclient.engines.settings import SettingsError, parse_settings
 from kvclient.engines.vllm.facts import check_engine
@@ -32,7 +33,6 @@ from kvclient.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from kvclient.engines.vllm.plugin import register
 from kvclient.engines.vllm.scheduler import KvcastConnectorScheduler
 from kvclient.engines.vllm.worker import KvcastConnectorWorker
-from kvproto.ids import ChunkKey
 
 
 class KvcastConnector(KVConnectorBase_V1, SupportsHMA):

@@ -15,12 +15,12 @@ from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_convert_block_hash, to_event_extra_keys
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind
 
+from kvchunk.ids import ChunkKey
 from kvclient.client import Where
 from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Stored
 from kvclient.engines.core.requests import farthest
 from kvclient.engines.settings import KVCAST_MEDIA, Settings
 from kvclient.engines.vllm.facts import CacheGroups
-from kvproto.ids import ChunkKey
 
 
 def chunk_facts(request: Any, chunk: int, chunk_tokens: int, hash_tokens: int) -> ChunkFacts | None:

@@ -23,6 +23,7 @@ from vllm.v1.kv_cache_interface import (
     iter_layer_specs,
 )
 
+from kvchunk.kv_layout import LOSSY
 from kvclient.engines.core.chunk_sizes import chunk_tokens_for
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
 from kvclient.engines.core.kv_axes import CachePage, chunk_layout
@@ -30,7 +31,6 @@ from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
-from kvproto.kv_layout import LOSSY
 
 WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
@@ -49,7 +49,7 @@ class ShardFacts:
     chunk_bytes: int
     backends: str
     kv_layout: str = ""
-    """How a chunk's numbers lie (`kvproto.kv_layout`); empty: it cannot be told."""
+    """How a chunk's numbers lie (`kvchunk.kv_layout`); empty: it cannot be told."""
     state_bytes: int = 0
     """Of the states of its recurrent layers behind one token."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from kvclient.engines.core.claims import Claim, ClaimLedger, Disclaim
 from kvclient.engines.core.keys import PrefixKeys
@@ -47,7 +48,6 @@ from kvclient.engines.vllm.saving import Saving
 from kvclient.engines.vllm.waiting_line import StepTimes, WaitingLine
 from kvclient.engines.warming import Warming
 from kvclient.polled_client import PolledClient
-from kvproto.ids import ChunkKey
 
 log = logging.getLogger("vllm.kvcast")
 

@@ -28,6 +28,7 @@ from vllm.v1.kv_offload.base import LookupResult, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvchunk.ids import KEY_BYTES, ChunkKey, Namespace
 from kvclient import messages
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError, PoolFullError, Status, Where
 from kvclient.engines.link import AgentLink
@@ -39,7 +40,6 @@ from kvclient.engines.settings import (
     tenant_secret,
 )
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
-from kvproto.ids import KEY_BYTES, ChunkKey, Namespace
 
 log = logging.getLogger("vllm.kvcast")
 

@@ -1,4 +1,0 @@
-"""The protocol core: wire formats, sessions and state machines without any I/O. `kvdaemon` is its sibling."""
-
-__version__ = "0.1.0"
-"""Of everything in this tree; pyproject.toml takes it from here."""

@@ -1,0 +1,60 @@
+"""`kvcast bench blend`: documents from the pool behind any others, and what a model makes of their KV."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
+from bmv2_testbed.errors import TestbedError
+from kvcast.arguments import output_file, whole
+from kvcast.cli import UsageError, need
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, wiring_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the benchmark."""
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=Path("out/kv_model.npz"),
+        metavar="FILE",
+        help="what tools/train_kv_model.py wrote (default out/kv_model.npz)",
+    )
+    parser.add_argument("--windows", type=whole(1), default=24, help="contexts of held-out text (default 24)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="of the order in which documents are put (default 1)")
+    add_no_root(parser)
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--plot", type=output_file, metavar="FILE", help="draw quality over the share there, as FILE.svg and FILE.png"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; UsageError where there is no model."""
+    if args.plot is not None:
+        need("matplotlib")
+    plan = BlendPlan(args.model, args.windows, args.seed)
+    console = Console()
+    try:
+        with progress(console) as (say, moved):
+            report = run_blend(plan, carry_by_testbed(wiring_of(args.no_root)), say, moved)
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    console.print(blend_table(report))
+    console.print(
+        f"perplexity on KV computed in full: {report.full_perplexity:.2f}; first documents, which are prefixes, differ"
+        f" from it by {report.prefix_error:.1e}; {report.documents} documents crossed the network in"
+        f" {report.whole_bytes:,} bytes, and without their first layer in {report.later_bytes:,}"
+    )
+    write_figures(console, args.json, {"benchmark": "blend", "machine": machine_facts(), **report.to_json()})
+    if args.plot is not None:
+        from bmv2_testbed.bench.blend_picture import draw
+
+        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
+        console.print(f"drawn in {' and '.join(map(str, draw(report, stem)))}", soft_wrap=True)
+    return 0

@@ -1,0 +1,257 @@
+"""`kvcast bench incast`: N nodes fetch the same prefix from one holder."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
+from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.peer_servers import Peer, missing
+from bmv2_testbed.cpu_group import isolated
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.scale import SCALES
+from bmv2_testbed.spec import Faults, Target, Wiring
+from kvcast.arguments import output_file, probability, whole
+from kvcast.cli import UsageError, need
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvpolicy.tiers.form_costs import FormChoice
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare `kvcast bench incast`."""
+    parser.add_argument("--nodes", type=whole(1), default=8, help="readers (default 8)")
+    parser.add_argument(
+        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
+    )
+    parser.add_argument("--size", type=size, help="the prefix (default 16MiB; tna and bmv2 1MiB)")
+    parser.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna 128KiB, bmv2 64KiB)")
+    parser.add_argument("--stagger", action="store_true", help="starts at random within one transfer time")
+    parser.add_argument(
+        "--mode",
+        action="append",
+        choices=[*(mode.value for mode in Mode), "all", "none"],
+        help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument(
+        "--trust",
+        choices=[*(trust.value for trust in Trust), "both"],
+        help="on: BLAKE3, certificates, meters; off: xxh3 and none of them; both: by turns, with the ratio of the two"
+        " (default: as the testbed is, on but for the certificates)",
+    )
+    parser.add_argument(
+        "--form",
+        choices=[*(form.value for form in FormChoice), "both"],
+        help="numbers as KV has them in place of random bytes, and agents' wire.form; both: raw and lossless by turns",
+    )
+    parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
+    parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
+    parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
+    parser.add_argument(
+        "--peer", action="append", choices=[*(peer.value for peer in Peer), "all"], help="who else does it, too"
+    )
+    parser.add_argument(
+        "--runs",
+        type=whole(1),
+        default=1,
+        help="do everything so often, by turns, and show the median run of each case (default 1)",
+    )
+    parser.add_argument(
+        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
+    )
+    parser.add_argument(
+        "--busy",
+        type=whole(),
+        default=0,
+        metavar="N",
+        help="N endless loops beside it, in a CPU group of the same weight (with --isolate)",
+    )
+    add_target(parser)
+    add_no_root(parser)
+    parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
+    parser.add_argument(
+        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
+    )
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 1 if a byte was wrong or missing."""
+    if args.plot is not None:
+        need("matplotlib")
+    target = Target(args.target)
+    scale = SCALES[target]
+    plan = IncastPlan(
+        readers=args.nodes,
+        rate_bit_s=args.rate or scale.link_bit_s,
+        size_bytes=args.size or scale.incast_bytes,
+        chunk_bytes=args.chunk or scale.chunk_bytes,
+        stagger=args.stagger,
+        seed=args.seed,
+        slow={} if args.slow is None else {args.slow_reader: args.slow},
+        faults=Faults(loss=args.loss),
+        target=target,
+        wiring=wiring_of(args.no_root),
+        trust=Trust(args.trust) if args.trust in list(Trust) else None,
+        form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
+        curves=args.plot is not None,
+    )
+    if args.form == "both" and args.trust == "both":
+        raise UsageError("--trust both and --form both: one of them at a time")
+    if plan.wiring is Wiring.DATAGRAMS and args.peer:
+        raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
+    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
+    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
+    peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
+    if args.busy and not args.isolate:
+        raise UsageError("--busy N needs --isolate: only a CPU group can have the same weight as another")
+    console = Console()
+    for peer, reason in absent.items():
+        console.print(f"peer {peer} is left out: {reason}")
+    try:
+        with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
+            if isolation:
+                console.print(isolation)
+            runs = _run_by_turns(console, args.runs, _variants(plan, args), modes, peers)
+    except TestbedError as error:
+        raise UsageError(str(error)) from error
+    cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
+    ratios = trust_ratios([run[0] for run in runs])
+    found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
+    everything = [*cases.values(), *found.values()]
+    what = ("starts within one transfer time" if plan.stagger else "all at once") + (
+        f", {args.loss:.1%} loss at every switch port" if args.loss else ""
+    )
+    if args.runs > 1:
+        what += f", the median run of {args.runs}"
+    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
+    for name, ratio in ratios.items():
+        console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
+    if plan.wiring is Wiring.DATAGRAMS:
+        console.print(
+            "Without root: casts are shaped and counted where they leave the switch, what hosts send is not shaped; "
+            "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
+        )
+    if args.plot is not None:
+        from bmv2_testbed.bench.incast_picture import draw
+
+        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
+        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
+        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
+    document = incast_json(plan, cases, found) | {"isolation": isolation}
+    if ratios:
+        document["trust_ratios"] = ratios
+    if args.runs > 1:
+        document["runs"] = [
+            {name: case.to_json() for name, case in (of_modes | of_peers).items()} for of_modes, of_peers in runs
+        ]
+        console.print(spread_table([of_modes | of_peers for of_modes, of_peers in runs]))
+    write_figures(console, args.json, document)
+    return 0 if all(case.verified for run in runs for case in [*run[0].values(), *run[1].values()]) else 1
+
+
+Figures = dict[str, IncastFigures]
+"""By mode or by peer."""
+_TRUSTED = ", trust "
+"""Between mode and `Trust` in the name of a case."""
+
+
+def _variants(plan: IncastPlan, args: argparse.Namespace) -> list[tuple[str, IncastPlan]]:
+    """What is run by turns: what is added to the name of a case, and its plan."""
+    if args.trust == "both":
+        return [(f"{_TRUSTED}{trust}", replace(plan, trust=trust)) for trust in (Trust.OFF, Trust.ON)]
+    if args.form == "both":
+        forms = (FormChoice.RAW, FormChoice.LOSSLESS)
+        return [(f", {form.value}", replace(plan, form=form)) for form in forms]
+    return [("", plan)]
+
+
+def _run_by_turns(
+    console: Console, runs: int, variants: list[tuple[str, IncastPlan]], modes: list[Mode], peers: list[Peer]
+) -> list[tuple[Figures, Figures]]:
+    """Figures of modes and peers, run by run; who is first of the variants changes."""
+    found: list[tuple[Figures, Figures]] = []
+    for run_index in range(runs):
+        with progress(console) as (say, moved):
+
+            def say_which(text: str, run_index: int = run_index) -> None:
+                say(f"run {run_index + 1} of {runs}: {text}" if runs > 1 else text)
+
+            found.append(({}, {}))
+            for name, plan in reversed(variants) if run_index % 2 else variants:
+                cases, of_peers = run_incast(plan, modes, peers, say_which, moved)
+                for mode, case in cases.items():
+                    found[-1][0][f"{mode}{name}"] = replace(case, mode=f"{mode}{name}")
+                found[-1][1].update(of_peers)
+    return found
+
+
+def run_incast(
+    plan: IncastPlan, modes: list[Mode], peers: list[Peer], say: Callable[[str], None], moved: Callable[[float], None]
+) -> tuple[dict[str, IncastFigures], dict[str, IncastFigures]]:
+    """Figures by mode and by peer. Peers run on the links of the first mode."""
+    runner = IncastRun(plan, say, moved)
+    cases: dict[str, IncastFigures] = {}
+    found: dict[str, IncastFigures] = {}
+    if not modes:
+        found = runner.peers(peers)
+    for index, mode in enumerate(modes):
+        cases[mode.value], of_peers = runner.mode(mode, peers if index == 0 else ())
+        found |= of_peers
+    return cases, found
+
+
+def trust_ratios(runs: list[Figures]) -> dict[str, dict[str, float]]:
+    """By mode: medians over runs of `time` and `cpu` with trust on, divided by those with trust off in the same run."""
+    pairs: dict[str, list[tuple[IncastFigures, IncastFigures]]] = {}
+    for run in runs:
+        for name, case in run.items():
+            mode, _, trust = name.partition(_TRUSTED)
+            if trust == Trust.ON:
+                pairs.setdefault(mode, []).append((case, run[f"{mode}{_TRUSTED}{Trust.OFF}"]))
+    return {
+        mode: {
+            "time": statistics.median(on.mean_ratio / off.mean_ratio for on, off in found),
+            "cpu": statistics.median(sum(on.cpu_s.values()) / sum(off.cpu_s.values()) for on, off in found),
+        }
+        for mode, found in pairs.items()
+    }
+
+
+def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[str, IncastFigures]) -> dict[str, Any]:
+    """Everything under `modes` and `peers`; the figures of a single mode also at the top."""
+    result: dict[str, Any] = {
+        "benchmark": "incast",
+        "nodes": plan.readers,
+        "rate_bit_s": plan.rate_bit_s,
+        "size_bytes": plan.size_bytes,
+        "chunk_bytes": plan.chunk_bytes,
+        "stagger": plan.stagger,
+        "form": None if plan.form is None else plan.form.value,
+        "seed": plan.seed,
+        "slow": {str(reader): rate for reader, rate in plan.slow.items()},
+        "loss": plan.faults.loss,
+        "wiring": plan.wiring.value,
+        "machine": machine_facts(),
+        "modes": {name: case.to_json() for name, case in cases.items()},
+        "peers": {name: case.to_json() for name, case in peers.items()},
+    }
+    if len(cases) == 1:
+        result |= next(iter(cases.values())).to_json()
+    return result
+
+
+def _chosen(words: list[str], kind: Any) -> list[Any]:
+    if "all" in words:
+        return list(kind)
+    return [kind(word) for word in dict.fromkeys(words) if word != "none"]

@@ -1,0 +1,195 @@
+"""What a node's state machines ask of their shell. Values only. The shell carries them out in the order given."""
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
+from kvproto.ids import Address, FetchId, FillId, NodeId, ReadId
+from kvproto.wire.control import Control
+
+
+class Outcome(enum.Enum):
+    """How a fetch ended."""
+
+    COMPLETE = "every chunk arrived"
+    GONE = "a chunk has no holder left"
+    LATE = "the deadline passed"
+
+
+class Blame(enum.Enum):
+    """What was wrong with a holder's copy."""
+
+    DIGEST = "the bytes do not match the digest"
+    ABSENT = "the holder does not have the chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Send one control datagram (`message.encode()`) to UDP port 4793 of an address. Best effort."""
+
+    message: Control
+    address: Address
+
+
+# --- of the reader ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """Read segments [first, first+count) of a chunk reliably from a holder into the fetch's memory.
+
+    Answered by ReadDone or ReadFailed, unless aborted before. Several reads may run at once; reads of one holder are
+    served in the order in which they were started.
+    """
+
+    read: ReadId
+    key: ChunkKey
+    holder: NodeId
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLeaves:
+    """Read the leaves of a chunk's tree from a holder, over its read connection; compare with them what lies in memory.
+
+    Answered by ChunkJudged or ReadFailed, unless aborted before.
+    """
+
+    read: ReadId
+    key: ChunkKey
+    holder: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsDropped:
+    """Segments of a chunk were not what its digest says, and are read again. Nobody is to blame: casts have no sender
+    that could be held to them."""
+
+    key: ChunkKey
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRead:
+    """End a read. When this command has been carried out, the read writes no more bytes and reports no more events."""
+
+    read: ReadId
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyChunk:
+    """All segments lie in memory and nothing writes there any more: check the digest, answer ChunkVerified."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class DropChunk:
+    """No fetch wants this chunk any more and it is not whole: its memory may be freed, nothing writes there."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """The first `leading` chunks of a fetch are here and verified; sent when the number grows, before DeliverFetch.
+
+    `sources` has one entry for each that came since the last time.
+    """
+
+    fetch: FetchId
+    leading: int
+    sources: tuple[ChunkSource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverFetch:
+    """A fetch ended. The first `leading` chunks are here and verified; `sources` has one entry for each of them.
+
+    Of a fetch in any order, `places` are the indexes of the chunks that are here, rising; `leading` is their number.
+    """
+
+    fetch: FetchId
+    outcome: Outcome
+    leading: int
+    sources: tuple[ChunkSource, ...]
+    places: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportBadCopy:
+    """Tell the controller what this holder answered over its own read connection: that it has no such chunk, or bytes
+    that are not the chunk's."""
+
+    key: ChunkKey
+    holder: NodeId
+    blame: Blame
+
+
+ReaderCommand: TypeAlias = (
+    SendControl
+    | StartRead
+    | ReadLeaves
+    | SegmentsDropped
+    | AbortRead
+    | VerifyChunk
+    | DropChunk
+    | FetchProgress
+    | DeliverFetch
+    | ReportBadCopy
+)
+
+# --- of the holder ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendSegments:
+    """Send segments [first, first+count) as data datagrams to the fabric's group; report SegmentsSent / SendFailed."""
+
+    key: ChunkKey
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFill:
+    """Send segments [first, first+count) as FILL datagrams (control header, then the data packet from its BTH on).
+
+    With `cast_too` the switch casts them as well, and the shell reports them as those of SendSegments.
+    """
+
+    key: ChunkKey
+    first: int
+    count: int
+    pool: Address
+    cast_too: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PinChunk:
+    """Keep this chunk in memory until UnpinChunk. Never nested: at most one pin of the holder for a chunk at a time."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinChunk:
+    """The chunk may go again."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class FillEnded:
+    """A fill ended: every segment was acknowledged, or it failed (deadline, chunk gone) and should be given up."""
+
+    fill: FillId
+    key: ChunkKey
+    complete: bool
+    acknowledged: int
+
+
+HolderCommand: TypeAlias = SendControl | SendSegments | SendFill | PinChunk | UnpinChunk | FillEnded
