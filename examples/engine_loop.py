@@ -38,8 +38,7 @@ def load_into_gpu(view: memoryview) -> None:
 
 
 def store(agent: AgentClient, key: ChunkKey, parent: ChunkKey) -> None:
-    """Compute a chunk into this client's own memory; `commit` makes the agent copy it into the pool. If the pool is full,
-    this chunk is not shared, and nothing else happens."""
+    """Compute a chunk into memory of this client; `commit` has the agent copy it. A full pool only ends its sharing."""
     try:
         slot = agent.reserve(key, parent, CHUNK_BYTES)
     except PoolFullError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 CHUNK_BYTES: Final = 8 << 20
-"""A chunk has at least so many bytes of all layers and heads. Larger ones are not fetched faster (docs/research/
-performance.md, "How large chunks should be"), and leave more of a prompt's end to compute."""
+"""A chunk has at least so many bytes of all layers and heads. Larger ones are not fetched faster, and leave more of a
+prompt's end to compute: 128 MiB took 129 ms in chunks of 1 MiB, 67 in chunks of 8 MiB, 74 in chunks of 32 MiB."""
 CHUNK_TOKENS_MOST: Final = 256
 """Models so small that this is less than CHUNK_BYTES compute what is left in no time."""
 
