@@ -6,7 +6,7 @@ from functools import partial
 
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.twins import is_twin
+from hostagent.core.forms import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
@@ -92,7 +92,7 @@ class Setting:
     on_disk: tuple[int, ...] = ()
     """Chunks that holders have on their disks only."""
     to_compute: bool = False
-    """Nobody has a chunk at the beginning, with `announced`: see `kvsim.computing`."""
+    """Nobody has a chunk at the beginning, with `announced`: see `tests.sim.computing`."""
     proves: bool = True
     """Agents hash reads on their way."""
     know_link: bool = False

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ReadTokens
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
@@ -52,7 +52,7 @@ def book() -> TokenBook:
     """Of a node that has heard its controller."""
     made = TokenBook(demands=True)
     made.attached(0.0, gives_tokens=True)
-    made.told(ReadTokens(bytes(32), 600_000, RULES).access_of(FACTS, 0).read_access, time.monotonic())
+    made.access_given(ReadTokens(bytes(32), 600_000, RULES).access_of(FACTS, 0).read_access, time.monotonic())
     return made
 
 

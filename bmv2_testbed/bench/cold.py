@@ -39,12 +39,11 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import await_listening
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
-from hostagent.cold.opendal_store import OpendalStore, open_opendal
+from hostagent.cold.opendal_store import OpendalStore
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import NOT_TRIED, ColdTier
 from hostagent.core import effects, events
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
@@ -185,11 +184,11 @@ async def _by_turns(
 ) -> list[ColdFigures]:
     tier = TierWay(config, plan)
     ways: dict[str, tuple[Operation, Operation]] = {"kvcast": (tier.put, tier.get)}
-    stores = _clients(config)
+    store = open_store(config)
+    client = "opendal" if isinstance(store, OpendalStore) else "client"
     try:
         await tier.open()
-        for client, store in stores.items():
-            ways[client] = _store_ways(plan, client, store)
+        ways[client] = _store_ways(plan, client, store)
         ways[name] = native
         times: dict[str, tuple[list[float], list[float]]] = {way: ([], []) for way in ways}
         for index in range(plan.rounds):
@@ -200,20 +199,11 @@ async def _by_turns(
                     taken.append(time.perf_counter() - started_s)
     finally:
         await tier.close()
-        for store in stores.values():
-            await store.close()
+        await store.close()
     return [
         ColdFigures(config.scheme, way, statistics.median(puts), statistics.median(gets))
         for way, (puts, gets) in times.items()
     ]
-
-
-def _clients(config: ColdConfig) -> dict[str, ColdStore]:
-    """The agent's client of a service alone, and opendal where that is another one."""
-    own = open_store(config)
-    if isinstance(own, OpendalStore):
-        return {"opendal": own}
-    return {"client": own, "opendal": open_opendal(config, {})} if config.scheme == "redis" else {"client": own}
 
 
 def _store_ways(plan: ColdPlan, client: str, store: ColdStore) -> tuple[Operation, Operation]:

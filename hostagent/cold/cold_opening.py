@@ -10,17 +10,15 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.credentials import read_secret
 from hostagent.cold.mooncake_store import open_mooncake
 from hostagent.cold.opendal_store import open_opendal
-from hostagent.cold.redis_store import RedisStore, redis_place
 from hostagent.cold.stores import ColdStore
 
 MOONCAKE: Final = "mooncake"
-"""The one service that neither opendal nor the client of Redis knows."""
+"""The one service that opendal does not know."""
 
 
 def open_store(config: ColdConfig, environment: Mapping[str, str] = os.environ) -> ColdStore:
-    """The store that a configuration describes; nothing is asked of it yet. Raises CannotRunError."""
+    """The store that a configuration describes; no request has gone to it yet. Raises CannotRunError."""
     if config.scheme == MOONCAKE:
         return open_mooncake(config)
     secrets = {name: read_secret(name, place, environment) for name, place in config.secrets.items()}
-    place = redis_place(config, secrets)
-    return open_opendal(config, secrets) if place is None else RedisStore(place)
+    return open_opendal(config, secrets)

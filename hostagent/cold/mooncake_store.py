@@ -36,16 +36,16 @@ from kvproto.units import format_bytes
 
 log = logging.getLogger(__name__)
 START_S: Final = 30.0
-"""A client that has not started by then is ended: while its master hangs it waits without end."""
+"""A client that has not started by then is ended: with a hanging master it would wait forever."""
 
 _SHORT: Final = -600
-"""INVALID_PARAMS: more was asked for than the object has."""
+"""INVALID_PARAMS: the object is shorter than the read."""
 _ABSENT: Final = frozenset({-704, -703, -712})
-"""OBJECT_NOT_FOUND; REPLICA_IS_NOT_READY, somebody is writing it; REPLICA_IS_GONE."""
+"""OBJECT_NOT_FOUND; REPLICA_IS_NOT_READY, a client is writing it; REPLICA_IS_GONE."""
 _WRITTEN_BY_ANOTHER: Final = -601
-"""ILLEGAL_CLIENT: another client began to write the same name since, and its object counts."""
+"""ILLEGAL_CLIENT: another client has begun to write the same name since, and its object counts."""
 _LOST: Final = frozenset({-900, -901})
-"""RPC_FAIL, RPC_TIMEOUT: the client's connection to the master is of no use any more."""
+"""RPC_FAIL, RPC_TIMEOUT: the client does not recover its connection to the master."""
 _TEXTS: Final = {
     -200: "no room in the memory that nodes lend",
     -707: "reading took longer than its lease",
@@ -56,7 +56,7 @@ _TEXTS: Final = {
 
 
 def open_mooncake(config: ColdConfig) -> MooncakeStore:
-    """Nothing is asked of it yet. Raises CannotRunError."""
+    """The store; its client starts with the first operation. Raises CannotRunError."""
     options = mooncake_options(config)
     if importlib.util.find_spec("mooncake") is None:
         raise CannotRunError("cold.scheme is mooncake, and its client is not installed: pip install 'kvcast[mooncake]'")
@@ -128,7 +128,7 @@ class MooncakeStore:
             self._client.end("closed")
 
     async def _ask(self, client: MooncakeClient, do: str, name: str, at: int = 0, size_bytes: int = 0) -> int:
-        """Mooncake's status. Raises ColdStoreError; where the client is of no use afterwards, it has been ended."""
+        """Mooncake's status. Ends the client where its connection is lost. Raises ColdStoreError."""
         status = await client.ask(do, self._options.root + name, at, size_bytes)
         if status in _LOST:
             client.end(_TEXTS[status])
@@ -145,7 +145,7 @@ class MooncakeStore:
 
     def _start_ended(self, task: asyncio.Task[MooncakeClient]) -> None:
         self._starting = None
-        # Nobody may be waiting any more; whoever is gets the error from the task.
+        # Callers that still wait get an error from the task.
         if not task.cancelled() and task.exception() is None:
             self._client = task.result()
 
@@ -159,7 +159,7 @@ async def start(options: MooncakeOptions) -> MooncakeClient:
             try:
                 await client.started
             except BaseException:
-                client.end("it was ended before it had started")
+                client.end("its client was ended before it had started")
                 raise
             return client
     except TimeoutError:
@@ -167,7 +167,7 @@ async def start(options: MooncakeOptions) -> MooncakeClient:
 
 
 async def _own_address(master: str) -> str:
-    """Of the way to the master. Raises ColdStoreError where there is none."""
+    """This node's address on the way to the master. Raises ColdStoreError where there is no master."""
     try:
         # Mooncake's client would try for minutes to reach a master that is not there.
         _, writer = await asyncio.open_connection(*checks.host_port(master))
@@ -204,7 +204,7 @@ class MooncakeClient:
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                # Mooncake says much, in a form of its own; what it comes to is in the statuses.
+                # Mooncake logs much, in a form of its own. The statuses say all that the agent needs.
                 stderr=None if log.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
             )
         except OSError as error:
@@ -214,7 +214,7 @@ class MooncakeClient:
             theirs.close()
             os.close(memory)
         self._socket.setblocking(False)
-        loop.add_reader(self._socket, self._answered)
+        loop.add_reader(self._socket, self._read_answers)
 
     @contextlib.asynccontextmanager
     async def room(self, size_bytes: int) -> AsyncIterator[tuple[int, memoryview]]:
@@ -247,11 +247,11 @@ class MooncakeClient:
         try:
             return await answer
         except asyncio.CancelledError:
-            self.end(f"its client was at a {do} that was called off")
+            self.end(f"its client was ended because a {do} was cancelled")
             raise
 
     def end(self, reason: str) -> None:
-        """End the process; whatever waits for it gets a ColdStoreError of this reason. Once only."""
+        """End the process; its pending operations raise ColdStoreError with this reason. Further calls do nothing."""
         if self.ended is not None:
             return
         self.ended = reason
@@ -262,12 +262,12 @@ class MooncakeClient:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ColdStoreError(reason))
-                # Where nobody waits for it any more, the reason is not news.
+                # Marks it as seen: its caller may have been cancelled, and asyncio would log the error.
                 answer.exception()
         self._answers.clear()
 
-    def _answered(self) -> None:
-        """Messages of the process have come, or its end."""
+    def _read_answers(self) -> None:
+        """Read the process's answers, or its end."""
         while True:
             try:
                 message = self._socket.recv(MESSAGE_BYTES_MAX)

@@ -1,16 +1,16 @@
 """What a chunk looks like in a cold store: a record of RECORD_BYTES, then the chunk's bytes, in one object. Pure.
 
 Objects are named by the chunk's key alone, so any node that knows a key can look for it. The record is the disk tier's
-(`hostagent.disk.records`), of a store and slot that stand for "a cold object": it says of itself which key, parent,
-size and digest the object has, and fails its own checksum when it is damaged. The bytes are compared with the digest
-on every load. Who may write to the store is believed like an agent: keep its credentials to agents.
+(`hostagent.pool.records`), of a store and slot that stand for "a cold object": it names the key, parent, size and
+digest of the object, and fails its own checksum when it is damaged. Every load compares the bytes with the digest. A
+writer of the store is trusted like an agent: give its credentials to agents only.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from hostagent.disk.records import RECORD_BYTES, Record, pack_record, unpack_record
+from hostagent.pool.records import RECORD_BYTES, Record, pack_record, unpack_record
 from kvchunk.ids import ChunkKey
 
 __all__ = ["RECORD_BYTES", "object_name", "packed_record", "record_of"]
@@ -31,7 +31,7 @@ def packed_record(record: Record) -> bytes:
 
 
 def record_of(key: ChunkKey, packed: bytes) -> Record | None:
-    """What an object says of itself; None: it is not this chunk's, or damaged."""
+    """The record of an object; None: it is another chunk's, or damaged."""
     try:
         record = unpack_record(packed, _STORE, _SLOT)
     except ValueError:

@@ -21,6 +21,8 @@ from kvdaemon.errors import CannotRunError
 T = TypeVar("T")
 ATOMIC_FOLDER: Final = ".kvcast-partial"
 """Below the root of a file system: an object is written there and renamed, so none is ever half there."""
+REDIS_ENDPOINT: Final = "tcp://127.0.0.1:6379"
+"""Of a configuration that names no address: opendal has no default of its own."""
 
 
 class OpendalStore:
@@ -90,6 +92,11 @@ class OpendalStore:
             raise
         except self._errors as error:
             raise ColdStoreError(one_line(str(error), self._hide)) from None
+        except Exception as error:
+            # opendal exports no class for a panic of its Rust code, so the name is all there is to know it by.
+            if type(error).__name__ != "RustPanic":
+                raise
+            raise ColdStoreError(one_line(f"opendal failed with a defect of its own: {error}", self._hide)) from None
 
 
 def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore:
@@ -104,6 +111,8 @@ def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore
     options = dict(config.options)
     if config.scheme == "fs" and "root" in options:
         options.setdefault("atomic_write_dir", str(Path(options["root"]) / ATOMIC_FOLDER))
+    if config.scheme == "redis":
+        _check_redis(options)
     hidden = tuple(secrets.values())
     try:
         operator = opendal.AsyncOperator(config.scheme, **options, **secrets)
@@ -115,6 +124,26 @@ def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore
     except errors_of(exceptions) as error:
         raise CannotRunError(f"cold.options: {config.scheme}: {one_line(str(error), hidden)}") from None
     return OpendalStore(config.scheme, operator, exceptions, hidden)
+
+
+def _check_redis(options: dict[str, str]) -> None:
+    """Fill in the default address. Raises CannotRunError for one that opendal's client of Redis cannot use.
+
+    opendal accepts these addresses, and fails with each operation: a panic for TLS (its wheel has no provider of
+    cryptography), a time-out for an IPv6 address (it looks up the brackets as part of a name).
+    """
+    option = "cluster_endpoints" if "cluster_endpoints" in options else "endpoint"
+    for address in options.setdefault(option, REDIS_ENDPOINT).split(","):
+        if address.strip().startswith("rediss://"):
+            raise CannotRunError(
+                f"cold.options.{option}: opendal cannot reach Redis by TLS (rediss://): "
+                "give tcp://HOST:PORT, of a TLS tunnel such as stunnel where the connection must be encrypted"
+            )
+        if "[" in address:
+            raise CannotRunError(
+                f"cold.options.{option}: opendal cannot reach Redis by an IPv6 address: "
+                "give a host name that resolves to it, as in tcp://cache.example:6379"
+            )
 
 
 def errors_of(exceptions: Any) -> tuple[type[Exception], ...]:

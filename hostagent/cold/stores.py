@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class ColdStoreError(Exception):
-    """The store does not answer, or will not do it. The text is one line, without credentials."""
+    """The store does not answer, or refuses. The text is one line, without credentials."""
 
 
 class ColdStore(Protocol):
@@ -21,7 +21,7 @@ class ColdStore(Protocol):
         ...
 
     async def get_into(self, name: str, buffers: Sequence[memoryview]) -> bool | None:
-        """Read the beginning of an object into buffers, one after the other; no more of it is asked for.
+        """Read the beginning of an object into buffers, one after the other, and no more than that.
 
         None: there is no such object. False: it is shorter than the buffers. They may be written to until the method
         returns or is cancelled, never after that.
@@ -33,9 +33,9 @@ class ColdStore(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Take an object away; one that is not there is no error."""
+        """Delete an object; a missing one is no error."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections and processes, once nothing is under way any more; the last call. Raises nothing."""
+        """Close connections and processes. The last call, after all operations have ended; raises nothing."""
         ...

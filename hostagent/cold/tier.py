@@ -1,4 +1,4 @@
-"""The cold store of this agent: carries out what the core asks of it, and says whether it is there.
+"""The cold store of this agent: carries out the core's effects on it, and watches whether it answers.
 
 All work on it is done in a thread with an event loop of its own, so that neither the store's client nor copying and
 hashing ever holds up the agent. Methods are called on the agent's event loop; events come there, never inside a call.
@@ -24,14 +24,13 @@ from typing import Any, Final, TypeVar
 
 from hostagent import coding, limits
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.events import LoadOutcome, SaveOutcome
-from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.memory import PoolMemory
+from hostagent.pool.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import CodecError, Form, StoredForm
@@ -57,12 +56,12 @@ class ColdCounters:
     reads_failed: int = 0
     writes_failed: int = 0
     outages: int = 0
-    """Times that the store went away."""
+    """Changes of the store to away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one object of our own took."""
+    """How long the operations on a trial object took."""
 
     size_bytes: int
     put_s: float
@@ -88,7 +87,7 @@ class _Saved:
 
 
 class ColdTier:
-    """One agent's."""
+    """The cold store of one agent, with the thread that works on it."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class ColdTier:
         handle: Callable[[events.Event], None],
         name: str,
     ) -> None:
-        """`handle(event)`: the core's answers; `name`: of this node, part of the name of its trial object."""
+        """`handle(event)`: takes events for the core; `name`: of this node, part of the name of its trial object."""
         self.config = config
         self.counters = ColdCounters()
         self.state = ColdState.AWAY
@@ -111,7 +110,7 @@ class ColdTier:
         self._trial_name = f"kvcast/trial-{name}-{os.getpid()}"
         self._trial_bytes = limits.COLD_PROBE_BYTES
         self._failures = {False: 0, True: 0}
-        """In a row, by whether they were writes."""
+        """Failures in a row, by whether they were writes."""
         self._retry_s = dict.fromkeys((ColdState.AWAY, ColdState.READING), limits.COLD_RETRY_S_MIN)
         self._spoken = False
         self._retry: asyncio.TimerHandle | None = None
@@ -124,7 +123,7 @@ class ColdTier:
     # ------------------------------------------------------------------ lifetime
 
     def open(self) -> None:
-        """Begin, with a trial in the background: the agent does not wait for the store."""
+        """Begin with a trial in the background: the agent does not wait for the store."""
         self._thread.start()
         self._try()
 
@@ -174,7 +173,7 @@ class ColdTier:
         self._run(self._save(record, view, effect.form, chunk.namespace), partial(self._saved, effect))
 
     def forget(self, effect: effects.ForgetCold) -> None:
-        """Not answered; where the store is away the object stays."""
+        """Has no answer; where the store is away the object stays."""
         self._run(self._timed(self._store.delete(object_name(effect.key))), lambda error, _: self._counts(error, True))
 
     # ------------------------------------------------------------------ in the thread
@@ -189,7 +188,7 @@ class ColdTier:
             return await self._timed(self._store.get_into(name, buffers))
 
     async def _look_up_all(self, keys: tuple[ChunkKey, ...]) -> list[ChunkEntry | bool | ColdStoreError]:
-        """Of each key: what the object says; False: there is none; True: what is there is not the chunk's."""
+        """For each key: the object's entry; False: there is none; True: the object is not this chunk's."""
         found = await asyncio.gather(*map(self._look_up, keys), return_exceptions=True)
         for one in found:
             if isinstance(one, BaseException) and not isinstance(one, ColdStoreError):
@@ -216,7 +215,7 @@ class ColdTier:
     async def _load(self, key: ChunkKey, view: memoryview, expected: Digest, stored: StoredForm | None) -> _Loaded:
         got = await self._read_as(key, view, stored)
         if got is not None and got[0] is not None and got[0].stored != stored and got[0].size_bytes == len(view):
-            # Some node has put it there in another form since.
+            # Another node has replaced it by another form since the look-up.
             stored = got[0].stored
             got = await self._read_as(key, view, stored)
         if got is None:
@@ -237,15 +236,15 @@ class ColdTier:
     async def _read_as(
         self, key: ChunkKey, view: memoryview, stored: StoredForm | None
     ) -> tuple[Record | None, memoryview | None] | None:
-        """(what an object says of itself, its bytes, read into `view` where they are the chunk's own); None: there is
-        no object; None for the record: it is damaged, or not this chunk's; None for the bytes: they are fewer than
-        believed. No more than those are read."""
+        """(an object's record, its bytes, in `view` where they are the chunk's own); None: there is no object. The
+        record is None if it is damaged or another chunk's, the bytes are None if the object is shorter than expected.
+        No more than that is read."""
         packed = bytearray(RECORD_BYTES)
         content = view if stored is None else memoryview(bytearray(stored.size_bytes))
         got = await self._read(object_name(key), memoryview(packed), content)
         is_whole = got is not False
         if not is_whole:
-            # It may be another form of the chunk.
+            # It may be a shorter form of the chunk.
             got = await self._read(object_name(key), memoryview(packed))
         if got is None:
             return None
@@ -293,7 +292,7 @@ class ColdTier:
         if outcome is LoadOutcome.DONE:
             self.counters.read_bytes += effect.into.size_bytes
         elif outcome is LoadOutcome.DAMAGED:
-            log.warning("the copy of %s in the cold store is damaged: taken as a miss", effect.into.key.hex())
+            log.warning("the copy of %s in the cold store is damaged: it counts as a miss", effect.into.key.hex())
         self._handle(events.ColdLoadEnded(effect.into, outcome, loaded.hashed))
 
     def _saved(self, effect: effects.SaveCold, error: ColdStoreError | None, saved: Any) -> None:
@@ -330,7 +329,7 @@ class ColdTier:
             self._turn(ColdState.READING, str(error))
 
     def _turn(self, state: ColdState, reason: str) -> None:
-        """The store is good for something else from now on: one line in the log, and the core knows."""
+        """Change the store's state: log one line, and give the core an event."""
         changed, before = state is not self.state, self.state
         self.state, self.reason = state, reason
         self._failures = {False: 0, True: 0}
@@ -340,7 +339,7 @@ class ColdTier:
             self._spoken = True
             if state is ColdState.AWAY:
                 self.counters.outages += before is not ColdState.AWAY
-                log.warning("the cold store (%s) is away, all goes on without it: %s", self.config.scheme, reason)
+                log.warning("the cold store (%s) is away, the agent goes on without it: %s", self.config.scheme, reason)
             elif state is ColdState.READING:
                 log.warning("the cold store (%s) takes nothing, it is only read: %s", self.config.scheme, reason)
         if changed and state is ColdState.AWAY:
@@ -374,7 +373,7 @@ class ColdTier:
     # ------------------------------------------------------------------ threads
 
     def _run(self, work: Coroutine[Any, Any, Any], ended: Callable[[ColdStoreError | None, Any], None]) -> None:
-        """Do `work` in the thread; `ended(error, result)` comes on the agent's event loop, unless it is closed."""
+        """Do `work` in the thread, then call `ended(error, result)` on the agent's event loop, unless it is closed."""
         future = asyncio.run_coroutine_threadsafe(work, self._work)
         self._under_way.add(future)
         future.add_done_callback(
@@ -415,8 +414,8 @@ async def try_out(
 ) -> Trial | ColdStoreError:
     """Look for an object, put it, read it, compare, delete it; `timed(operation)` bounds each step.
 
-    Raises ColdStoreError when the store does not answer, or gives back something else. Returns one when it answers and
-    takes nothing.
+    Raises ColdStoreError when the store does not answer, or returns other bytes. Returns one when it answers and takes
+    nothing.
     """
     buffer = bytearray(size_bytes)
     content = os.urandom(size_bytes)
@@ -434,12 +433,12 @@ async def try_out(
     got_s = time.perf_counter()
     await timed(store.delete(name))
     if not got or buffer != content:
-        raise ColdStoreError("it gave back something else than was put")
+        raise ColdStoreError("it returned other bytes than the agent had put")
     return Trial(size_bytes, put_s - looked_s, got_s - put_s, looked_s - started_s)
 
 
 async def _end(store: ColdStore) -> None:
-    """End whatever runs on this event loop, then the store; what does not end in time is left to the process's end."""
+    """End all tasks of this event loop, then the store. The process's end takes what does not end in time."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The agent's end of the control channel: turns the controller's messages into events, sends it ours.
+"""The agent's end of the control channel: turns the controller's messages into events, and sends the agent's.
 
 Owns the link, and the parts of the fabric that only the shell needs.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from hostagent.config import AgentConfig
+from hostagent.configured import configured_fabric
 from hostagent.controller import convert
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.controller.link import ControllerLink
@@ -30,37 +32,35 @@ class Attachment:
 
     def __init__(
         self,
-        controllers: Sequence[str],
-        fabric: Fabric,
+        config: AgentConfig,
         use_fabric: Callable[[Fabric], None],
         hello: Callable[[], pb.FromAgent],
         handle: Callable[[ControllerEvent], None],
         probe: Callable[[pb.Task], None],
-        certificates: Certificates | None = None,
-        integrity: Integrity | None = None,
-        tokens: TokenBook | None = None,
+        certificates: Certificates | None,
+        tokens: TokenBook,
     ) -> None:
-        """`fabric`: as configured, until the controller names one; `use_fabric` raises TransportError where this node
-        cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
+        """`config`: names the controllers, and the fabric until one of them does; `use_fabric` raises TransportError
+        where this node cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
         `probe(task)`: does a step of an examination; `certificates` None: no TLS;
-        `integrity`: how chunks have to be digested, None: as the controller says; `tokens`: learns who may read."""
+        `tokens`: learns who may read."""
         self._tokens = tokens
-        self.fabric = fabric
+        self.fabric = configured_fabric(config)
         self._use_fabric = use_fabric
         self._handle = handle
         self._probe = probe
-        self._demanded = integrity
-        self._integrity = integrity or Integrity.BLAKE3
+        self._demanded = config.data.integrity
+        self._integrity = self._demanded or Integrity.BLAKE3
         self.hello = hello
-        self._link = ControllerLink(controllers, self, certificates) if controllers else None
+        self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
     @property
     def has_controller(self) -> bool:
-        """Whether there is one to reach for."""
+        """Whether one is configured."""
         return self._link is not None
 
     def start(self) -> None:
-        """Reach for the controller, if there is one."""
+        """Connect to the controller, if one is configured, and stay connected."""
         if self._link is not None:
             self._link.start()
 
@@ -70,13 +70,13 @@ class Attachment:
             await self._link.close(pb.FromAgent(leaving=pb.Leaving(reason="stopping")))
 
     def send(self, message: pb.FromAgent) -> None:
-        """Tell the controller, if it is there."""
+        """Send a message to the controller; without one it is dropped."""
         if self._link is not None:
             self._link.send(message)
 
     # ------------------------------------------------------------------ the link
 
-    def received(self, message: pb.ToAgent) -> None:
+    def message_received(self, message: pb.ToAgent) -> None:
         """A message of the controller. Raises RemoteProtocolError, VersionSkewError or SequenceGapError, which end the
         stream."""
         if message.HasField("welcome"):
@@ -87,15 +87,14 @@ class Attachment:
             try:
                 self._use_fabric(fabric)
             except TransportError as error:
-                raise RemoteProtocolError(f"a fabric that this node cannot use: {error}") from error
+                raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
             self.fabric = fabric
-            if self._tokens is not None:
-                self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
-        if message.HasField("read_access") and self._tokens is not None:
+            self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+        if message.HasField("read_access"):
             try:
-                self._tokens.told(message.read_access, time.monotonic())
+                self._tokens.access_given(message.read_access, time.monotonic())
             except ValueError as error:
-                raise RemoteProtocolError("a key for tokens that is none") from error
+                raise RemoteProtocolError(f"its key for read tokens is not valid: {error}") from error
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return
@@ -106,8 +105,7 @@ class Attachment:
             elif isinstance(event, MemberGiven):
                 log.info("this node is member %s of its switch", event.member)
 
-    def lost(self) -> None:
+    def stream_ended(self) -> None:
         """The stream ended."""
-        if self._tokens is not None:
-            self._tokens.lost(time.monotonic())
+        self._tokens.lost(time.monotonic())
         self._handle(ControllerLost())

@@ -57,14 +57,14 @@ class VersionSkewError(Exception):
 def key_of(raw: bytes) -> ChunkKey:
     """A key; raises RemoteProtocolError for another length."""
     if len(raw) != KEY_BYTES:
-        raise RemoteProtocolError(f"a key of {len(raw)} bytes")
+        raise RemoteProtocolError(f"a key of {len(raw)} bytes: keys have {KEY_BYTES}")
     return ChunkKey(raw)
 
 
 def address_of(raw: bytes) -> Address:
     """An IPv4 address; raises RemoteProtocolError for another length."""
     if len(raw) != 4:
-        raise RemoteProtocolError(f"an address of {len(raw)} bytes")
+        raise RemoteProtocolError(f"an address of {len(raw)} bytes: IPv4 addresses have 4")
     return Address(int.from_bytes(raw, "big"))
 
 
@@ -110,12 +110,12 @@ def integrity_of(welcome: pb.Welcome, demanded: Integrity | None) -> Integrity:
     if not said:
         raise VersionSkewError(
             f"the controller (kvcast {welcome.version or 'of an unknown version'}) names no digest of chunks that this"
-            f" agent (kvcast {__version__}) has: upgrade the older of the two"
+            f" agent (kvcast {__version__}) knows: upgrade the older of the two"
         )
     (integrity,) = said
     if demanded is not None and integrity is not demanded:
         raise VersionSkewError(
-            f"the controller's chunks are digested by {integrity.value}, data.integrity here says {demanded.value}:"
+            f"the controller sets integrity to {integrity.value}, data.integrity of this agent is {demanded.value}:"
             " change one of them"
         )
     return integrity
@@ -143,14 +143,14 @@ def _member(message: pb.Welcome | pb.Membership | pb.Node) -> Member | None:
     if not message.HasField("member"):
         return None
     if message.member >= MEMBERS_MAX:
-        raise RemoteProtocolError(f"member {message.member} of a switch that has {MEMBERS_MAX}")
+        raise RemoteProtocolError(f"member {message.member}: a switch has members 0 to {MEMBERS_MAX - 1}")
     return Member(message.member)
 
 
 def _size_bytes(message: pb.ChunkEntry | pb.Claim | pb.Variant) -> int:
-    """Of a chunk that may exist."""
+    """The size of a chunk, checked."""
     if not 0 < message.size_bytes <= limits.CHUNK_BYTES_MAX:
-        raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes")
+        raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes: chunks have 1 to {limits.CHUNK_BYTES_MAX}")
     return message.size_bytes
 
 
@@ -221,7 +221,7 @@ def _node(message: pb.Node) -> NodeEntry:
 
 
 def _digest(raw: bytes, integrity: Integrity) -> Digest:
-    """A digest of the fabric's kind: one that is easier to forge is not taken."""
+    """A digest, refused unless it is of the fabric's kind: another kind may be easier to forge."""
     try:
         digest = parse_digest(raw)
     except ValueError as error:

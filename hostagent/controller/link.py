@@ -38,24 +38,24 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A network namespace or a test has no proxy, and the data must not take one.
+    # The control channel must not go through a proxy that happens to be in the environment.
     ("grpc.enable_http_proxy", 0),
 ]
 
 
 class LinkUser(Protocol):
-    """The link's user. Called on the event loop."""
+    """The user of a link. The link calls it on the event loop."""
 
     def hello(self) -> pb.FromAgent:
         """The first message of a stream."""
         ...
 
-    def received(self, message: pb.ToAgent) -> None:
+    def message_received(self, message: pb.ToAgent) -> None:
         """A message of the controller; an error that it raises ends the stream."""
         ...
 
-    def lost(self) -> None:
-        """The stream ended."""
+    def stream_ended(self) -> None:
+        """The stream to the controller has ended."""
         ...
 
 
@@ -70,7 +70,7 @@ class ControllerLink:
         self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._operator_state = pb.OperatorState()
-        """What operators set: kept and repeated unchanged to the next controller."""
+        """What operators set. The agent keeps it and repeats it unchanged, so that a new controller learns it."""
 
     def start(self) -> None:
         """Keep a stream open from now on."""
@@ -78,7 +78,7 @@ class ControllerLink:
         self._task.add_done_callback(_tell_bug)
 
     async def close(self, farewell: pb.FromAgent | None = None) -> None:
-        """Say goodbye where there is somebody to hear it, and end."""
+        """Send the farewell if there is a stream, and end."""
         if self._task is None:
             return
         if farewell is not None and self._outgoing is not None:
@@ -105,12 +105,12 @@ class ControllerLink:
         while True:
             welcomed = False
 
-            def heard() -> None:
+            def answered() -> None:
                 nonlocal welcomed
                 welcomed = True
 
             address = self._addresses[turn]
-            reason = await self._converse(address, heard)
+            reason = await self._converse(address, answered)
             if reason is None:
                 return
             failures = 0 if welcomed else failures + 1
@@ -127,8 +127,9 @@ class ControllerLink:
             return limits.CONTROLLER_BACKOFF_S[0]
         return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
 
-    async def _converse(self, address: str, heard: Callable[[], None]) -> str | None:
-        """One stream from Hello to its end; why it ended, or None after a farewell."""
+    async def _converse(self, address: str, answered: Callable[[], None]) -> str | None:
+        """One stream from Hello to its end; returns why it ended, or None after a farewell. Calls `answered` for each
+        message."""
         outgoing: asyncio.Queue[pb.FromAgent | None] = asyncio.Queue()
         said_goodbye = False
 
@@ -151,24 +152,24 @@ class ControllerLink:
             self._outgoing = outgoing
             try:
                 async for message in call:
-                    heard()
+                    answered()
                     if message.HasField("operator_state"):
                         self._operator_state = message.operator_state
                     else:
-                        self._user.received(message)
+                        self._user.message_received(message)
                 return None if said_goodbye else "it closed the stream"
             except grpc.aio.AioRpcError as error:
                 return None if said_goodbye else await self._failure(address, error)
             except VersionSkewError as error:
                 return str(error)
             except (RemoteProtocolError, SequenceGapError) as error:
-                return f"it sent nonsense: {error}"
+                return f"it broke the protocol: {error}"
             finally:
                 call.cancel()
                 self._outgoing = None
-                # Ends the iterator that grpc is reading from; nobody else would.
+                # Ends the iterator that grpc reads from: cancelling the call does not.
                 outgoing.put_nowait(None)
-                self._user.lost()
+                self._user.stream_ended()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         """With the certificate as it is now. Raises TlsError."""

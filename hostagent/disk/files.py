@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hostagent.disk.records import (
+from hostagent.pool.records import (
     HEADER_BYTES,
     RECORD_BYTES,
     STORE_ID_BYTES,
@@ -90,7 +90,7 @@ class StoreFiles:
         return cls(place, size_bytes, index_fd, slab_fd, store_id, is_direct, was_damaged)
 
     def close(self) -> None:
-        """Let go of both files."""
+        """Close both files."""
         os.close(self.slab_fd)
         os.close(self.index_fd)
 
@@ -146,7 +146,7 @@ def _lock(fd: int, folder: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DiskError(f"{folder} is another agent's: set disk.path to a folder of this agent's own") from None
+        raise DiskError(f"another agent uses {folder}: set disk.path to a folder that no other agent uses") from None
 
 
 def _identify(fd: int, folder: str) -> tuple[bytes, bool]:
@@ -157,7 +157,7 @@ def _identify(fd: int, folder: str) -> tuple[bytes, bool]:
         return found, False
     if found is HeaderFault.FORMAT:
         raise DiskError(
-            f"{folder} holds a store of another format: remove its files or set disk.path to another folder"
+            f"{folder} holds a store of another release's format: remove its files or set disk.path to another folder"
         )
     store_id = os.urandom(STORE_ID_BYTES)
     os.ftruncate(fd, 0)
@@ -167,7 +167,7 @@ def _identify(fd: int, folder: str) -> tuple[bytes, bool]:
 
 
 def _open_slab(path: Path, direct: bool) -> tuple[int, bool]:
-    """The slab, past the page cache where the file system can (the pool is the cache) and `direct` says so."""
+    """The slab, opened past the page cache if `direct` and the file system can: the pool in DRAM is the cache."""
     if direct:
         try:
             return _open_own(path, os.O_DIRECT), True
@@ -178,22 +178,22 @@ def _open_slab(path: Path, direct: bool) -> tuple[int, bool]:
 
 
 def _open_own(path: Path, flags: int = 0) -> int:
-    """A regular file of this user under no other name; made if there is none. A link that somebody else put into the
-    folder would have the agent truncate the file it leads to. Raises DiskError for such a file, else OSError."""
+    """Open or make a regular file that this user owns and that has no other name. Following a link that another user
+    put into the folder, the agent would truncate the link's target. Raises DiskError for such a file, else OSError."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise DiskError(_not_our_file(path, "no regular file")) from None
+            raise DiskError(_not_our_file(path, "not a regular file")) from None
         raise
     found = os.fstat(fd)
     problem = ""
     if not stat.S_ISREG(found.st_mode):
-        problem = "no regular file"
+        problem = "not a regular file"
     elif found.st_uid != os.geteuid():
         problem = f"owned by user {found.st_uid}, not by {os.geteuid()}"
     elif found.st_nlink > 1:
-        problem = "linked from elsewhere, too"
+        problem = "a file with a second name"
     if problem:
         os.close(fd)
         raise DiskError(_not_our_file(path, problem))
@@ -205,7 +205,7 @@ def _not_our_file(path: Path, problem: str) -> str:
 
 
 def _take_space(fd: int, size_bytes: int, folder: str) -> None:
-    """Have the file system set the space aside, so that a full disk shows now and not in the middle of a write."""
+    """Have the file system reserve the space, so that a full disk shows now and not in the middle of a write."""
     have_bytes = os.fstat(fd).st_size
     try:
         if have_bytes > size_bytes:
@@ -214,7 +214,7 @@ def _take_space(fd: int, size_bytes: int, folder: str) -> None:
             code = ctypes.get_errno()
             if code != errno.EOPNOTSUPP:
                 raise OSError(code, os.strerror(code))
-            # The file system sets nothing aside (NFS, ZFS): the file is sparse, and a full disk shows only later.
+            # The file system reserves nothing (NFS, ZFS): the file is sparse, and a full disk shows only later.
             os.ftruncate(fd, size_bytes)
     except OSError as error:
         free = os.fstatvfs(fd)
@@ -230,7 +230,7 @@ def _write_all(fd: int, view: memoryview, offset: int) -> None:
     while view:
         count = os.pwrite(fd, view, offset)
         if not count:
-            raise OSError(errno.EIO, "nothing could be written")
+            raise OSError(errno.EIO, "the file system wrote nothing")
         view, offset = view[count:], offset + count
 
 

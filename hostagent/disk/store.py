@@ -1,11 +1,11 @@
 """The disk tier of this node: chunks in a slab file, found again after a crash.
 
 The event loop decides and owns the index (`pool`, a `ChunkPool` over the slab's bytes); threads do the I/O: several
-read, one writes, in the order in which it was asked to. So the record of an evicted chunk is cleared before its bytes
+read, one writes, in the order of the calls. So the record of an evicted chunk is cleared before its bytes
 are overwritten, and a record appears only after the bytes that it describes.
 
 A load ends in exact bytes, compared with their digest, or in a miss that is counted. Trouble with the disk never stops
-the agent: a write that fails ends writing, reads that fail again and again end the tier, each with one line in the log.
+the agent: a failed write ends writing, repeatedly failing reads end the tier, each with one line in the log.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
-from hostagent.disk.records import Record
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.memory import PoolMemory
+from hostagent.pool.records import Record
 from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import CodecError, Form, StoredForm
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 GIVE_WAY_S: Final = 0.02
 """The writer waits at most this long for reads to end before each slice: reads come first, writes never starve."""
 READ_FAILURES_MAX: Final = 3
-"""Reads that fail in a row, before the disk counts as gone."""
+"""Reads that fail in a row before the tier is turned off."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class DiskCounters:
     written_chunks: int = 0
     written_bytes: int = 0
     stored_bytes: int = 0
-    """What the written ones took on the disk."""
+    """Bytes on the disk of the written chunks."""
     read_bytes: int = 0
     damaged_chunks: int = 0
     reads_failed: int = 0
@@ -63,7 +63,7 @@ class DiskCounters:
 
 
 class DiskStore:
-    """One node's disk tier. All methods are called on the event loop; callbacks come there, never inside the call."""
+    """The disk tier of one node. Methods and callbacks run on the event loop, callbacks never inside a call."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class DiskStore:
         )
 
     def _open(self) -> None:
-        """In the writing thread, before anybody else looks at the pool."""
+        """In the writing thread, before the event loop uses the pool."""
         files = StoreFiles.open(self.config.path, self.config.size_bytes, direct=self.config.direct)
         try:
             self._restore(files)
@@ -163,7 +163,7 @@ class DiskStore:
         self._free_slots = [slot for slot in range(self._slots_end) if slot not in taken]
 
     async def close(self) -> None:
-        """Finish what was begun, make it last, let go of the files."""
+        """Finish all reads and writes, sync, close the files."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         self.state, self.reason = DiskState.OFF, "closed"
@@ -192,12 +192,12 @@ class DiskStore:
         return self.pool.find(key) if self.state is not DiskState.OFF else None
 
     def stored_chunks(self) -> list[Chunk]:
-        """All that can be loaded."""
+        """All chunks that can be loaded."""
         return self.pool.ready_chunks() if self.state is not DiskState.OFF else []
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """(chunks stored and still there, keys of those stored before and gone) since the last call. A key in both went
-        and came back."""
+        """(chunks stored since the last call and still there, keys of chunks lost since then). A key in both was lost
+        and stored again."""
         self._collect()
         added, removed = list(self._added.values()), sorted(self._removed)
         self._added.clear()
@@ -205,10 +205,10 @@ class DiskStore:
         return added, removed
 
     def _collect(self) -> list[int]:
-        """Take note of the pool's changes; returns the slots of chunks that went."""
+        """Take note of the pool's changes; returns the slots of evicted chunks."""
         added, removed = self.pool.take_changes()
         freed = []
-        # This is called before anything that went can come back.
+        # This is called before an evicted chunk can be stored again.
         for key in removed:
             freed.append(self._slots.pop(key))
             if self._added.pop(key, None) is None:
@@ -221,7 +221,7 @@ class DiskStore:
 
     @property
     def size_bytes(self) -> int:
-        """What the tier may hold; 0 while it is off."""
+        """How much the tier may hold; 0 while it is off."""
         return self.config.size_bytes if self.state is not DiskState.OFF else 0
 
     def health(self) -> Mapping[str, object]:
@@ -238,9 +238,9 @@ class DiskStore:
     # ------------------------------------------------------------------ storing
 
     def save(self, chunk: Chunk, done: Callable[[bool], None], form: Form = Form.RAW) -> bool:
-        """Store a READY chunk of the DRAM pool, evicting what must go; `done(stored)` comes later. False: refused: it
-        is here already, or being written, or there is no room for it. `form`: of its bytes on disk, one that loses
-        nothing; until it is known how many bytes that takes, it has room for all of them."""
+        """Store a READY chunk of the DRAM pool, evicting others for it; `done(stored)` follows later. False: it is
+        stored or being written already, or there is no room. `form`: of its bytes on disk, a lossless one; until its
+        size is known, the chunk has room for all bytes."""
         files = self._files
         if self.state is not DiskState.ON or files is None:
             return False
@@ -337,7 +337,7 @@ class DiskStore:
     # ------------------------------------------------------------------ loading
 
     def load(self, key: ChunkKey, into: Chunk, done: Callable[[LoadOutcome, Hashed], None]) -> None:
-        """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, what was read)` comes later."""
+        """Read a stored chunk into a FILLING chunk of the DRAM pool; `done(outcome, what was read)` follows later."""
         stored, files = self.find(key), self._files
         if stored is None or files is None or stored.size_bytes != into.size_bytes:
             self._loop.call_soon(done, LoadOutcome.ABSENT, NOT_HASHED)
@@ -391,13 +391,13 @@ class DiskStore:
         if self.state is DiskState.ON:
             self.state, self.reason = DiskState.READING, f"writes fail: {_reason(error)}"
             log.error(
-                "disk tier at %s takes nothing more and serves what it has: %s; make room or mend it, then restart",
+                "disk tier at %s takes no more chunks, serves those it has: %s; make room or repair it, then restart",
                 self.config.path,
                 _reason(error),
             )
 
     def _turn_off(self, reason: str) -> None:
-        """From now on the tier looks empty to everybody; its files on the disk stay as they are."""
+        """Make the tier look empty from now on; its files on the disk stay as they are."""
         if self.state is not DiskState.OFF or self._files is None:
             log.error("disk tier off: %s", reason)
         self.state, self.reason = DiskState.OFF, reason
@@ -453,17 +453,17 @@ def _end(record: Record) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a reading thread found."""
+    """The result of a reading thread."""
 
     hashed: Hashed
-    """Of the chunk; NOT_HASHED: its form is damaged."""
+    """The chunk's hashes; NOT_HASHED: its form is damaged."""
     work: FormWork | None = None
 
 
 def _read(
     files: StoreFiles, view: memoryview, offset: int, size_bytes: int, stored: StoredForm | None, algorithm: Integrity
 ) -> _Read:
-    """In a reading thread: the bytes, and what they are."""
+    """In a reading thread: read the bytes and hash them."""
     if stored is None:
         files.read(view, offset)
         return _Read(hashed(view[:size_bytes], algorithm))
@@ -477,7 +477,7 @@ def _read(
 
 
 def _pages(size_bytes: int) -> memoryview:
-    """Memory on whole pages, as reads and writes past the page cache want it."""
+    """Memory on whole pages, which O_DIRECT requires."""
     return memoryview(mmap.mmap(-1, limits.extent_bytes(size_bytes)))
 
 

@@ -1,4 +1,5 @@
-"""Traces of fetches (OpenTelemetry). `timeline` finds out what happened when, `spans` tells it, `export` sends it.
+"""Traces of fetches (OpenTelemetry). `timeline` finds out what happened when, `spans` makes spans of it, `export` sends
+them.
 
 Off unless `tracing.endpoint` is set; OpenTelemetry's packages are imported only then.
 """
@@ -15,10 +16,10 @@ from kvproto.ids import Member
 
 
 class Tracer(Protocol):
-    """Sees what the agent's core is told, and what it makes of that (`hostagent.tracing.spans.FetchTracer`)."""
+    """Sees each event of the agent's core, and its effects (`hostagent.tracing.spans.FetchTracer`)."""
 
     def begun(self, event: events.Event, now_ns: int) -> events.Event:
-        """The event as the core is to have it."""
+        """Called before the core handles an event; returns the event for the core."""
         ...
 
     def saw(
@@ -30,12 +31,12 @@ class Tracer(Protocol):
         member: Member | None,
         segment_bytes: int,
     ) -> None:
-        """What the core made of it."""
+        """Called after the core has handled an event, with its effects."""
         ...
 
 
 class Guarded:
-    """A tracer whose bugs cost traces, never a fetch: the first is told to `bug(error)`, and it is asked no more."""
+    """A tracer whose bugs cost traces, never a fetch: the first goes to `bug(error)` and ends the tracing."""
 
     def __init__(self, tracer: Tracer, bug: Callable[[Exception], None]) -> None:
         self._tracer: Tracer | None = tracer
@@ -47,7 +48,7 @@ class Guarded:
             return event
         try:
             return self._tracer.begun(event, now_ns)
-        except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
+        except Exception as error:  # noqa: BLE001 - goes to `bug`
             self._give_up(error)
             return event
 

@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class OtlpExporter(SpanExporter):
-    """OTLP over gRPC. Says in one line that spans are lost, and in another that they are delivered again."""
+    """OTLP over gRPC. Logs one line when spans begin to be lost, and one when they are delivered again."""
 
     def __init__(self, endpoint: str, send_s: float = limits.TRACES_SEND_S) -> None:
         """`endpoint`: http://HOST:PORT, or https:// with the system's certificates (OTEL_EXPORTER_OTLP_CERTIFICATE).
         `send_s`: for how long a batch is tried."""
-        # The libraries log a line for every batch and every try; this class says what matters.
+        # The libraries log a line for every batch and every try; this class logs only changes.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._endpoint = endpoint
         self._inner = OTLPSpanExporter(endpoint=endpoint, timeout=send_s)
@@ -38,7 +38,7 @@ class OtlpExporter(SpanExporter):
         result = self._inner.export(spans)
         lost = result is not SpanExportResult.SUCCESS
         if lost and not self._losing:
-            log.warning("no collector takes traces at %s: they are lost until one does", self._endpoint)
+            log.warning("no collector answers at %s: traces are lost until one does", self._endpoint)
         elif self._losing and not lost:
             log.info("the collector at %s takes traces again", self._endpoint)
         self._losing = lost
@@ -50,7 +50,7 @@ class OtlpExporter(SpanExporter):
 
 
 class Traces:
-    """Where the spans of one agent go."""
+    """The way of one agent's spans to the collector."""
 
     def __init__(self, config: TracingConfig, node: str) -> None:
         self._exporter = OtlpExporter(config.endpoint)
@@ -80,7 +80,7 @@ class Traces:
 
         def flush() -> None:
             self.provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop has ended before
+            with contextlib.suppress(RuntimeError):  # the loop may have ended by then
                 loop.call_soon_threadsafe(flushed.set)
 
         threading.Thread(target=flush, name="traces", daemon=True).start()

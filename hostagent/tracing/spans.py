@@ -23,7 +23,7 @@ from kvproto import __version__
 from kvproto.ids import Member
 
 _FAILED = frozenset({Status.DEADLINE, Status.UNAVAILABLE, Status.POOL_FULL, Status.BUSY, Status.MALFORMED})
-"""Ends that somebody should look at. GATE, NOT_FOUND and CANCELLED are decisions, no errors."""
+"""Outcomes that are errors. GATE, NOT_FOUND and CANCELLED are decisions."""
 _OF_READS = (Step.READ, Step.REPAIR)
 
 
@@ -37,7 +37,7 @@ class _Root:
 
 
 class FetchTracer:
-    """One agent's. `begun` before the core hears of an event, `saw` after it has decided."""
+    """Traces one agent's fetches: call `begun` before the core handles an event, `saw` after it."""
 
     def __init__(self, provider: TracerProvider, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """`clock_ns`: the agent's."""
@@ -46,15 +46,15 @@ class FetchTracer:
         self._contexts = TraceContextTextMapPropagator()
         self._watch = FetchWatch(self._answered, self._copied)
         self._spans: dict[Timeline, _Root] = {}
-        """Of fetches under way; of those answered, until the engine gives the lease back."""
+        """Spans of fetches under way, and of answered ones until the engine gives the lease back."""
 
     @property
     def open_count(self) -> int:
-        """What it still waits for: 0 on an idle node."""
+        """How many ends it waits for: 0 on an idle node."""
         return len(self._spans) + self._watch.followed_count
 
     def begun(self, event: events.Event, now_ns: int) -> events.Event:
-        """The event as the core is to have it: a fetch that is sampled is marked."""
+        """Begin a trace if the event is a fetch that is sampled; returns the event, marked if so."""
         if not isinstance(event, events.ChunksRequested):
             return event
         parent = self._contexts.extract({"traceparent": event.traceparent}) if event.traceparent else None

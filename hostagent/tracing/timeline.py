@@ -125,7 +125,7 @@ class _Read:
 
 
 class FetchWatch:
-    """Follows the traced fetches of one agent. Show it every event with what the core made of it."""
+    """Follows the traced fetches of one agent. `saw` must get every event together with its effects."""
 
     def __init__(self, answered: Callable[[Timeline], None], copied: Callable[[Timeline, int], None]) -> None:
         """`answered(timeline)`: a fetch is over; `copied(timeline, now_ns)`: its engine has given the lease back."""
@@ -136,7 +136,7 @@ class FetchWatch:
         self._reads: dict[ReadId, _Read] = {}
         self._leases: dict[tuple[EngineId, LeaseId], Timeline] = {}
         self._begun: Timeline | None = None
-        """The fetch whose request the core is dealing with."""
+        """The fetch whose request the core is handling."""
         self._event_handlers: dict[type, Callable[[Any, int], None]] = {
             events.ControlsReceived: self._controls,
             events.CastsPlaced: lambda event, now_ns: self._casts(event.arrivals, now_ns),
@@ -149,11 +149,11 @@ class FetchWatch:
             events.LoadEnded: self._loaded,
             events.ColdLoadEnded: self._loaded,
             events.LeaseReleased: self._released,
-            events.EngineGone: self._engine_gone,
+            events.EngineDisconnected: self._engine_disconnected,
         }
         self._effect_handlers: dict[type, Callable[[Any, int], None]] = {
             effects.FetchPlanned: self._planned,
-            effects.FetchAnswered: self._ended,
+            effects.FetchAnswered: self._answer,
             effects.FetchPartAnswered: self._part_answered,
             effects.StartRead: self._read_started,
             effects.ComputeDigest: self._verified,
@@ -173,7 +173,7 @@ class FetchWatch:
         return len(self._fetches) + len(self._awaiting) + len(self._leases)
 
     def begin(self, event: events.ChunksRequested, now_ns: int) -> Timeline | None:
-        """The core is about to be asked for a fetch that is to be traced; None: its number is taken, it is refused."""
+        """Begin to follow a fetch, before the core handles it; None: its number is in use, and the core refuses it."""
         if (event.engine, event.request) in self._fetches:
             return None
         timeline = Timeline(event.engine, event.request, event.keys, now_ns)
@@ -190,7 +190,7 @@ class FetchWatch:
         member: Member | None,
         segment_bytes: int,
     ) -> None:
-        """The core was told of `event` at `now_ns` and had decided at `done_ns`; `member`: of this node."""
+        """The core got `event` at `now_ns` and had handled it at `done_ns`; `member`: this node's."""
         if not self._fetches and not self._leases:
             return
         self._member, self._segment_bytes = member, segment_bytes
@@ -208,9 +208,9 @@ class FetchWatch:
     # ------------------------------------------------------------------ the fetch itself
 
     def _planned(self, planned: effects.FetchPlanned, done_ns: int) -> None:
-        timeline = self._begun or self._looked_first(planned)
+        timeline = self._begun or self._planned_late(planned)
         if timeline is None:
-            raise AssertionError("a plan that nobody asked for")
+            raise AssertionError("the core planned a fetch that no engine requested")
         timeline.plan = planned
         if timeline is not self._begun:
             timeline.decided_ns = done_ns
@@ -220,8 +220,8 @@ class FetchWatch:
         for key in planned.awaited:
             timeline.begin(Step.WAIT, key, key, timeline.decided_ns)
 
-    def _looked_first(self, planned: effects.FetchPlanned) -> Timeline | None:
-        """The fetch of a plan that was made later than it was asked for: the cold store was asked first."""
+    def _planned_late(self, planned: effects.FetchPlanned) -> Timeline | None:
+        """The fetch of a plan that was not made at its request, because the core asked the cold store first."""
         named = {*planned.here, *(key for key, _size, _route in planned.to_come), *planned.awaited}
         unplanned = (one for one in self._fetches.values() if one.plan is None)
         return next((one for one in unplanned if named <= set(one.keys)), None)
@@ -229,20 +229,20 @@ class FetchWatch:
     def _part_answered(self, answer: effects.FetchPartAnswered, _now_ns: int) -> None:
         timeline = self._fetches.get((answer.engine, answer.request))
         if timeline is not None:
-            self._lent(timeline, answer)
+            self._leased(timeline, answer)
 
-    def _ended(self, answer: effects.FetchAnswered, now_ns: int) -> None:
+    def _answer(self, answer: effects.FetchAnswered, now_ns: int) -> None:
         timeline = self._fetches.pop((answer.engine, answer.request), None)
         if timeline is None:
             return
         timeline.status = answer.status
-        self._lent(timeline, answer)
+        self._leased(timeline, answer)
         self._close(timeline, now_ns)
         if timeline.chunks and not timeline.leases_held:
-            self._copied(timeline, now_ns)  # part by part, before the last one came
+            self._copied(timeline, now_ns)  # the engine copied each part before the last one arrived
 
-    def _lent(self, timeline: Timeline, answer: effects.FetchAnswered | effects.FetchPartAnswered) -> None:
-        """More chunks of a fetch, until their lease is given back."""
+    def _leased(self, timeline: Timeline, answer: effects.FetchAnswered | effects.FetchPartAnswered) -> None:
+        """The engine holds more chunks of a fetch, until it gives the lease back."""
         timeline.chunks += answer.chunks
         if answer.lease != NO_LEASE:
             if len(self._leases) >= COPIES_MAX:
@@ -270,7 +270,7 @@ class FetchWatch:
             if timeline.ended_ns and not timeline.leases_held:
                 self._copied(timeline, now_ns)
 
-    def _engine_gone(self, event: events.EngineGone, now_ns: int) -> None:
+    def _engine_disconnected(self, event: events.EngineDisconnected, now_ns: int) -> None:
         for asked in [one for one in self._fetches if one[0] == event.engine]:
             self._close(self._fetches.pop(asked), now_ns)
         held = [one for one in self._leases if one[0] == event.engine]
@@ -312,7 +312,7 @@ class FetchWatch:
         timeline.end(Step.LEAD, key, now_ns)
         timeline.begin(Step.FOLLOW, key, key, now_ns)
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ arrivals
 
     def _casts(self, arrivals: Sequence[protocol.SegmentsReceived], now_ns: int) -> None:
         for arrived in arrivals:
@@ -370,7 +370,7 @@ class FetchWatch:
                 load.failed_count += 1
 
     def _chunk_proven(self, effect: effects.ChunkProven, now_ns: int) -> None:
-        """Its bytes were compared as they came: that took no time of its own."""
+        """The transport compared the bytes as they arrived, so verifying took no time of its own."""
         self._verified(effect, now_ns)
         self._end(Step.VERIFY, effect.chunk.key, now_ns)
 
@@ -412,5 +412,5 @@ def _has(timeline: Timeline, step: Step, key: ChunkKey) -> bool:
 
 
 def _is_whole(timeline: Timeline, key: ChunkKey) -> bool:
-    """Whether all of a chunk has come: what still comes by cast says nothing of this fetch."""
+    """Whether all of a chunk has arrived. Casts that follow have nothing to do with this fetch."""
     return _has(timeline, Step.VERIFY, key)

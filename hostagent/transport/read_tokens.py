@@ -98,7 +98,7 @@ class TokenBook:
         """There is no controller any more."""
         self._book_s, self._since_s = self._time_s(now_s), None
 
-    def told(self, access: pb.ReadAccess, now_s: float) -> None:
+    def access_given(self, access: pb.ReadAccess, now_s: float) -> None:
         """The controller's key and time, and a token for this node. Raises ValueError for what is no key."""
         key = Ed25519PublicKey.from_public_bytes(access.verify_key)
         at_s = self._time_s(now_s)

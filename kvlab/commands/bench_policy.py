@@ -27,7 +27,7 @@ from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError, need
 from kvlab.bars import bar
 from kvlab.figures import write_figures
-from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace, tuning
+from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace
 
 POOLS_DEFAULT = (0.01, 0.05, 0.1, 0.2)
 _TICKS = 256
@@ -39,10 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="TRACE",
-        help=f"a file in Mooncake's format, or one of {', '.join((*NAMES, *tuning.MADE, *holdout.MADE))}",
+        help=f"a file in Mooncake's format, or one of {', '.join((*NAMES, *holdout.MADE))}",
     )
     which.add_argument("--holdout", action="store_true", help="all loads that no policy was tuned on")
-    which.add_argument("--tuning", action="store_true", help="all made loads that policies were tuned on")
     parser.add_argument(
         "--pool",
         type=_pools,
@@ -104,8 +103,8 @@ def _compared(traces: dict[str, Forest], pools: Sequence[float], hints: bool, co
 
 def _load(args: argparse.Namespace) -> dict[str, Forest]:
     """The traces that were asked for, by what to call them."""
-    if args.holdout or args.tuning:
-        made = {name: make(args.seed) for name, make in (holdout if args.holdout else tuning).MADE.items()}
+    if args.holdout:
+        made = {name: make(args.seed) for name, make in holdout.MADE.items()}
     else:
         made = dict((_open(args.trace, args.seed),))
     loaded = {name: forest(requests[: args.requests]) for name, requests in made.items()}
@@ -116,7 +115,7 @@ def _load(args: argparse.Namespace) -> dict[str, Forest]:
 
 
 def _open(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
-    make = (holdout.MADE | tuning.MADE).get(given)
+    make = holdout.MADE.get(given)
     if make is not None:
         return given, make(seed)
     try:

@@ -87,9 +87,9 @@ class Node:
         news: list[Announcement] = []
         for chunk, (key, present) in enumerate(zip(keys, here, strict=True)):
             if present:
-                news += self._announcements.there((key,), Where.LOCAL, facts_of(prompt, keys, chunk))
+                news += self._announcements.chunk_in_pool((key,), Where.LOCAL, facts_of(prompt, keys, chunk))
             elif key in self._announcements:
-                news += self._announcements.swept([(key,)], [Where.NOWHERE])
+                news += self._announcements.sweep_ended([(key,)], [Where.NOWHERE])
         self.publish(news)
 
     def publish(self, news: list[Announcement]) -> None:

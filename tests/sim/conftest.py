@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvsim.checks import violations
 from kvsim.world import Report, World
+from tests.sim.checks import violations
 
 
 def _commit() -> str:

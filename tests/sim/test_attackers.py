@@ -7,8 +7,8 @@ import pytest
 from kvclient.messages import Status
 from kvproto.commands import Blame
 from kvproto.limits import MS
-from kvsim.attackers import Attack, Attacker, Harm
 from kvsim.world import Setting, World
+from tests.sim.attackers import Attack, Attacker, Harm
 
 QUIET = Setting(readers=6, chunks=6, segments=64, deadline_ns=20_000 * MS)
 """About 0.13 s at line rate."""

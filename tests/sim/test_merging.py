@@ -12,11 +12,11 @@ from kvclient.messages import Status
 from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.limits import MS
 from kvsim.chance import Chance
-from kvsim.checks import LATE_NS, violations
-from kvsim.computing import Computing
 from kvsim.link import Faults
 from kvsim.node import Scheduling
 from kvsim.world import Setting, World
+from tests.sim.checks import LATE_NS, violations
+from tests.sim.computing import Computing
 
 CHUNK_NS = 30 * MS
 BEGINS_NS = 5 * MS

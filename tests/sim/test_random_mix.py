@@ -13,10 +13,10 @@ from hostagent.core.events import SwitchStateGiven
 from kvclient.messages import Status
 from kvproto.limits import MS
 from kvsim.chance import Chance
-from kvsim.checks import violations
 from kvsim.disk import DiskFaults
 from kvsim.link import Faults
 from kvsim.world import Setting, World
+from tests.sim.checks import violations
 
 SEEDS_VARIABLE = "KVCAST_MIX_SEEDS"
 SEEDS_USUAL = "0-39"

@@ -8,8 +8,8 @@ import pytest
 from hostagent.core.events import TaskGiven
 from hostagent.core.work import FetchWork, Task, TaskStatus
 from kvproto.limits import MS
-from kvsim.checks import violations
 from kvsim.world import Setting, World
+from tests.sim.checks import violations
 
 SETTING = Setting(readers=4, chunks=12, segments=64, announced=True, rate_bytes_per_s=125e6, ttl_ns=500 * MS)
 PAYLOAD = SETTING.chunks * SETTING.segments * SETTING.segment_bytes

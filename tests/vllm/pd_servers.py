@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bmv2_testbed.engines.launcher import Launcher
-from bmv2_testbed.engines.openai_server import serving
+from tests.vllm.openai_server import serving
 from tests.vllm.toy_proxy import post
 from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, until
 

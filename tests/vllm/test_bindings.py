@@ -140,7 +140,7 @@ def test_an_adapter_written_to_but_not_loaded_again_has_no_keys(tmp_path: Path) 
     adapter(folder, "2 ")
     assert not keys.are_true(under_way)
     assert keys_of(keys, lora_request=lora) is None, "nobody knows which of both is loaded"
-    keys.ended(under_way.request_id)
+    keys.request_ended(under_way.request_id)
     assert keys_of(keys, lora_request=LoRARequest("policy", 1, str(folder), load_inplace=True)) is not None
     assert keys_of(keys, lora_request=LoRARequest("other", 2, str(folder))) is not None
 

@@ -49,7 +49,7 @@ def keys_of(tensor_size: int, replicas: int, **more: Any) -> list[tuple[bytes, .
     settings = Settings(chunk_tokens=CHUNK_TOKENS, weights_digest="w", **more)
     link: Any = SimpleNamespace(away=False)
     names = ChunkNames(config, SimpleNamespace(kv_tp_replicas=replicas), settings, BLOCK_TOKENS, link)
-    names.heard({(0, rank): ShardFacts("latent", CHUNK_BYTES, "MLA") for rank in range(tensor_size)})
+    names.workers_reported({(0, rank): ShardFacts("latent", CHUNK_BYTES, "MLA") for rank in range(tensor_size)})
     assert names.keys is not None
     keys = names.keys.of_text(TEXT)
     return list(keys.keys[: keys.chunks_count])

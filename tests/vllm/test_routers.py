@@ -53,7 +53,7 @@ def told(request: Any, medium: str, where: Where = Where.LOCAL) -> tuple[list[An
     for chunk in range(len(TOKENS) // CHUNK_TOKENS):
         facts = chunk_facts(request, chunk, CHUNK_TOKENS, BLOCK_TOKENS)
         assert facts is not None
-        stored += form.to_vllm(announcements.there((ChunkKey(bytes([chunk]) * 16),), where, facts))
+        stored += form.to_vllm(announcements.chunk_in_pool((ChunkKey(bytes([chunk]) * 16),), where, facts))
     return stored, form.to_vllm(announcements.withdraw())
 
 
@@ -109,7 +109,7 @@ class Indexer:
 @contextmanager
 def indexing(folder: Path, workers: dict[int, str]) -> Iterator[Indexer]:
     """Dynamo's indexer for these workers' events."""
-    from bmv2_testbed.engines.openai_server import free_port
+    from tests.vllm.openai_server import free_port
 
     port = free_port()
     argv = [DYNAMO, "-m", "dynamo.indexer", "--port", str(port), "--block-size", str(BLOCK_TOKENS), "--model-name", "m"]

@@ -18,7 +18,6 @@ _TARGETS = {
     "p4-sources": "p4_sources.P4Sources",
     "p4runtime": "switch.P4Runtime",
     "packets": "switch.Packets",
-    "redis": "redis_replies.RedisReplies",
     "reads-answered": "reads.ReadsAnswered",
     "reads-asked": "reads.ReadsAsked",
     "reads-native": "reads.ReadsAskedInC",

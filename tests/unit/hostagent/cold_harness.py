@@ -22,11 +22,10 @@ import pytest
 
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
@@ -311,8 +310,6 @@ def babbling_server(answer: bytes) -> Iterator[int]:
         thread.join(DEADLINE_S)
 
 
-def redis_config(port: int, client: str, **values: Any) -> ColdConfig:
-    """A configuration that the client, "own" or "opendal", serves: ours takes no addresses that begin with redis://."""
-    scheme = {"own": "tcp", "opendal": "redis"}[client]
-    options = {"endpoint": f"{scheme}://127.0.0.1:{port}", "root": "/pool", **values.pop("options", {})}
+def redis_config(port: int, **values: Any) -> ColdConfig:
+    options = {"endpoint": f"tcp://127.0.0.1:{port}", "root": "/pool", **values.pop("options", {})}
     return ColdConfig("redis", options, **values)

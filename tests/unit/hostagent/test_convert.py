@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import controlplane.limits
+import controlplane.core.limits
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, events_of
 from hostagent.core import effects, events
@@ -26,8 +26,8 @@ def said(**message: object) -> list[object]:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX} of a switch that has 64"),
-        ({"membership": rpc.Membership(member=(1 << 32) - 2)}, "member 4294967294 of a switch"),
+        ({"membership": rpc.Membership(member=MEMBERS_MAX)}, f"member {MEMBERS_MAX}: a switch has members 0 to 63"),
+        ({"membership": rpc.Membership(member=(1 << 32) - 2)}, "member 4294967294: a switch has members"),
         ({"welcome": rpc.Welcome(member=1 << 31)}, "member 2147483648"),
         (
             {"directory": rpc.DirectoryDelta(nodes=[rpc.Node(name="n1", data_ip=ADDRESS, member=1 << 20)])},
@@ -70,4 +70,4 @@ def test_no_controller_makes_a_heart_race() -> None:
 
 
 def test_the_ports_of_a_switch_are_the_same_everywhere() -> None:
-    assert limits.SWITCH_PORT_MAX == controlplane.limits.SWITCH_PORT_MAX == PORT_NUMBER_MAX
+    assert limits.SWITCH_PORT_MAX == controlplane.core.limits.SWITCH_PORT_MAX == PORT_NUMBER_MAX

@@ -99,4 +99,4 @@ def test_a_file_system_that_runs_full() -> None:
         works_still = client.put(key(2), None, content(2, 10_000))
         assert works_still.value == "stored"
     assert len(said) == 1, said
-    assert "takes nothing more and serves what it has: No space left on device" in said[0]
+    assert "takes no more chunks, serves those it has: No space left on device" in said[0]

@@ -12,8 +12,8 @@ import pytest
 
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
-from hostagent.disk.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
 from hostagent.disk.store import READ_FAILURES_MAX, without_overlaps
+from hostagent.pool.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
 from tests.unit.hostagent.disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17)
@@ -301,7 +301,7 @@ def test_another_format_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureF
 
     play(scenario)
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert "holds a store of another format: remove its files or set disk.path" in line
+    assert "holds a store of another release's format: remove its files or set disk.path" in line
     assert (tmp_path / INDEX_NAME).read_bytes() == page
 
 
@@ -311,7 +311,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
         await one.store.open()
         await two.store.open()
         assert (one.store.state, two.store.state) == (DiskState.ON, DiskState.OFF)
-        assert "is another agent's" in two.store.reason
+        assert "another agent uses" in two.store.reason
         await two.close()
         assert await one.save(1)
         await one.close()
@@ -336,10 +336,10 @@ def test_no_room_is_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("put", "said"),
     [
-        (lambda place, other: place.symlink_to(other), "no regular file"),
-        (lambda place, other: place.symlink_to(other.with_name("nothing")), "no regular file"),
-        (lambda place, other: place.hardlink_to(other), "linked from elsewhere, too"),
-        (lambda place, other: os.mkfifo(place), "no regular file"),
+        (lambda place, other: place.symlink_to(other), "not a regular file"),
+        (lambda place, other: place.symlink_to(other.with_name("nothing")), "not a regular file"),
+        (lambda place, other: place.hardlink_to(other), "a file with a second name"),
+        (lambda place, other: os.mkfifo(place), "not a regular file"),
     ],
     ids=["link", "dangling-link", "hard-link", "pipe"],
 )
@@ -414,7 +414,7 @@ def test_a_write_that_fails_ends_writing_and_not_reading(tmp_path: Path, caplog:
     play(scenario)
     errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert len(errors) == 1
-    assert "takes nothing more and serves what it has: File too large" in errors[0]
+    assert "takes no more chunks, serves those it has: File too large" in errors[0]
 
 
 def test_reads_that_fail_again_and_again_end_the_tier(tmp_path: Path) -> None:

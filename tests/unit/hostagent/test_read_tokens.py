@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ReadTokens
 from hostagent.transport.read_tokens import Admitted, Refusal, TokenBook
 from kvproto.grants import NamespaceRules
 from kvproto.probes import PROBE_LABEL
@@ -43,7 +43,7 @@ def book(*said: pb.ReadAccess, now_s: float = 0.0) -> TokenBook:
     made = TokenBook(demands=True)
     made.attached(now_s, gives_tokens=True)
     for one in said:
-        made.told(one, now_s)
+        made.access_given(one, now_s)
     return made
 
 
@@ -104,11 +104,11 @@ def test_a_failover_interrupts_nobody_whoever_attaches_first() -> None:
     reader, holder = book(access(old, 0.0)), book(access(old, 0.0))
     reader.lost(10.0)
     reader.attached(12.0, gives_tokens=True)
-    reader.told(access(new, 7000.0), 12.0)
+    reader.access_given(access(new, 7000.0), 12.0)
     assert isinstance(holder.check(reader.shown, READER, 12.0), Admitted), "the old token still opens"
     newcomer = book(access(new, 7000.0), now_s=12.0)
     assert isinstance(newcomer.check(reader.shown, READER, 12.0), Admitted), "and the new one where only it is known"
-    reader.told(access(new, 7700.0), 700.0)
+    reader.access_given(access(new, 7700.0), 700.0)
     assert reader.shown == shown(access(new, 7700.0)), "what has expired is not shown"
 
 
@@ -117,4 +117,4 @@ def test_a_controller_that_gives_no_tokens_is_not_asked_for_any() -> None:
     old_release.attached(0.0, gives_tokens=False)
     assert not old_release.demands
     with pytest.raises(ValueError, match="32 bytes"):
-        old_release.told(pb.ReadAccess(verify_key=b"short"), 0.0)
+        old_release.access_given(pb.ReadAccess(verify_key=b"short"), 0.0)

@@ -23,7 +23,6 @@ def test_all_ways_are_measured(tmp_path: Path) -> None:
         ("fs", "opendal"),
         ("fs", "os"),
         ("redis", "kvcast"),
-        ("redis", "client"),
         ("redis", "opendal"),
         ("redis", "redis-py"),
         *([("mooncake", way) for way in ("kvcast", "client", "its client")] if mooncake_installed() else []),

@@ -6,7 +6,8 @@ import hashlib
 
 import pytest
 
-from planner.traces import TraceRequest, holdout, tuning
+from planner.traces import TraceRequest, holdout
+from tests.unit.value.tuning_loads import MADE
 
 FROZEN = {
     "rollout_batches": "da42729412bcfca0",
@@ -34,7 +35,7 @@ def test_holdout_traces_stay_as_they_were(name: str) -> None:
 
 
 def test_no_trace_is_in_both_sets() -> None:
-    assert not set(holdout.MADE) & set(tuning.MADE)
+    assert not set(holdout.MADE) & set(MADE)
     assert set(FROZEN) == set(holdout.MADE)
 
 

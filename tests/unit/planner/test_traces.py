@@ -21,7 +21,6 @@ from planner.traces import (
     parse_lengths,
     parse_trace,
     read_trace,
-    synthesise,
 )
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -84,13 +83,6 @@ def test_dequantising_keeps_order_and_tick() -> None:
 def test_rounding_of_ticks_is_seen_through() -> None:
     assert is_quantised([_request(0, 1), _request(2.999, 2), _request(6.003, 3)])
     assert not is_quantised([_request(0, 1), _request(1.2, 2)])
-
-
-def test_carried_traces_are_what_the_generator_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["synthesise", str(tmp_path)])
-    assert synthesise.main() == 0
-    for file in tmp_path.iterdir():
-        assert file.read_text() == (catalog.CARRIED / file.name).read_text()
 
 
 def test_catalog_falls_back_to_the_carried_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

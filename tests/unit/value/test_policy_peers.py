@@ -11,7 +11,7 @@ from bmv2_testbed.bench.policy.compare import BELADY, OURS, PolicyHit, case_resu
 from bmv2_testbed.bench.policy.library import LibraryCache, has_library
 from bmv2_testbed.bench.policy.peers import PEERS, BlockCache
 from bmv2_testbed.bench.policy.trees import forest
-from planner.traces.tuning import MADE
+from tests.unit.value.tuning_loads import MADE
 
 CAPACITIES = (2, 10, 40, 200)
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from bmv2_testbed.bench.policy.replay import replay_into
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters, selector
-from kvpolicy.value.ages import RECENCY, ReuseAges
-from kvpolicy.value.aging import AgingScores
+from kvpolicy.value.reuse import RECENCY, AgingScores, ReuseAges
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
 from planner.traces import TraceRequest
-from planner.traces.tuning import MADE
+from tests.unit.value.tuning_loads import MADE
 
 UNFADED = ValueParameters(selector_half_touches=10**12)
 PLAIN = (POLICIES[0],)

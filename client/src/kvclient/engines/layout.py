@@ -13,14 +13,14 @@ import torch
 
 from kvclient.engines.paged import Buffer, HostLayers, PagedLayers, Span, spans_of
 
-# Chunks are lent read-only, and copying out of them never writes: let torch say its warning about that, once, here.
+# Leased chunks are read-only memory, of which torch warns once. Copying out of them never writes: warn here, unseen.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 WORD_BYTES = 8
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Numbers are copied as whole numbers of their size: no kernel has to know the type of the cache."""
+"""Numbers are copied as integers of their size, so that no kernel needs to know the type of the cache."""
 
 
 class LayoutError(ValueError):
@@ -100,7 +100,7 @@ class DeviceLayers:
             try:
                 yield
             finally:
-                # Whatever happened: what was submitted reads and writes memory that is about to be given back.
+                # Also after an error: submitted copies use memory that is about to be given back.
                 stream.synchronize()
 
     def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
@@ -155,5 +155,5 @@ def _is_aligned(view: torch.Tensor, word_bytes: int) -> bool:
 
 
 def paged_layers(views: Sequence[torch.Tensor]) -> PagedLayers:
-    """The copier for where the layers are."""
+    """The copier for the memory that the layers are in."""
     return HostLayers([view.numpy() for view in views]) if views[0].device.type == "cpu" else DeviceLayers(views)

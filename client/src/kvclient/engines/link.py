@@ -71,7 +71,7 @@ class AgentLink(Generic[C]):
         """Whether there is no agent."""
         return self._client is None
 
-    def lost(self, client: C, reason: str) -> None:
+    def connection_lost(self, client: C, reason: str) -> None:
         """A call through `client` failed for want of an agent; several callers may report the same client."""
         with self._lock:
             if self._client is not client:

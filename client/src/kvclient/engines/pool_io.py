@@ -1,4 +1,4 @@
-"""Lookups and fetches of an engine's scheduler, and the leases they bring.
+"""Lookups and fetches of an engine's scheduler, and the leases that they bring.
 
 The scheduler hands commands in and takes answers out; neither waits for the agent. All of it runs on the scheduler's
 own thread: a request leaves when it is made, and the agent works on it while the engine goes on. Of chunks that are in
@@ -76,7 +76,7 @@ class _Fetching:
     command: Fetch
     started_s: float
     client: PolledClient | None = None
-    """Whom its leases belong to; None: not begun."""
+    """The client that holds its leases; None: not begun."""
     asked: int | None = None
     """Number of the request under way."""
     sources: list[ChunkSource] = field(default_factory=list)
@@ -93,11 +93,11 @@ class PoolIo:
         self._log = log
         self._clock = clock
         self._client: PolledClient | None = None
-        """The client that owes the answers. It differs from the link's if it was lost meanwhile."""
+        """The client that owes the answers. It differs from the link's if the connection was lost meanwhile."""
         self._asked: dict[int, _Lookup | _Fetching | _Sweep] = {}
-        """By number of the request."""
+        """Unanswered requests by their numbers."""
         self._fetches: dict[tuple[str, int], _Fetching] = {}
-        """Not released yet, by request and ticket."""
+        """Fetches that are not released yet, by request and ticket."""
         self._under_way_count = 0
         self._queued: deque[_Fetching] = deque()
         self._answers: list[Answer] = []
@@ -108,7 +108,7 @@ class PoolIo:
         return len(self._fetches)
 
     def do(self, command: Command) -> None:
-        """Begin what the core decided."""
+        """Carry out a command of the core."""
         match command:
             case LookUp(request, ticket, keys):
                 if self._holds_here(keys):
@@ -122,7 +122,7 @@ class PoolIo:
                     sources = (ChunkSource.LOCAL,) * len(command.keys)
                     self._answers.append(FetchEnded(command.request, command.ticket, sources, Status.OK, 0.0))
                 elif command.terms.expected_s > 0:
-                    # It waits for another engine, perhaps for long, and keeps nobody from a fetch meanwhile.
+                    # It may wait long for another engine, so it must not take the place of other fetches meanwhile.
                     self._ask_for(fetching)
                 else:
                     self._queued.append(fetching)
@@ -133,7 +133,7 @@ class PoolIo:
                     self._release(fetching_or_none)
 
     def sweep(self, chunks: Sequence[tuple[ChunkKey, ...]]) -> None:
-        """Ask where the chunks are that routers know of, and how fast the agent fetches."""
+        """Ask where the announced chunks are, and how fast the agent fetches."""
         if not any(isinstance(asked, _Sweep) for asked in self._asked.values()):
             self._ask_where(_Sweep(tuple(chunks), [key for chunk in chunks for key in chunk]))
 
@@ -166,7 +166,7 @@ class PoolIo:
         self._with_client(tell)
 
     def answers(self, wait_s: float = 0.0) -> list[Answer]:
-        """What has come; waits up to `wait_s` for something to come, if anything is under way."""
+        """Answers since the last call. Waits up to `wait_s` for one if any request is under way."""
         give_up_s = self._clock() + wait_s if wait_s else 0.0
         while self._client is not None and not self._client.is_idle:
             left_s = max(0.0, give_up_s - self._clock()) if wait_s and not self._answers else 0.0
@@ -261,7 +261,7 @@ class PoolIo:
     # ------------------------------------------------------------------ being answered
 
     def _poll(self, client: PolledClient, wait_s: float) -> None:
-        """Take in what has come."""
+        """Take in the agent's answers."""
         try:
             for frame in client.poll(wait_s):
                 asked = self._asked.pop(frame.request, None)
@@ -347,12 +347,12 @@ class PoolIo:
         return True
 
     def _lost(self, client: PolledClient, reason: str) -> None:
-        self._link.lost(client, reason)
+        self._link.connection_lost(client, reason)
         self._client = None
         self._nobody_answers()
 
     def _nobody_answers(self) -> None:
-        """Whoever owed answers is gone, and the leases with it."""
+        """The agent that owed answers is gone, and its leases with it: answer every request."""
         asked, self._asked = self._asked, {}
         for each in asked.values():
             self._unanswered(each)

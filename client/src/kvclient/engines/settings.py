@@ -14,7 +14,7 @@ from kvchunk.kv_layout import EXACT, LOSSY
 SOCKET_VARIABLE = "KVCAST_AGENT_SOCKET"
 SOCKET_DEFAULT = "/run/kvcast/agent.sock"
 PRODUCER, CONSUMER, BOTH = "kv_producer", "kv_consumer", "kv_both"
-"""What an engine is for, as vLLM names it (`kv_role`)."""
+"""Roles of an engine, as vLLM names them (`kv_role`)."""
 SECRET_FILE_VARIABLE = "KVCAST_TENANT_SECRET_FILE"
 SECRET_BYTES_MAX = 4096
 
@@ -29,7 +29,7 @@ class Settings:
 
     socket: str = SOCKET_DEFAULT
     chunk_tokens: int = 0
-    """0: as the model's KV is large (`engines.core.chunk_sizes`)."""
+    """0: chosen by the size of the model's KV (`engines.core.chunk_sizes`)."""
     load: str = "auto"
     save: str = "all"
     gate: str = "auto"
@@ -72,9 +72,9 @@ GATES = ("auto", "off")
 KV_FORMS = (EXACT, LOSSY)
 """Whether the pool may round KV where it stores it in fewer bytes."""
 KVCAST_MEDIA = "kvcast"
-"""Routers are told `pool` and `switch`, and that both are remote."""
+"""Events name the media `pool` and `switch`, and call both remote."""
 MEDIA = ("EXTERNAL", "STORAGE", "CPU", KVCAST_MEDIA)
-"""What routers are told of where a chunk is: names that Dynamo and llm-d know, or our own."""
+"""Media that events may name: those that Dynamo and llm-d know, or our own."""
 
 _CHOICES = {"kv_form": KV_FORMS, "load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -113,7 +113,7 @@ def parse_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.env
 
 
 def parse_store_settings(extra: Any, environ: Mapping[str, str] = os.environ) -> StoreSettings:
-    """As `parse_settings`, for a store. `extra` comes out of JSON: it may be anything."""
+    """As `parse_settings`, for a store. `extra` is parsed JSON of any type."""
     if not isinstance(extra, Mapping):
         raise SettingsError(f"the settings of kvcast are {extra!r}; they must be an object of names and values")
     return StoreSettings(**_chosen(StoreSettings, extra, environ))

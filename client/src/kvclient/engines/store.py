@@ -22,7 +22,7 @@ from kvclient.engines.pieces import Piece, gather, scatter, size_of
 from kvclient.messages import KEYS_MAX, MalformedFrameError, Where
 
 POOL_SHARE_MAX = 0.25
-"""Of the pool, brought by one fetch: a fetch pins all that it brings."""
+"""Share of the pool that one fetch may fill: a fetch pins all its chunks."""
 _HELD = frozenset({Where.LOCAL, Where.REMOTE, Where.SWITCH})
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class ChunkStore:
     """One engine process's store. Methods may be called from any thread, several at once."""
 
     def __init__(self, link: AgentLink[AgentClient], log: logging.Logger, *, label: str, deadline_s: float) -> None:
-        """`label`: what operators see next to chunks; `deadline_s`: of bringing chunks. Closes `link` at the end."""
+        """`label`: what operators see next to chunks; `deadline_s`: of a fetch. `close` closes `link`, too."""
         self._link = link
         self._log = log
         self._label = label
@@ -67,11 +67,11 @@ class ChunkStore:
     def lock(self, keys: Sequence[ChunkKey], *, hold_s: float) -> list[bool]:
         """Bring chunks into this node's DRAM and keep them there for `hold_s`, or until `unlock`.
 
-        False: it did not come, or too much is locked already.
+        False: the chunk did not arrive, or too many are locked already.
         """
 
         def lock(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
-            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+            with client.fetch(part, any_order=True, deadline_s=self._deadline_s) as found:
                 here = [key for key, present in zip(part, found.present, strict=True) if present]
                 locked = dict(zip(here, client.lock(here, hold_s=hold_s), strict=True)) if here else {}
             return [locked.get(key, False) for key in part]
@@ -79,17 +79,17 @@ class ChunkStore:
         return self._each(keys, lock)
 
     def unlock(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Take one lock of each chunk back; False: there is none (any more)."""
+        """Give back one lock of each chunk; False: it is not locked (any more)."""
         return self._each(keys, lambda client, part: client.unlock(part))
 
     def delete(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Remove this node's copies; False: there is none, or it is locked. Copies on other nodes stay."""
+        """Remove this node's copies; False: there is no copy, or it is locked. Copies on other nodes stay."""
         return self._each(keys, lambda client, part: client.drop(part))
 
     # ------------------------------------------------------------------ bytes
 
     def put(self, chunks: Sequence[StoredChunk]) -> list[bool]:
-        """Store chunks; True: it is in the pool now, whoever put it there. False: there was no room, or no agent."""
+        """Store chunks; True: the pool has it now, no matter who put it. False: there was no room, or no agent."""
 
         def put(client: AgentClient, part: Sequence[StoredChunk]) -> list[bool]:
             wanted = [
@@ -103,7 +103,7 @@ class ChunkStore:
         return self._ask(chunks, put)
 
     def load(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
-        """Bring chunks, in any order, and copy each into its pieces. False: its pieces are as they were."""
+        """Fetch chunks, in any order, and copy each into its pieces. False: its pieces are unchanged."""
         loaded: list[bool] = []
         for part in self._fetches(keys, pieces):
             loaded += self._load_some(keys[part], pieces[part])
@@ -111,19 +111,19 @@ class ChunkStore:
 
     def _load_some(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
         def load(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
-            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+            with client.fetch(part, any_order=True, deadline_s=self._deadline_s) as found:
                 loaded = [
                     view is not None and scatter(view, into) for view, into in zip(found.views, pieces, strict=True)
                 ]
             odd = sum(found.present) - sum(loaded)
             if odd:
-                self._log.warning("kvcast: %d chunks have another size than this engine's: left alone", odd)
+                self._log.warning("kvcast: %d chunks have another size than this engine's and are not loaded", odd)
             return loaded
 
         return self._ask(keys, load)
 
     def _fetches(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> Iterator[slice]:
-        """Parts of a load that one fetch may bring."""
+        """Split a load into parts of one fetch each."""
         client = self._link.client
         most_bytes = POOL_SHARE_MAX * client.pool_bytes if client is not None else 0
         first, size_bytes = 0, 0
@@ -141,7 +141,7 @@ class ChunkStore:
     def _each(
         self, keys: Sequence[ChunkKey], do: Callable[[AgentClient, Sequence[ChunkKey]], list[bool]]
     ) -> list[bool]:
-        """`do` with as many distinct keys at a time as one request takes."""
+        """Call `do` with distinct keys, as many at a time as one request takes."""
         distinct = list(dict.fromkeys(keys))
         done: list[bool] = []
         for at in range(0, len(distinct), KEYS_MAX):
@@ -152,13 +152,13 @@ class ChunkStore:
         return [answers[key] for key in keys]
 
     def _ask(self, part: Sequence[T], do: Callable[[AgentClient, Sequence[T]], list[bool]]) -> list[bool]:
-        """`do` with the agent; nothing is done where there is none, or it refuses."""
+        """Call `do` with the agent; all False where there is none, or it refuses."""
         client = self._link.client
         if client is not None and part:
             try:
                 return do(client, part)
             except (AgentUnavailableError, MalformedFrameError) as error:
-                self._link.lost(client, str(error))
+                self._link.connection_lost(client, str(error))
             except AgentError as error:
                 self._log.warning("kvcast: %s", error)
         return [False] * len(part)

@@ -23,7 +23,7 @@ from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
 
 @dataclass(slots=True)
 class TransferFigures:
-    """What was moved since the last look."""
+    """Copies since the last look."""
 
     loaded_chunks: int = 0
     loaded_bytes: int = 0
@@ -35,15 +35,15 @@ class TransferFigures:
     saves_failed: dict[str, int] = field(default_factory=dict)
     """By reason: away, pool_full, refused, error."""
     errors_count: int = 0
-    """Exceptions that nothing expected."""
+    """Unexpected exceptions."""
 
 
 @dataclass(slots=True)
 class TransferResults:
-    """What ended since the last look."""
+    """Loads and saves that ended since the last look."""
 
     loads: dict[str, bool] = field(default_factory=dict)
-    """By request: whether all of it arrived."""
+    """By request: whether all blocks arrived."""
     failed_blocks: set[int] = field(default_factory=set)
     saves: dict[int, bool] = field(default_factory=dict)
 
@@ -62,14 +62,14 @@ class LayerGate:
             self._loads_count += 1
             self._missing = [count + 1 for count in self._missing]
 
-    def arrived(self, layer: int) -> None:
-        """A layer of one load is there."""
+    def layer_arrived(self, layer: int) -> None:
+        """A layer of one load has arrived."""
         with self._condition:
             self._missing[layer] -= 1
             self._condition.notify_all()
 
-    def ended(self, layers_missing: range) -> None:
-        """One load is over; these layers of it do not come."""
+    def load_ended(self, layers_missing: range) -> None:
+        """One load has ended without these layers."""
         with self._condition:
             for layer in layers_missing:
                 self._missing[layer] -= 1
@@ -110,8 +110,8 @@ class Transfers:
         clock: Callable[[], float],
         states: StateLayers | None = None,
     ) -> None:
-        """`writes`: false for a worker whose KV another one has too, which saves it for both. `states`: recurrent
-        layers, if there are any."""
+        """`writes`: false for a worker whose KV another worker has too and saves for both. `states`: recurrent layers,
+        if there are any."""
         self._link = link
         self._layers = layers
         self._shard = shard
@@ -125,16 +125,16 @@ class Transfers:
         self._log = log
         self._clock = clock
         self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
-        # One at a time: nobody waits for saves, and they should stay out of the way.
+        # One at a time: no request waits for saves, and they should stay out of the way of loads.
         self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
         self._lock = threading.Condition()
         """Notified when a load ends, and when the last of the saves does."""
         self._saves_count = 0
-        """Under way."""
+        """Saves under way."""
         self._results = TransferResults()
         self._figures = TransferFigures()
         self.has_results = self.has_figures = False
-        """Whether `take_results` and `take_figures` have something: all that most steps look at."""
+        """Whether `take_results` and `take_figures` have something. Most steps look at nothing else."""
 
     # ------------------------------------------------------------------ from the engine's step
 
@@ -175,26 +175,26 @@ class Transfers:
             self._lock.wait_for(lambda: not self._saves_count, timeout_s)
 
     def take_results(self) -> TransferResults:
-        """What ended; each end is reported once."""
+        """Loads and saves that ended; each is reported once."""
         with self._lock:
             results, self._results = self._results, TransferResults()
             self.has_results = False
         return results
 
     def take_figures(self) -> TransferFigures:
-        """What was moved; each move is reported once."""
+        """Figures of copies; each copy is counted once."""
         with self._lock:
             figures, self._figures = self._figures, TransferFigures()
             self.has_figures = False
         return figures
 
     def close(self) -> None:
-        """Wait for the copies under way, forget the rest. The link is closed before this, so that nothing waits."""
+        """Wait for the copies under way, forget the rest. Close the link first: then no copy waits for the agent."""
         self._loaders.shutdown(wait=True, cancel_futures=True)
         self._savers.shutdown(wait=True, cancel_futures=True)
 
     def _failed(self, doing: str) -> None:
-        """An exception that nothing expected was caught."""
+        """Log and count an unexpected exception."""
         self._log.exception("kvcast: %s failed", doing)
         with self._lock:
             self._figures.errors_count += 1
@@ -233,10 +233,10 @@ class Transfers:
             self.has_results = self.has_figures = True
             self._lock.notify_all()
         if gate is not None:
-            gate.ended(range(progress.layers_count, self._layers.layers_count))
+            gate.load_ended(range(progress.layers_count, self._layers.layers_count))
 
     def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
-        """Chunks that are in the paged cache for certain."""
+        """Copy chunks into the paged cache; returns how many are there for certain."""
         client = self._link.client
         if client is None or not load.keys:
             return 0
@@ -248,27 +248,27 @@ class Transfers:
                 count = self._whole(got, len(load.keys))
                 if load.state is not None:
                     if count < len(keys):
-                        return 0  # nothing can be computed behind these chunks without the state
+                        return 0  # without the state the engine cannot compute what follows these chunks
                     count -= 1
                     self._copy_state(load.state, got.views[-1], after)
                 layers = range(self._layers.layers_count) if gate is not None else (None,)
                 for layer in layers:
                     self._copy_layer(load, got, count, layer, after)
                     if gate is not None and layer is not None:
-                        gate.arrived(layer)
+                        gate.layer_arrived(layer)
                         progress.layers_count += 1
                 client.contains(keys[:1])
                 return count
         except AgentUnavailableError as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             raise
 
     def _whole(self, got: Fetched, chunks: int) -> int:
-        """Leading chunks of the size that this cache takes; what follows `chunks` of them is a state."""
+        """How many leading chunks have the size that this cache takes. The one after `chunks` of them is a state."""
         for count, view in enumerate(got.views):
             size_bytes = self._chunk_bytes if count < chunks else self._state_bytes
             if len(view) != size_bytes:
-                self._log.error("kvcast: a chunk has %d bytes, not %d: computing it", len(view), size_bytes)
+                self._log.error("kvcast: a chunk has %d bytes, not %d: the engine computes it", len(view), size_bytes)
                 return count
         return got.count
 
@@ -327,7 +327,7 @@ class Transfers:
         try:
             return "", self._put(client, save, after)
         except AgentUnavailableError as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             return "away", False
         except PoolFullError:
             return "pool_full", False

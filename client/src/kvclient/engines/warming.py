@@ -11,14 +11,15 @@ from kvclient.client import AgentClient
 from kvclient.engines.settings import Settings
 
 AGAIN_S = 1.0
-"""While there is no agent, or the chunks have no label yet."""
+"""Between attempts, while there is no agent or the chunks have no label yet."""
 
 
 class Warming:
-    """Asks once; what comes of it comes in the background, into free room of the node's pool."""
+    """Asks once. The agent then fetches in the background, into free room of the node's pool."""
 
     def __init__(self, settings: Settings, label: Callable[[float], str | None], log: logging.Logger) -> None:
-        """`label(wait_s)`: of the chunks that the engine can use; None: not known yet. A ValueError ends it."""
+        """`label(wait_s)`: the label of the chunks that the engine can use; None: not known yet. A ValueError ends the
+        warming."""
         self._settings = settings
         self._label = label
         self._log = log
@@ -35,19 +36,20 @@ class Warming:
         try:
             while not self._closed.is_set():
                 label = self._label(AGAIN_S)
-                if label is not None and self._asked(label):
+                if label is not None and self._ask(label):
                     return
                 if label is not None:
                     self._closed.wait(AGAIN_S)
         except ValueError as error:
             self._log.warning("kvcast: the engine is not warmed: %s", error)
 
-    def _asked(self, label: str) -> bool:
+    def _ask(self, label: str) -> bool:
+        """Whether the agent has the request."""
         settings = self._settings
         try:
             with AgentClient(settings.socket, answer_timeout_s=settings.answer_timeout_s) as client:
                 client.warm(label, settings.warm_bytes, nodes=settings.warm_nodes, wait_s=settings.warm_wait_s)
-                client.stats()  # answered in order: the agent has the wish
+                client.stats()  # answered in order: the agent has the request
         except AgentUnavailableError:
             return False
         self._log.info("kvcast: asked for %d MiB of the hottest prefixes of %s", settings.warm_bytes >> 20, label)

@@ -38,15 +38,15 @@ def test_all_shards_of_a_chunk_have_its_time() -> None:
 def test_what_is_computed_or_of_unknown_cost_is_not_claimed(count: int, computed: int, token_s: float | None) -> None:
     one = ledger(token_s)
     assert one.begin("a", chunks(count), computed, 0.0, now_s=0.0) is None
-    assert one.ended("a") is None
+    assert one.request_ended("a") is None
 
 
 def test_a_time_is_told_again_when_it_is_no_longer_true() -> None:
     one = ledger()
     one.begin("a", chunks(4), 0, 0.0, now_s=0.0)
-    assert one.progressed("a", 256, 0.0, now_s=0.256) is None
-    assert one.progressed("a", 256, 0.0, now_s=0.3) is None
-    later = one.progressed("a", 256, 0.0, now_s=0.5)
+    assert one.request_progressed("a", 256, 0.0, now_s=0.256) is None
+    assert one.request_progressed("a", 256, 0.0, now_s=0.3) is None
+    later = one.request_progressed("a", 256, 0.0, now_s=0.5)
     assert isinstance(later, Claim)
     assert later.keys == tuple(key for chunk in chunks(4)[1:] for key in chunk)
 
@@ -54,18 +54,18 @@ def test_a_time_is_told_again_when_it_is_no_longer_true() -> None:
 def test_what_was_offered_is_neither_claimed_again_nor_disclaimed() -> None:
     one = ledger()
     one.begin("a", chunks(3), 0, 0.0, now_s=0.0)
-    one.offered("a", 0)
-    assert one.ended("a") == Disclaim(tuple(key for chunk in chunks(3)[1:] for key in chunk))
-    assert one.ended("a") is None
+    one.chunk_offered("a", 0)
+    assert one.request_ended("a") == Disclaim(tuple(key for chunk in chunks(3)[1:] for key in chunk))
+    assert one.request_ended("a") is None
 
 
 def test_a_prompt_that_is_all_offered_is_over() -> None:
     one = ledger()
     one.begin("a", chunks(2), 0, 0.0, now_s=0.0)
-    one.offered("a", 0)
-    one.offered("a", 1)
+    one.chunk_offered("a", 0)
+    one.chunk_offered("a", 1)
     assert "a" not in one
-    assert one.ended("a") is None
+    assert one.request_ended("a") is None
 
 
 def test_the_state_behind_a_prompt_is_claimed_with_its_last_chunk() -> None:
@@ -78,4 +78,4 @@ def test_the_state_behind_a_prompt_is_claimed_with_its_last_chunk() -> None:
     assert claim.state_claim.keys == state
     assert claim.state_claim.etas_s == pytest.approx((0.512, 0.512))
     assert claim.state_claim.state_claim is None
-    assert one.ended("a") == Disclaim((*(key for chunk in chunks(2, shards=2) for key in chunk), *state))
+    assert one.request_ended("a") == Disclaim((*(key for chunk in chunks(2, shards=2) for key in chunk), *state))

@@ -25,36 +25,36 @@ def told(*names: str) -> list[Change[str]]:
 
 def test_a_chunk_is_told_behind_the_one_before_it_and_taken_back_before_that() -> None:
     watched: WatchedChunks[str] = WatchedChunks(10)
-    assert watched.saw([A, B, C], ["a", "b", "c"]) == []
-    assert watched.here({C}) == [], "of no use without what comes before"
-    assert watched.here({A, C}) == told("+a")
-    assert watched.here({A, B, C}) == told("+b", "+c")
-    assert watched.here({A, B, C}) == []
-    assert watched.here({B, C}) == told("-c", "-b", "-a")
+    assert watched.prompt_seen([A, B, C], ["a", "b", "c"]) == []
+    assert watched.presence_changed({C}) == [], "of no use without what comes before"
+    assert watched.presence_changed({A, C}) == told("+a")
+    assert watched.presence_changed({A, B, C}) == told("+b", "+c")
+    assert watched.presence_changed({A, B, C}) == []
+    assert watched.presence_changed({B, C}) == told("-c", "-b", "-a")
 
 
 def test_prompts_share_what_they_begin_with() -> None:
     watched: WatchedChunks[str] = WatchedChunks(10)
-    watched.saw([A, B], ["a", "b"])
-    watched.saw([A, C], ["a", "c"])
-    assert watched.here({A, B, C}) == told("+a", "+b", "+c")
-    assert watched.here({A, C}) == told("-b")
+    watched.prompt_seen([A, B], ["a", "b"])
+    watched.prompt_seen([A, C], ["a", "c"])
+    assert watched.presence_changed({A, B, C}) == told("+a", "+b", "+c")
+    assert watched.presence_changed({A, C}) == told("-b")
 
 
 def test_what_was_not_seen_for_longest_is_forgotten_from_its_end_on() -> None:
     watched: WatchedChunks[str] = WatchedChunks(3)
-    watched.saw([A, B], ["a", "b"])
-    assert watched.here({A, B}) == told("+a", "+b")
-    assert watched.saw([C], ["c"]) == []
-    assert watched.saw([D], ["d"]) == told("-b")
-    assert watched.saw([A], ["a"]) == []
+    watched.prompt_seen([A, B], ["a", "b"])
+    assert watched.presence_changed({A, B}) == told("+a", "+b")
+    assert watched.prompt_seen([C], ["c"]) == []
+    assert watched.prompt_seen([D], ["d"]) == told("-b")
+    assert watched.prompt_seen([A], ["a"]) == []
     assert set(watched.keys()) == {A, C, D}
 
 
 def test_a_prompt_longer_than_the_bound_is_watched_as_far_as_it_goes() -> None:
     watched: WatchedChunks[str] = WatchedChunks(2)
-    assert watched.saw([A, B, C], ["a", "b", "c"]) == []
-    assert watched.here({A, B, C}) == told("+a", "+b")
+    assert watched.prompt_seen([A, B, C], ["a", "b", "c"]) == []
+    assert watched.presence_changed({A, B, C}) == told("+a", "+b")
 
 
 class Router:

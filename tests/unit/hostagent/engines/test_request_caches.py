@@ -38,13 +38,13 @@ class Script:
         self, name: str, tokens: Sequence[int], *, may_load: bool = True, may_save: bool = True, away: bool = False
     ) -> tuple[Command, ...]:
         keys = PrefixKeys([bytes([shard]) * 32 for shard in range(self.shards)], CHUNK)
-        return self.core.arrived(name, tokens, keys, may_load=may_load, may_save=may_save, away=away)
+        return self.core.request_arrived(name, tokens, keys, may_load=may_load, may_save=may_save, away=away)
 
     def hold(self, name: str, tokens: Sequence[int], where: Sequence[Where], computed: int = 0) -> Fetch:
         """Bring a request to its fetch."""
         (lookup,) = self.arrive(name, tokens)
         assert isinstance(lookup, LookUp)
-        self.core.looked_up(name, lookup.ticket, where)
+        self.core.lookup_answered(name, lookup.ticket, where)
         (fetch,) = self.core.ask(name, tokens, computed, away=False).commands
         assert isinstance(fetch, Fetch)
         return fetch
@@ -63,17 +63,17 @@ def test_from_arrival_to_load_and_release() -> None:
     fetch = script.hold("a", TOKENS, [L, R, R, R])
     assert script.terms == [24], "the local chunk comes whatever the rest costs"
     assert script.ask("a", TOKENS) is None
-    assert script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL] + [ChunkSource.CAST] * 3, Status.OK) == ()
+    assert script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL] + [ChunkSource.CAST] * 3, Status.OK) == ()
     assert script.ask("a", TOKENS) == 32
     assert script.ask("a", TOKENS) == 32, "asking changes nothing"
-    load, commands = script.core.allocated("a", 32, list(range(100, 109)))
+    load, commands = script.core.blocks_allocated("a", 32, list(range(100, 109)))
     assert load is not None
     assert commands == ()
     assert (load.skip_blocks, load.block_ids, len(load.keys)) == (0, tuple(range(100, 108)), 4)
-    assert script.core.allocated("a", 0, []) == (None, ())
-    assert script.core.loaded("a", whole=True) == (Release("a", fetch.ticket),)
+    assert script.core.blocks_allocated("a", 0, []) == (None, ())
+    assert script.core.load_ended("a", whole=True) == (Release("a", fetch.ticket),)
     assert script.core.stage("a") is Stage.RUNNING
-    assert script.core.ended("a") == ()
+    assert script.core.request_ended("a") == ()
     assert len(script.core) == 0
 
 
@@ -88,9 +88,9 @@ def test_blocks_of_the_engine_itself_are_not_loaded() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R, R, R, N], computed=12)
     assert len(fetch.keys) == 2, "from the chunk in whose middle the engine's own blocks end"
-    script.core.fetched("a", fetch.ticket, [ChunkSource.HOLDER] * 2, Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER] * 2, Status.OK)
     assert script.ask("a", TOKENS, 12) == 12
-    load, _ = script.core.allocated("a", 12, list(range(50, 60)))
+    load, _ = script.core.blocks_allocated("a", 12, list(range(50, 60)))
     assert load is not None
     assert (load.skip_blocks, load.block_ids) == (1, (53, 54, 55))
 
@@ -98,7 +98,7 @@ def test_blocks_of_the_engine_itself_are_not_loaded() -> None:
 def test_what_arrived_of_a_fetch_is_used() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [L, R, R, R])
-    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.HOLDER], Status.DEADLINE)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.HOLDER], Status.DEADLINE)
     assert script.ask("a", TOKENS) == 16
 
 
@@ -114,24 +114,26 @@ def test_what_arrived_of_a_fetch_is_used() -> None:
 def test_a_fetch_that_brings_nothing_is_a_miss(outcome: Status, why: Miss) -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4)
-    assert script.core.fetched("a", fetch.ticket, [], outcome) == ()
+    assert script.core.fetch_answered("a", fetch.ticket, [], outcome) == ()
     assert script.ask("a", TOKENS) == 0
     assert script.missed == [why]
-    assert script.core.allocated("a", 0, [1]) == (None, ())
-    assert script.core.ended("a") == ()
+    assert script.core.blocks_allocated("a", 0, [1]) == (None, ())
+    assert script.core.request_ended("a") == ()
 
 
 def test_expected_chunks_are_fetched_before_anybody_has_them() -> None:
     script = Script()
     keys = PrefixKeys([bytes(32)], CHUNK)
-    (lookup,) = script.core.arrived("a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3)
+    (lookup,) = script.core.request_arrived(
+        "a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=3
+    )
     assert isinstance(lookup, LookUp)
     assert script.core.expects("a")
-    script.core.looked_up("a", lookup.ticket, [L, N, N, N])
+    script.core.lookup_answered("a", lookup.ticket, [L, N, N, N])
     (fetch,) = script.core.ask("a", TOKENS, 0, away=False).commands
     assert isinstance(fetch, Fetch)
     assert len(fetch.keys) == 3, "nobody has said that the fourth will be there"
-    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.CAST], Status.ABANDONED)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.CAST], Status.ABANDONED)
     assert not script.core.expects("a"), "once is enough"
     assert script.ask("a", TOKENS) == 16
 
@@ -143,10 +145,10 @@ def test_misses_without_a_fetch() -> None:
     assert script.arrive("off", TOKENS, may_load=False) == ()
     (lookup,) = script.arrive("absent", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("absent", lookup.ticket, [N, R, R, R])
+    script.core.lookup_answered("absent", lookup.ticket, [N, R, R, R])
     (lookup,) = script.arrive("silent", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("silent", lookup.ticket, None)
+    script.core.lookup_answered("silent", lookup.ticket, None)
     assert [script.ask(name, TOKENS) for name in ("short", "away", "off", "absent", "silent")] == [0] * 5
     assert script.missed == [Miss.SHORT, Miss.AWAY, Miss.OFF, Miss.ABSENT, Miss.AWAY]
 
@@ -155,7 +157,7 @@ def test_a_hit_needs_all_shards() -> None:
     script = Script(shards=2)
     fetch = script.hold("a", TOKENS, [L, R, S, L, L, N, L, L])
     assert len(fetch.keys) == 4
-    release = script.core.fetched(
+    release = script.core.fetch_answered(
         "a", fetch.ticket, [ChunkSource.LOCAL, ChunkSource.CAST, ChunkSource.LOCAL], Status.DEADLINE
     )
     assert release == ()
@@ -166,10 +168,12 @@ def test_a_hit_needs_all_shards() -> None:
 def test_answers_that_come_too_late_meet_nobody() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4)
-    assert script.core.ended("a") == (Release("a", fetch.ticket),)
-    assert script.core.fetched("a", fetch.ticket, [ChunkSource.HOLDER], Status.OK) == (Release("a", fetch.ticket),)
-    script.core.looked_up("a", fetch.ticket, [L] * 4)
-    assert script.core.loaded("a", whole=True) == ()
+    assert script.core.request_ended("a") == (Release("a", fetch.ticket),)
+    assert script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER], Status.OK) == (
+        Release("a", fetch.ticket),
+    )
+    script.core.lookup_answered("a", fetch.ticket, [L] * 4)
+    assert script.core.load_ended("a", whole=True) == ()
 
 
 def test_requests_for_one_prefix_wait_for_one_load() -> None:
@@ -177,12 +181,12 @@ def test_requests_for_one_prefix_wait_for_one_load() -> None:
     fetch = script.hold("a", TOKENS, [R] * 4)
     (lookup,) = script.arrive("b", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("b", lookup.ticket, [R] * 4)
+    script.core.lookup_answered("b", lookup.ticket, [R] * 4)
     assert script.ask("b", TOKENS) is None
-    script.core.fetched("a", fetch.ticket, [ChunkSource.HOLDER] * 4, Status.OK)
-    script.core.allocated("a", 32, list(range(9)))
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER] * 4, Status.OK)
+    script.core.blocks_allocated("a", 32, list(range(9)))
     assert script.ask("b", TOKENS) is None
-    script.core.loaded("a", whole=True)
+    script.core.load_ended("a", whole=True)
     assert script.ask("b", TOKENS, 32) == 0, "the engine has them itself now"
     other = Script(share_loads=False)
     other.hold("a", TOKENS, [R] * 4)
@@ -195,33 +199,33 @@ def test_who_waited_goes_on_when_the_first_does_not_load(end: str) -> None:
     fetch = script.hold("a", TOKENS, [R] * 4)
     (lookup,) = script.arrive("b", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("b", lookup.ticket, [R] * 4)
+    script.core.lookup_answered("b", lookup.ticket, [R] * 4)
     if end == "ended":
-        script.core.ended("a")
+        script.core.request_ended("a")
     else:
-        script.core.fetched("a", fetch.ticket, [], Status.UNAVAILABLE)
+        script.core.fetch_answered("a", fetch.ticket, [], Status.UNAVAILABLE)
     assert script.core.ask("b", TOKENS, 0, away=False).commands
 
 
 def test_aborted_while_loading_the_lease_outlives_the_copy() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [L] * 4)
-    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
-    script.core.allocated("a", 32, list(range(9)))
-    assert script.core.ended("a") == ()
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.blocks_allocated("a", 32, list(range(9)))
+    assert script.core.request_ended("a") == ()
     assert "a" in script.core
-    assert script.core.loaded("a", whole=True) == (Release("a", fetch.ticket),)
+    assert script.core.load_ended("a", whole=True) == (Release("a", fetch.ticket),)
     assert "a" not in script.core
 
 
 def test_a_failed_load_is_not_tried_again_and_its_chunks_are_saved() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [L] * 4)
-    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
-    script.core.allocated("a", 32, list(range(9)))
-    script.core.loaded("a", whole=False)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.blocks_allocated("a", 32, list(range(9)))
+    script.core.load_ended("a", whole=False)
     assert script.ask("a", TOKENS) == 0
-    script.core.allocated("a", 0, list(range(9)))
+    script.core.blocks_allocated("a", 0, list(range(9)))
     assert [chunk.chunk for chunk in script.core.saves("a", TOKENS, 35, list(range(1, 10)))] == [0, 1, 2, 3]
 
 
@@ -229,31 +233,31 @@ def test_preempted_requests_look_again() -> None:
     script = Script()
     (lookup,) = script.arrive("a", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("a", lookup.ticket, [N] * 4)
+    script.core.lookup_answered("a", lookup.ticket, [N] * 4)
     assert script.ask("a", TOKENS) == 0
-    script.core.allocated("a", 0, list(range(9)))
+    script.core.blocks_allocated("a", 0, list(range(9)))
     answer = script.core.ask("a", TOKENS, 0, away=False)
     (again,) = answer.commands
     assert isinstance(again, LookUp)
     assert answer.tokens is None
-    script.core.looked_up("a", again.ticket, [L, L, N, N])
+    script.core.lookup_answered("a", again.ticket, [L, L, N, N])
     assert script.core.ask("a", TOKENS, 0, away=False).commands
 
 
 def test_preempted_while_loading_waits_for_the_load_to_end() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [L] * 4)
-    script.core.fetched("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
-    script.core.allocated("a", 32, list(range(9)))
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.blocks_allocated("a", 32, list(range(9)))
     assert script.ask("a", TOKENS) is None
-    script.core.loaded("a", whole=True)
+    script.core.load_ended("a", whole=True)
     assert isinstance(script.core.ask("a", TOKENS, 0, away=False).commands[0], LookUp)
 
 
 def test_blocks_that_the_engine_lost_meanwhile_are_fetched_again() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4, computed=16)
-    script.core.fetched("a", fetch.ticket, [ChunkSource.HOLDER] * 2, Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER] * 2, Status.OK)
     answer = script.core.ask("a", TOKENS, 0, away=False)
     assert answer.tokens is None
     release, again = answer.commands
@@ -265,7 +269,7 @@ def test_blocks_that_the_engine_lost_meanwhile_are_fetched_again() -> None:
 def test_blocks_that_the_engine_got_meanwhile_make_the_lease_needless() -> None:
     script = Script()
     fetch = script.hold("a", TOKENS, [R] * 4)
-    script.core.fetched("a", fetch.ticket, [ChunkSource.HOLDER] * 4, Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, [ChunkSource.HOLDER] * 4, Status.OK)
     answer = script.core.ask("a", TOKENS, 32, away=False)
     assert (answer.tokens, answer.commands) == (0, (Release("a", fetch.ticket),))
 
@@ -274,7 +278,7 @@ def test_too_little_is_computed() -> None:
     script = Script(tokens_min=16)
     (lookup,) = script.arrive("a", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("a", lookup.ticket, [L, N, N, N])
+    script.core.lookup_answered("a", lookup.ticket, [L, N, N, N])
     assert script.ask("a", TOKENS) == 0
 
 
@@ -282,7 +286,7 @@ def test_saves_are_whole_chunks_offered_once() -> None:
     script = Script()
     (lookup,) = script.arrive("a", TOKENS)
     assert isinstance(lookup, LookUp)
-    script.core.looked_up("a", lookup.ticket, [L, R, N, N])
+    script.core.lookup_answered("a", lookup.ticket, [L, R, N, N])
     blocks = list(range(20, 40))
     assert script.core.next_save_tokens("a") == 8
     assert script.core.saves("a", TOKENS, 7, blocks) == []
@@ -311,8 +315,8 @@ def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
     script = Script(share_loads=False)
     fetches = {name: script.hold(name, TOKENS, [L] * 4) for name in ("fetching", "held", "loading")}
     for name in ("held", "loading"):
-        script.core.fetched(name, fetches[name].ticket, [ChunkSource.LOCAL] * 4, Status.OK)
-    script.core.allocated("loading", 32, list(range(9)))
+        script.core.fetch_answered(name, fetches[name].ticket, [ChunkSource.LOCAL] * 4, Status.OK)
+    script.core.blocks_allocated("loading", 32, list(range(9)))
     script.arrive("looking", TOKENS)
     assert script.core.distrust() == (
         Release("fetching", fetches["fetching"].ticket),
@@ -320,8 +324,8 @@ def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:
     )
     for name in ("fetching", "held", "looking"):
         assert script.ask(name, TOKENS) == 0
-        assert script.core.allocated(name, 0, []) == (None, ())
-    assert script.core.loaded("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
+        assert script.core.blocks_allocated(name, 0, []) == (None, ())
+    assert script.core.load_ended("loading", whole=True) == (Release("loading", fetches["loading"].ticket),)
     for name in ("fetching", "held", "loading", "looking"):
         assert script.core.saves(name, TOKENS, 35, list(range(1, 10))) == []
     assert script.missed == [Miss.OFF] * 3
@@ -359,7 +363,11 @@ def _random_script(chance: random.Random) -> None:
         count = chance.randrange(len(fetch.keys) + 1)
         if not count:
             open_leases.discard((fetch.request, fetch.ticket))
-        do(core.fetched(fetch.request, fetch.ticket, [ChunkSource.LOCAL] * count, Status.OK if count else Status.GATE))
+        do(
+            core.fetch_answered(
+                fetch.request, fetch.ticket, [ChunkSource.LOCAL] * count, Status.OK if count else Status.GATE
+            )
+        )
 
     for _ in range(200):
         name = chance.choice(list(tokens))
@@ -370,14 +378,14 @@ def _random_script(chance: random.Random) -> None:
             case 1 if lookups:
                 lookup = lookups.pop()
                 where = [chance.choice([L, R, S, L, N]) for _ in lookup.keys]
-                core.looked_up(lookup.request, lookup.ticket, where if chance.random() < 0.9 else None)
+                core.lookup_answered(lookup.request, lookup.ticket, where if chance.random() < 0.9 else None)
             case 2 if name in alive:
                 computed = chance.randrange(0, len(tokens[name]), BLOCK)
                 answer = core.ask(name, tokens[name], computed, away=chance.random() < 0.1)
                 do(answer.commands)
                 if answer.tokens is not None and chance.random() < 0.7:
                     assert computed + answer.tokens < len(tokens[name]) or not answer.tokens
-                    load, commands = core.allocated(name, answer.tokens, list(range(20)))
+                    load, commands = core.blocks_allocated(name, answer.tokens, list(range(20)))
                     do(commands)
                     assert (load is not None) == bool(answer.tokens)
                     if load is not None:
@@ -387,14 +395,14 @@ def _random_script(chance: random.Random) -> None:
                 answer_fetch()
             case 4 if loading:
                 ended = loading.pop()
-                do(core.loaded(ended, whole=chance.random() < 0.8))
+                do(core.load_ended(ended, whole=chance.random() < 0.8))
             case 5 if name in alive and chance.random() < 0.3:
                 alive.discard(name)
-                do(core.ended(name))
+                do(core.request_ended(name))
     for name in sorted(alive):
-        do(core.ended(name))
+        do(core.request_ended(name))
     while loading:
-        do(core.loaded(loading.pop(), whole=True))
+        do(core.load_ended(loading.pop(), whole=True))
     while fetches:
         answer_fetch()
     assert not open_leases

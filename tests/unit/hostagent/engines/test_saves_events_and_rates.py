@@ -28,19 +28,19 @@ def test_a_save_is_over_when_all_workers_have_answered() -> None:
     save = ledger.offer(savable(1))
     assert save is not None
     assert ledger.offer(savable(1)) is None, "it is being saved already"
-    assert ledger.answered(save.save, 1, 0) is None
-    saved = ledger.answered(save.save, 2, 0)
+    assert ledger.workers_answered(save.save, 1, 0) is None
+    saved = ledger.workers_answered(save.save, 2, 0)
     assert saved is not None
     assert saved.whole
     assert (ledger.pending_count, ledger.blocks_count) == (0, 0)
     again = ledger.offer(savable(1))
     assert again is not None
-    assert ledger.answered(again.save, 2, 1) is None
-    failed = ledger.answered(again.save, 1, 0)
+    assert ledger.workers_answered(again.save, 2, 1) is None
+    failed = ledger.workers_answered(again.save, 1, 0)
     assert failed is not None
     assert not failed.whole
     with pytest.raises(KeyError):
-        ledger.answered(again.save, 1, 0)
+        ledger.workers_answered(again.save, 1, 0)
 
 
 def test_saves_do_not_take_the_cache_from_the_engine() -> None:
@@ -50,7 +50,7 @@ def test_saves_do_not_take_the_cache_from_the_engine() -> None:
     assert ledger.offer(savable(2)) is not None
     assert ledger.offer(savable(3)) is None
     assert ledger.dropped_count == 1
-    ledger.answered(first.save, 1, 0)
+    ledger.workers_answered(first.save, 1, 0)
     assert ledger.offer(savable(3)) is not None
 
 
@@ -59,13 +59,13 @@ FACTS = ChunkFacts((b"h0", b"h1"), None, array("I", [1, 2, 3]), None)
 
 def test_routers_are_told_once_and_when_it_changes() -> None:
     told = Announcements(chunks_max=10)
-    assert told.there((key(1),), Where.LOCAL, FACTS) == [Stored(Medium.POOL, FACTS)]
-    assert told.there((key(1),), Where.REMOTE, FACTS) == []
+    assert told.chunk_in_pool((key(1),), Where.LOCAL, FACTS) == [Stored(Medium.POOL, FACTS)]
+    assert told.chunk_in_pool((key(1),), Where.REMOTE, FACTS) == []
     moved = [Stored(Medium.SWITCH, FACTS), Removed(Medium.POOL, FACTS.block_hashes)]
-    assert told.there((key(1),), Where.SWITCH, FACTS) == moved
+    assert told.chunk_in_pool((key(1),), Where.SWITCH, FACTS) == moved
     assert told.keys() == [(key(1),)]
-    assert told.swept([(key(1),)], [Where.SWITCH]) == []
-    assert told.swept([(key(1),), (key(7),)], [Where.NOWHERE, Where.LOCAL]) == [
+    assert told.sweep_ended([(key(1),)], [Where.SWITCH]) == []
+    assert told.sweep_ended([(key(1),), (key(7),)], [Where.NOWHERE, Where.LOCAL]) == [
         Removed(Medium.SWITCH, FACTS.block_hashes)
     ]
     assert len(told) == 0
@@ -74,9 +74,9 @@ def test_routers_are_told_once_and_when_it_changes() -> None:
 def test_what_is_forgotten_is_withdrawn() -> None:
     told = Announcements(chunks_max=2)
     for number in (1, 2):
-        told.there((key(number),), Where.LOCAL, FACTS)
-    told.there((key(1),), Where.LOCAL, FACTS)
-    events = told.there((key(3),), Where.LOCAL, FACTS)
+        told.chunk_in_pool((key(number),), Where.LOCAL, FACTS)
+    told.chunk_in_pool((key(1),), Where.LOCAL, FACTS)
+    events = told.chunk_in_pool((key(3),), Where.LOCAL, FACTS)
     assert events == [Stored(Medium.POOL, FACTS), Removed(Medium.POOL, FACTS.block_hashes)]
     assert key(2) not in told
     assert key(1) in told

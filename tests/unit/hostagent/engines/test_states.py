@@ -50,13 +50,13 @@ class Script:
     def look(self, chunks: Sequence[Where], states: Sequence[Where], expected_chunks: int = 0) -> LookUp:
         """A request has come, and its lookup is answered; `chunks`, `states`: by chunk, the same for all shards."""
         keys = PrefixKeys([bytes([shard]) * 32 for shard in range(self.shards)], CHUNK)
-        (lookup,) = self.core.arrived(
+        (lookup,) = self.core.request_arrived(
             "a", TOKENS, keys, may_load=True, may_save=True, away=False, expected_chunks=expected_chunks
         )
         assert isinstance(lookup, LookUp)
         where = [place for places in (chunks, states) for place in places for _ in range(self.shards)]
         assert len(lookup.keys) == len(where)
-        self.core.looked_up("a", lookup.ticket, where)
+        self.core.lookup_answered("a", lookup.ticket, where)
         return lookup
 
     def commands(self, computed: int = 0) -> tuple[Command, ...]:
@@ -74,7 +74,7 @@ class Script:
 
     def load(self, tokens: int) -> Load:
         assert self.core.ask("a", TOKENS, 40 - tokens, away=False).tokens is not None
-        load, _ = self.core.allocated("a", tokens, TABLE, (), ([0] * 4 + [7, 8], [0] * 4 + [9, 0]))
+        load, _ = self.core.blocks_allocated("a", tokens, TABLE, (), ([0] * 4 + [7, 8], [0] * 4 + [9, 0]))
         assert load is not None
         return load
 
@@ -92,7 +92,7 @@ def test_chunks_and_the_last_state_are_fetched(shards: int) -> None:
     fetch = script.fetch()
     assert fetch.keys == script.keys(0, 5)
     assert script.terms == [40], "all of it is spared, or nothing"
-    script.core.fetched("a", fetch.ticket, came(6 * shards), Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, came(6 * shards), Status.OK)
     assert script.core.ask("a", TOKENS, 0, away=False).tokens == 40
     assert len(script.core.sources("a")) == 5
     load = script.load(40)
@@ -139,10 +139,12 @@ def test_a_fetch_without_its_state_falls_back_to_an_earlier_one(arrived: int) ->
     script = Script()
     script.look([R] * 5, [N, R, N, N, R])
     fetch = script.fetch()
-    assert script.core.fetched("a", fetch.ticket, came(arrived), Status.DEADLINE) == (Release("a", fetch.ticket),)
+    assert script.core.fetch_answered("a", fetch.ticket, came(arrived), Status.DEADLINE) == (
+        Release("a", fetch.ticket),
+    )
     again = script.fetch()
     assert again.keys == script.keys(0, 2)
-    assert script.core.fetched("a", again.ticket, came(2), Status.NOT_FOUND) == (Release("a", again.ticket),)
+    assert script.core.fetch_answered("a", again.ticket, came(2), Status.NOT_FOUND) == (Release("a", again.ticket),)
     assert script.core.ask("a", TOKENS, 0, away=False).tokens == 0
     assert script.missed == [Miss.ABSENT]
 
@@ -151,7 +153,7 @@ def test_a_fetch_that_brings_less_than_any_state_needs_is_a_miss() -> None:
     script = Script()
     script.look([R] * 5, [N, R, N, N, R])
     fetch = script.fetch()
-    script.core.fetched("a", fetch.ticket, came(1), Status.DEADLINE)
+    script.core.fetch_answered("a", fetch.ticket, came(1), Status.DEADLINE)
     assert script.core.stage("a") is Stage.MISSED
     assert script.missed == [Miss.LATE]
 
@@ -160,7 +162,7 @@ def test_nothing_came_since_the_agent_is_gone() -> None:
     script = Script()
     script.look([R] * 5, [R] * 5)
     fetch = script.fetch()
-    assert script.core.fetched("a", fetch.ticket, [], Status.UNAVAILABLE) == ()
+    assert script.core.fetch_answered("a", fetch.ticket, [], Status.UNAVAILABLE) == ()
     assert script.missed == [Miss.LOST]
 
 
@@ -178,10 +180,10 @@ def test_no_block_for_the_state_is_an_error() -> None:
     script = Script()
     script.look([R] * 5, [N, N, N, N, R])
     fetch = script.fetch()
-    script.core.fetched("a", fetch.ticket, came(6), Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, came(6), Status.OK)
     with pytest.raises(ValueError, match="no room for the state behind 5 blocks"):
-        script.core.allocated("a", 40, TABLE, (), ([0, 0, 0, 7, 0],))
-    script.core.loaded("a", whole=False)  # as the shell tells the workers then
+        script.core.blocks_allocated("a", 40, TABLE, (), ([0, 0, 0, 7, 0],))
+    script.core.load_ended("a", whole=False)  # as the shell tells the workers then
     assert script.core.stage("a") is Stage.RUNNING
 
 
@@ -205,9 +207,9 @@ def test_a_loaded_state_is_not_saved_again() -> None:
     script = Script()
     script.look([R] * 5, [N, N, N, N, R])
     fetch = script.fetch()
-    script.core.fetched("a", fetch.ticket, came(6), Status.OK)
+    script.core.fetch_answered("a", fetch.ticket, came(6), Status.OK)
     script.load(40)
-    script.core.loaded("a", whole=True)
+    script.core.load_ended("a", whole=True)
     assert script.core.state_save("a", TOKENS, 40, [3, 4]) is None
     assert script.core.state_save("a", TOKENS, 32, [3, 4]) is not None
 

@@ -1,6 +1,7 @@
 """What routers know of the pool, and what to announce to them next. Pure.
 
-An engine announces chunks that it saved or found. It learns that they are gone again by looking now and then.
+An engine announces chunks that it saved or found. It looks them up from time to time and withdraws those that the pool
+no longer has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Medium(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkFacts:
-    """What an event says of a chunk."""
+    """What routers learn about a chunk."""
 
     block_hashes: tuple[object, ...]
     """The engine's own, as its events carry them."""
@@ -34,7 +35,7 @@ class ChunkFacts:
     extra_keys: tuple[tuple[object, ...] | None, ...] | None = None
     """Per block: what its hash covers beyond the tokens (adapter, images, salt), as the engine's own events say it."""
     session: str | None = None
-    """Of the request that the engine computed or looked them up for."""
+    """The session of the request for which the engine computed or looked up the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,72 +54,75 @@ Announcement = Stored | Removed
 
 
 @dataclass(slots=True)
-class _Told:
+class _Announced:
     keys: tuple[ChunkKey, ...]
     facts: ChunkFacts
     medium: Medium
 
 
 class Announcements:
-    """A bounded memory of announced chunks. Beyond its bound the oldest is withdrawn: better unknown than wrong."""
+    """A bounded memory of announced chunks. At its bound the oldest is withdrawn: a router that does not know a
+    chunk loses a hit, one that believes in a lost chunk sends requests to the wrong engine."""
 
     def __init__(self, chunks_max: int, *, tell_media_apart: bool = True) -> None:
-        """`tell_media_apart`: false for routers that know one medium of pools only: then all is POOL."""
+        """`tell_media_apart`: false for routers that know only one medium for pools: every chunk is POOL then."""
         self._chunks_max = chunks_max
         self._tell_media_apart = tell_media_apart
-        self._told: OrderedDict[ChunkKey, _Told] = OrderedDict()
+        self._announced: OrderedDict[ChunkKey, _Announced] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._announced)
 
     def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._told
+        return key in self._announced
 
     def keys(self) -> list[tuple[ChunkKey, ...]]:
-        """Keys of each announced chunk, oldest first: what to look up for `swept`."""
-        return [told.keys for told in self._told.values()]
+        """Keys of each announced chunk, oldest first: what to look up for `sweep_ended`."""
+        return [known.keys for known in self._announced.values()]
 
-    def there(self, keys: tuple[ChunkKey, ...], where: Where, facts: ChunkFacts) -> list[Announcement]:
-        """A chunk (keys of all its shards) is in the pool."""
+    def chunk_in_pool(self, keys: tuple[ChunkKey, ...], where: Where, facts: ChunkFacts) -> list[Announcement]:
+        """The pool has a chunk (keys of all its shards)."""
         medium = self._medium(where)
         key = keys[0]
-        told = self._told.get(key)
-        if told is not None:
-            self._told.move_to_end(key)
-            return self._move(told, medium)
-        self._told[key] = _Told(keys, facts, medium)
+        known = self._announced.get(key)
+        if known is not None:
+            self._announced.move_to_end(key)
+            return self._move(known, medium)
+        self._announced[key] = _Announced(keys, facts, medium)
         events: list[Announcement] = [Stored(medium, facts)]
-        if len(self._told) > self._chunks_max:
-            _, oldest = self._told.popitem(last=False)
+        if len(self._announced) > self._chunks_max:
+            _, oldest = self._announced.popitem(last=False)
             events.append(Removed(oldest.medium, oldest.facts.block_hashes))
         return events
 
-    def swept(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> list[Announcement]:
+    def sweep_ended(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> list[Announcement]:
         """Where announced chunks (as `keys` gave them) are now."""
         events: list[Announcement] = []
         for (key, *_), place in zip(chunks, where, strict=True):
-            told = self._told.get(key)
-            if told is None:
+            known = self._announced.get(key)
+            if known is None:
                 continue
             if place in (Where.NOWHERE, Where.COMPUTING):
-                del self._told[key]
-                events.append(Removed(told.medium, told.facts.block_hashes))
+                del self._announced[key]
+                events.append(Removed(known.medium, known.facts.block_hashes))
             else:
-                events += self._move(told, self._medium(place))
+                events += self._move(known, self._medium(place))
         return events
 
     def withdraw(self) -> list[Announcement]:
-        """Nothing that was announced is of use any more."""
-        events: list[Announcement] = [Removed(told.medium, told.facts.block_hashes) for told in self._told.values()]
-        self._told.clear()
+        """Withdraw every announced chunk."""
+        events: list[Announcement] = [
+            Removed(known.medium, known.facts.block_hashes) for known in self._announced.values()
+        ]
+        self._announced.clear()
         return events
 
     def _medium(self, where: Where) -> Medium:
         return Medium.SWITCH if self._tell_media_apart and where is Where.SWITCH else Medium.POOL
 
     @staticmethod
-    def _move(told: _Told, medium: Medium) -> list[Announcement]:
-        if told.medium is medium:
+    def _move(known: _Announced, medium: Medium) -> list[Announcement]:
+        if known.medium is medium:
             return []
-        before, told.medium = told.medium, medium
-        return [Stored(medium, told.facts), Removed(before, told.facts.block_hashes)]
+        before, known.medium = known.medium, medium
+        return [Stored(medium, known.facts), Removed(before, known.facts.block_hashes)]

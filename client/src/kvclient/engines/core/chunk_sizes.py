@@ -1,14 +1,14 @@
-"""How many tokens a chunk has where nobody says. Pure."""
+"""How many tokens a chunk has by default. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 CHUNK_BYTES: Final = 8 << 20
-"""A chunk has at least so many bytes of all layers and heads. Larger ones are not fetched faster, and leave more of a
+"""The least bytes of a chunk, over all layers and heads. Larger chunks are not fetched faster, and they leave more of a
 prompt's end to compute: 128 MiB took 129 ms in chunks of 1 MiB, 67 in chunks of 8 MiB, 74 in chunks of 32 MiB."""
 CHUNK_TOKENS_MOST: Final = 256
-"""Models so small that this is less than CHUNK_BYTES compute what is left in no time."""
+"""The most tokens of a chunk. A model so small that they have fewer than CHUNK_BYTES computes the rest in no time."""
 
 
 def chunk_tokens_for(token_bytes: int, block_tokens: int) -> int:

@@ -1,7 +1,7 @@
-"""What an engine tells its agent of the prompts that it computes: which chunks will be there, and when. Pure.
+"""What an engine claims at its agent while it computes prompts: which chunks the pool will get, and when. Pure.
 
-A request claims the chunks of its prompt when the scheduler has given it blocks for what it did not load. Its times are
-kept true step by step: a time that has moved by more than an eighth of what is left is told again.
+A request claims the chunks of its prompt when the scheduler has given it blocks for what it did not load. Each step
+checks the announced times: one that moved by more than an eighth of what is left is announced again.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ TOLERANCE_SHARE: Final = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Chunks that are computed, all shards of each, and in how many seconds they will be there."""
+    """Chunks that an engine computes, all shards of each, and in how many seconds the pool will have them."""
 
     keys: tuple[ChunkKey, ...]
     etas_s: tuple[float, ...]
     state: tuple[ChunkKey, ...] = ()
-    """Of recurrent layers, behind the prompt: per shard. It is of another size, and there with the last chunk."""
+    """Keys of the recurrent layers' state behind the prompt, per shard. It has another size than a chunk, and the pool
+    gets it together with the last chunk."""
 
     @property
     def state_claim(self) -> Claim | None:
-        """What is claimed of the state, if anything is."""
+        """The claim of the state; None: the prompt has none."""
         return Claim(self.state, self.etas_s[-1:] * len(self.state)) if self.state else None
 
 
 @dataclass(frozen=True, slots=True)
 class Disclaim:
-    """Chunks that are not computed after all, or not put."""
+    """Chunks that the engine claimed and does not compute or put after all."""
 
     keys: tuple[ChunkKey, ...]
 
@@ -41,20 +42,20 @@ class Disclaim:
 @dataclass(slots=True)
 class _Claimed:
     chunks: list[tuple[ChunkKey, ...]]
-    """Of the whole prompt, all shards of each."""
+    """Chunks of the whole prompt, all shards of each."""
     next: int
-    """The first chunk that is not offered for saving yet."""
+    """The first chunk that has not been offered for saving."""
     state: tuple[ChunkKey, ...] = ()
     """See Claim."""
     ends_s: float = 0.0
-    """When all of it will be there, as the agent was told."""
+    """When the pool will have the whole prompt, as last announced to the agent."""
 
 
 class ClaimLedger:
-    """All requests of one scheduler that claim something."""
+    """The claims of one scheduler's requests."""
 
     def __init__(self, chunk_tokens: int, cost_s: Callable[[int, int], float | None]) -> None:
-        """`cost_s(first, tokens)`: seconds to compute so many tokens from position `first` on; None: not known yet."""
+        """`cost_s(first, tokens)`: seconds to compute `tokens` tokens from position `first` on; None: not known yet."""
         self._chunk_tokens = chunk_tokens
         self._cost_s = cost_s
         self._claimed: dict[str, _Claimed] = {}
@@ -77,10 +78,10 @@ class ClaimLedger:
         if first >= len(chunks):
             return None
         self._claimed[request] = _Claimed(list(chunks), first, state)
-        return self.progressed(request, computed_tokens, queue_s, now_s)
+        return self.request_progressed(request, computed_tokens, queue_s, now_s)
 
-    def progressed(self, request: str, computed_tokens: int, queue_s: float, now_s: float) -> Claim | None:
-        """A step has brought a request to `computed_tokens`: what to tell the agent, if its times are not true."""
+    def request_progressed(self, request: str, computed_tokens: int, queue_s: float, now_s: float) -> Claim | None:
+        """A step has brought a request to `computed_tokens`. Returns a new claim if the announced times are wrong."""
         claimed = self._claimed.get(request)
         if claimed is None:
             return None
@@ -101,16 +102,16 @@ class ClaimLedger:
         claimed.ends_s = now_s + left_s
         return Claim(tuple(keys), tuple(etas_s), claimed.state)
 
-    def offered(self, request: str, chunk: int) -> None:
-        """A chunk is on its way into the pool: the agent knows when it is there."""
+    def chunk_offered(self, request: str, chunk: int) -> None:
+        """A chunk is on its way into the pool. The agent sees it arrive, so it needs no more times for it."""
         claimed = self._claimed.get(request)
         if claimed is not None:
             claimed.next = max(claimed.next, chunk + 1)
             if claimed.next >= len(claimed.chunks):
                 del self._claimed[request]
 
-    def ended(self, request: str) -> Disclaim | None:
-        """A request is finished, aborted or preempted: what it had claimed and not offered is not computed."""
+    def request_ended(self, request: str) -> Disclaim | None:
+        """A request is finished, aborted or preempted. Returns what it claimed and has not offered."""
         claimed = self._claimed.pop(request, None)
         if claimed is None or not claimed.ends_s:
             return None

@@ -1,9 +1,9 @@
 """Keys of chunks that are named by their own tokens alone, whatever stands before them. Pure.
 
-A document that comes up in many prompts, each time behind something else, has one key. Whoever puts a chunk under such
-a key has computed it alone, from position 0 and with nothing before it: so two nodes that put it put the same bytes.
-Whoever fetches it turns K to its place in the prompt and computes some tokens again (`kvclient.engines.blend`), because
-in a prompt its tokens see what stands before them.
+A document that appears in many prompts, each time behind something else, has one key. A client that puts a chunk under
+such a key has computed it alone, from position 0 and with nothing before it, so all clients put the same bytes. A
+client that fetches it turns K to its place in the prompt and computes some tokens again (`kvclient.engines.blend`),
+because in a prompt its tokens see what stands before them.
 
 Keys of prefixes are an unkeyed hash that begins with a parent (`kvchunk.ids`), keys of names one with another
 personalisation (`named_keys`): the same tokens, or the same bytes, give different keys in each.

@@ -1,4 +1,4 @@
-"""Prefill on one engine, decoding on others: what requests say of it, and what a prefill's answer says. Pure.
+"""Prefill on one engine, decoding on others: the parameters of requests, and those of a prefill's answer. Pure.
 
 A proxy asks one engine for the prompt (`do_remote_decode`) and passes the `kv_transfer_params` of its answer on to the
 engines that decode (`do_remote_prefill`). The names are those of vLLM's NIXL connector, so that proxies made for it
@@ -23,7 +23,7 @@ LAST_KEY: Final = "kvcast.last_key"
 GROUP: Final = "kvcast.group"
 GROUP_PLACE: Final = "kvcast.group_place"
 PARAMETERS: Final = frozenset({NO_LOAD, NO_SAVE, SESSION_END, EXPECTED_S, CHUNKS, LAST_KEY, GROUP, GROUP_PLACE})
-"""What a request's `kv_transfer_params` may hold of ours; other connectors' names are none of our business."""
+"""What a request's `kv_transfer_params` may hold of ours; names of other connectors are ignored."""
 PREFIX: Final = "kvcast."
 
 REMOTE_DECODE: Final = "do_remote_decode"
@@ -31,14 +31,14 @@ REMOTE_PREFILL: Final = "do_remote_prefill"
 REMOTE_BLOCKS: Final = "remote_block_ids"
 
 ANNOUNCED_S: Final = 2.0
-"""A producer that has answered has put its chunks: what the directory does not show by then is lost."""
+"""A producer answers after it has put its chunks. A chunk that the directory does not show after this time is lost."""
 EXPECTED_S_MAX: Final = 600.0
 GROUP_MAX: Final = 4096
 GROUP_DRAW_S: Final = 0.1
-"""Of members without a place, each begins at some time within this for each member. A claim is known everywhere after
-some 20 ms, so 1.2 of them compute on average, and the first begins after less than 0.1 s."""
+"""Members of a group without a place begin at random, spread over this time for each member. Every node knows a claim
+after some 20 ms, so 1.2 members compute on average, and the first begins after less than 0.1 s."""
 GROUP_STEP_S: Final = 0.5
-"""A member with a place begins so long after the one before it, if nobody has begun by then."""
+"""How long a member with a place waits for the one before it to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class Wish:
     may_save: bool = True
     ends_session: bool = False
     prefills: bool = False
-    """Others decode: its answer is to wait until the prompt's chunks are in the pool."""
+    """Other engines decode, so the answer waits until the prompt's chunks are in the pool."""
     expected_s: float = 0.0
-    """Chunks that nobody has yet will be announced within this time; 0: nothing is expected."""
+    """Chunks that no node has yet will be announced within this time; 0: none are expected."""
     chunks: int | None = None
-    """Leading chunks that another engine has put, as its answer says; None: no answer said so."""
+    """Leading chunks that another engine has put, according to its answer; None: there was no such answer."""
     last_key: str | None = None
     """Hexadecimal key of the last of them (of the first worker's part)."""
     unknown: tuple[str, ...] = ()
-    """Names that begin like ours and are not."""
+    """Names with our prefix that kvcast does not know."""
     wrong: tuple[str, ...] = ()
-    """Names of ours with values that say nothing."""
+    """Our names with values that are not allowed."""
 
 
 def wish_of(parameters: Mapping[str, Any] | None, expected_s: float, draw: float = 0.0) -> Wish:
@@ -95,7 +95,7 @@ def wish_of(parameters: Mapping[str, Any] | None, expected_s: float, draw: float
 
 
 def _group_s(parameters: Mapping[str, Any], draw: float, wrong: list[str]) -> float:
-    """How long a member of a group waits for another one to begin, before it computes the prompt for all."""
+    """How long a member of a group waits for another member before it computes the prompt for all."""
     group, place = parameters.get(GROUP), parameters.get(GROUP_PLACE)
     if group is None:
         wrong += [GROUP_PLACE] if place is not None else []
@@ -151,7 +151,7 @@ def answer_of(keys: PrefixKeys, chunks: int, request: str, engine: str, tokens: 
 
 
 def shares(wish: Wish, keys: PrefixKeys) -> bool:
-    """Whether this engine gives the other one's last chunk the same key; also true while it cannot be told."""
+    """Whether this engine gives the other one's last chunk the same key; also true while that is unknown."""
     if wish.last_key is None or not wish.chunks or wish.chunks > keys.chunks_count:
         return True
     return keys.keys[wish.chunks - 1][0].hex() == wish.last_key

@@ -1,7 +1,7 @@
-"""Which axis of a paged cache is which, told by sizes and strides: what a chunk's label says of its numbers. Pure.
+"""Finds the meaning of a paged cache's axes by their sizes and strides, for the label of its chunks. Pure.
 
-Engines lay pages out as their attention backends want them and do not name the axes. Sizes tell them apart wherever
-they differ; where they do not, nothing is said, and then KV is never rounded.
+Engines lay pages out as their attention backends want them and do not name the axes. Axes of different sizes can be
+told apart by them. Where two have the same size the layout stays unknown, and KV of an unknown layout is never rounded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CachePage:
 
 
 def chunk_layout(pages: Sequence[CachePage], chunk_blocks: int, block_tokens: int, heads: int) -> KvLayout | None:
-    """Of chunks of `chunk_blocks` blocks, layer by layer, each page as it lies in memory; None: it cannot be told.
+    """Of chunks of `chunk_blocks` blocks, layer by layer, each page as it lies in memory; None: unknown.
 
     `pages`: of all layers, in the order of the chunk; `heads`: whose KV a token of this worker has.
     """

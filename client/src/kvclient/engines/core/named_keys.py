@@ -27,7 +27,7 @@ def named_keys(namespace_digest: bytes, names: Iterable[bytes]) -> list[ChunkKey
 
 
 def leading(present: Iterable[bool]) -> int:
-    """How many come before the first that is not there."""
+    """How many are present before the first that is absent."""
     count = 0
     for here in present:
         if not here:

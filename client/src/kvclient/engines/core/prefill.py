@@ -102,7 +102,7 @@ class FetchTerms:
     """None: fetch whatever it takes."""
     deadline_s: float
     queue_s: float = 0.0
-    """Until the engine would begin to compute this prompt: others come before it."""
+    """Time until the engine would begin to compute this prompt, behind others."""
     attention_share: float = 0.0
     """See PrefillCost."""
     behind: int = 0
@@ -110,7 +110,7 @@ class FetchTerms:
     traceparent: str | None = None
     """Trace context of the engine's request (W3C Trace Context)."""
     expected_s: float = 0.0
-    """Chunks that nobody has or computes yet will be announced within this time."""
+    """Chunks that no node has or computes yet will be announced within this time."""
 
 
 def terms_of(

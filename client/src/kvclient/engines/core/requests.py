@@ -151,12 +151,12 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the settings say."""
+    """Rules of loading and saving, out of the settings."""
 
     block_tokens: int
     chunk_tokens: int
     tokens_min: int = 1
-    """Fewer tokens are computed, not loaded."""
+    """The engine computes fewer tokens than these itself."""
     share_loads: bool = True
     """Whether requests wait when another one loads the same chunks (the engine's own prefix cache shares it)."""
     windows: tuple[int, ...] = ()
@@ -166,7 +166,7 @@ class Rules:
 
 
 class RequestCaches:
-    """All requests of one scheduler."""
+    """What each request of one scheduler loads and saves."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class RequestCaches:
         return self._requests[request].keys
 
     def expects(self, request: str) -> bool:
-        """Whether a request's next fetch waits for chunks that nobody has yet. Raises KeyError."""
+        """Whether a request's next fetch waits for chunks that no node has yet. Raises KeyError."""
         return self._requests[request].expected_chunks > 0
 
     def offered_chunks(self, request: str) -> int:
@@ -212,12 +212,12 @@ class RequestCaches:
         return self._requests[request].next_save
 
     def sources(self, request: str) -> tuple[ChunkSource, ...]:
-        """Where the chunks held for a request came from, the farthest shard of each."""
+        """Sources of the chunks held for a request, each by its farthest shard."""
         return self._requests[request].sources
 
     # ------------------------------------------------------------------ what happens
 
-    def arrived(
+    def request_arrived(
         self,
         request: str,
         tokens: Sequence[int],
@@ -240,7 +240,7 @@ class RequestCaches:
     ) -> Answer:
         """How many tokens beyond `computed_tokens` (whole blocks) can be loaded. May be asked again and again.
 
-        `again`: the lookup is old, and others may have computed meanwhile what nobody had then."""
+        `again`: the lookup is old, and others may have computed meanwhile what no node had then."""
         state = self._requests[request]
         outdated = again and state.stage is Stage.MISSED and state.why in _MAY_CHANGE
         if state.stage is Stage.RUNNING or outdated:
@@ -258,7 +258,7 @@ class RequestCaches:
                 # LOADING: preempted in the very step that loads; its outcome is known when that step has ended.
                 return Answer(None)
 
-    def looked_up(self, request: str, ticket: int, where: Sequence[Where] | None) -> None:
+    def lookup_answered(self, request: str, ticket: int, where: Sequence[Where] | None) -> None:
         """The lookup of a ticket is answered, per key; None: there is no agent."""
         state = self._requests.get(request)
         if state is None or state.ticket != ticket or state.stage is not Stage.LOOKING:
@@ -275,7 +275,7 @@ class RequestCaches:
         else:
             state.stage = Stage.LOOKED
 
-    def fetched(
+    def fetch_answered(
         self, request: str, ticket: int, sources: Sequence[ChunkSource], outcome: Status
     ) -> tuple[Command, ...]:
         """A fetch is answered: sources of the leading keys that are leased now, and why there are no more."""
@@ -286,7 +286,7 @@ class RequestCaches:
         shards = len(state.keys.keys[0])
         chunks = len(sources) // shards
         if self._rules.has_states:
-            chunks -= 1  # the state comes last
+            chunks -= 1  # the state is the last key
             if state.first_chunk + chunks < state.wanted_chunks:
                 return self._fell_short(request, state, sources, outcome)
         if chunks == 0:
@@ -298,7 +298,7 @@ class RequestCaches:
         state.sources = tuple(max(sources[at * shards : (at + 1) * shards]) for at in range(chunks))
         return ()
 
-    def allocated(
+    def blocks_allocated(
         self,
         request: str,
         external_tokens: int,
@@ -321,7 +321,7 @@ class RequestCaches:
         state.stage = Stage.RUNNING
         return None, commands
 
-    def loaded(self, request: str, *, whole: bool) -> tuple[Command, ...]:
+    def load_ended(self, request: str, *, whole: bool) -> tuple[Command, ...]:
         """All workers are done with a load; not `whole`: the engine has to compute what failed."""
         state = self._requests.get(request)
         if state is None or state.stage is not Stage.LOADING:
@@ -403,7 +403,7 @@ class RequestCaches:
         state = self._requests[request]
         return _leading(state.where, 0) * self._rules.chunk_tokens
 
-    def ended(self, request: str) -> tuple[Command, ...]:
+    def request_ended(self, request: str) -> tuple[Command, ...]:
         """A request is finished or aborted. One that is being loaded stays until its workers are done."""
         state = self._requests.get(request)
         if state is None:
@@ -436,7 +436,7 @@ class RequestCaches:
 
     def _look(self, request: str, state: _Request, tokens: Sequence[int], *, away: bool) -> tuple[Command, ...]:
         size = self._rules.chunk_tokens
-        # The engine always computes at least the last token itself: something has to say what comes next.
+        # The engine always computes at least the last token itself: its output is the next token.
         chunks = max(0, len(tokens) - 1) // size
         state.where = []
         state.states = []
@@ -488,7 +488,7 @@ class RequestCaches:
         return Answer(None, (Fetch(request, state.ticket, keys, terms),))
 
     def _contested(self, state: _Request, first: int, known: int, spared: int) -> int:
-        """Tokens that computing would cost instead: what this node has already comes anyway."""
+        """Tokens that the engine would have to compute without the fetch: chunks of this node's pool need none."""
         if self._rules.has_states:
             return spared  # all of it, or nothing
         for chunk in range(first, known):
@@ -545,7 +545,7 @@ class RequestCaches:
     def _fell_short(
         self, request: str, state: _Request, sources: Sequence[ChunkSource], outcome: Status
     ) -> tuple[Command, ...]:
-        """A fetch did not bring the state at its end: what came may end with another one, which is fetched then."""
+        """A fetch did not bring the state at its end. The arrived chunks may end with an earlier state: fetch that."""
         arrived = state.first_chunk + len(sources) // len(state.keys.keys[0])
         state.where = state.where[: min(arrived, state.wanted_chunks - 1)]
         self._forget_load(state)

@@ -24,7 +24,7 @@ from kvclient.engines.core.requests import SavableChunk
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Workers are to copy a chunk's blocks into the pool; the blocks are kept until all have answered."""
+    """An order to all workers: copy a chunk's blocks into the pool. The blocks are kept until all have answered."""
 
     save: int
     keys: tuple[ChunkKey, ...]
@@ -32,7 +32,7 @@ class Save:
     position: int
     block_ids: tuple[int, ...]
     is_state: bool = False
-    """Of recurrent layers, at the end of the chunk that is its parent."""
+    """Whether it is the state of recurrent layers at the end of the chunk that is its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SaveLedger:
     """Numbers saves and counts their answers."""
 
     def __init__(self, workers_count: int, blocks_max: int) -> None:
-        """`blocks_max`: at most this many blocks are kept from the engine; saves beyond that are dropped."""
+        """`blocks_max`: saves withhold at most this many blocks from the engine; a save beyond that is dropped."""
         self._workers_count = workers_count
         self._blocks_max = blocks_max
         self._pending: dict[int, _Pending] = {}
@@ -69,7 +69,7 @@ class SaveLedger:
         return len(self._pending)
 
     def offer(self, chunk: SavableChunk) -> Save | None:
-        """Begin to save a chunk; None when it is being saved already, or too much is."""
+        """Begin to save a chunk; None: it is being saved already, or too many blocks are withheld."""
         if chunk.keys[0] in self._keys:
             return None
         if self.blocks_count + len(chunk.block_ids) > self._blocks_max:
@@ -82,8 +82,8 @@ class SaveLedger:
         self.blocks_count += len(chunk.block_ids)
         return save
 
-    def answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
-        """`workers_count` more workers are done with a save. Raises KeyError for one that is not under way."""
+    def workers_answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
+        """`workers_count` more workers have ended a save. Raises KeyError for a save that is not under way."""
         pending = self._pending[save]
         pending.waiting_count -= workers_count
         pending.failed |= failed_count > 0

@@ -1,7 +1,7 @@
-"""Chunks of prompts that an engine has seen, and which of them routers were told are on its node. Pure.
+"""Chunks of prompts that an engine has seen, and which of them routers know to be on its node. Pure.
 
-A router follows a prompt from its beginning, so a chunk is of use to it only behind the chunk before. A chunk is told
-when it and all before it are here, and taken back when it or one before it has gone, whoever brought or took it.
+A router follows a prompt from its beginning, so a chunk helps it only if it has the chunk before. A chunk is announced
+when the node has it and all chunks before it, and withdrawn when the node loses one of them, for whatever reason.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Generic, TypeVar
 from kvchunk.ids import ChunkKey
 
 F = TypeVar("F")
-"""What is told of a chunk."""
+"""What routers learn about a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[F]):
-    """A chunk that routers are to be told of, or to forget."""
+    """A chunk to announce to routers, or to withdraw."""
 
     is_here: bool
     facts: F
@@ -33,20 +33,19 @@ class _Seen(Generic[F]):
 
 
 class WatchedChunks(Generic[F]):
-    """A bounded memory of chunks. Beyond its bound those are forgotten that were not seen for longest, last ones of a
-    prompt first."""
+    """A bounded memory of chunks. At its bound it forgets those seen longest ago, the last chunks of a prompt first."""
 
     def __init__(self, chunks_max: int) -> None:
         self._chunks_max = chunks_max
         self._seen: OrderedDict[ChunkKey, _Seen[F]] = OrderedDict()
-        self._told: set[ChunkKey] = set()
+        self._announced: set[ChunkKey] = set()
 
     def keys(self) -> list[ChunkKey]:
-        """All chunks that are watched."""
+        """All watched chunks."""
         return list(self._seen)
 
-    def saw(self, keys: Sequence[ChunkKey], facts: Sequence[F]) -> list[Change[F]]:
-        """The engine had a prompt of these chunks, in prefix order."""
+    def prompt_seen(self, keys: Sequence[ChunkKey], facts: Sequence[F]) -> list[Change[F]]:
+        """The engine has had a prompt of these chunks, in prefix order."""
         for position in reversed(range(len(keys))):
             key = keys[position]
             if key in self._seen:
@@ -56,20 +55,20 @@ class WatchedChunks(Generic[F]):
         changes: list[Change[F]] = []
         while len(self._seen) > self._chunks_max:
             key, forgotten = self._seen.popitem(last=False)
-            if key in self._told:
-                self._told.remove(key)
+            if key in self._announced:
+                self._announced.remove(key)
                 changes.append(Change(False, forgotten.facts))
         return changes
 
-    def here(self, present: Set[ChunkKey]) -> list[Change[F]]:
-        """Which of the watched chunks are on this node now. A chunk is told behind the one before it, and taken back
-        before that one."""
+    def presence_changed(self, present: Set[ChunkKey]) -> list[Change[F]]:
+        """The node has exactly these of the watched chunks now. A chunk is announced after the one before it, and
+        withdrawn before that one."""
         in_order = sorted(self._seen.items(), key=lambda item: item[1].position)
         shown: set[ChunkKey] = set()
         for key, seen in in_order:
             if key in present and (seen.parent is None or seen.parent in shown):
                 shown.add(key)
-        gone, come = self._told - shown, shown - self._told
-        self._told = shown
+        gone, come = self._announced - shown, shown - self._announced
+        self._announced = shown
         taken_back = [Change(False, seen.facts) for key, seen in reversed(in_order) if key in gone]
         return taken_back + [Change(True, seen.facts) for key, seen in in_order if key in come]

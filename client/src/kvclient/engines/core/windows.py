@@ -1,10 +1,9 @@
 """Caches of layers that look back over a window only, beside those that look back to the beginning. Pure.
 
-The engine keeps a table of blocks for each group of layers. In that of a group with a window, blocks that nobody looks
-at any more are given back, and the null block stands in their place. A prefix that ends with a chunk needs, of such a
-group, the last `window - 1` tokens only. So a chunk holds its last blocks of the group as far as one window reaches
-back: those are in the table whenever the chunk has just become whole. A prefix with a longer window takes them from
-several chunks.
+The engine keeps a table of blocks for each group of layers. From the table of a group with a window it gives back the
+blocks that have left the window, and puts the null block in their place. A prefix needs only the last `window - 1`
+tokens of such a group. So a chunk holds its last blocks of the group, as many as one window reaches back: those are
+still in the table when the chunk has just become whole. A prefix with a longer window takes them from several chunks.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What NVIDIA Dynamo's router is told of the pool."""
+"""News of the pool for NVIDIA Dynamo's router."""

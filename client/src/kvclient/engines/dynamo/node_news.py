@@ -1,7 +1,7 @@
 """Tells Dynamo's router which blocks of prompts a node's agent has, for workers whose engine keeps its KV in the pool.
 
-The engine says which prompts it has seen, and nothing of where their KV is. That is asked of the agent, now and then:
-what casts, other engines, warming and eviction brought and took is told as well.
+The engine says which prompts it has seen. The agent, asked from time to time, says which of their chunks it has. So
+the router also learns what casts, other engines, warming and eviction changed.
 
 Dynamo itself is not imported: a worker hands its own `KvEventPublisher` in.
 """
@@ -25,13 +25,13 @@ from kvclient.messages import KEYS_MAX, MalformedFrameError, Where
 log = logging.getLogger("kvcast")
 
 LOOK_S = 1.0
-"""Default of how often the agent is asked."""
+"""Default time between look-ups at the agent."""
 CHUNKS_MAX = 16384
-"""Default of how many chunks are watched."""
+"""Default bound of watched chunks."""
 
 
 class KvEventPublisher(Protocol):
-    """Dynamo's (dynamo.llm), as far as it is used. Hashes are 64 bits, with sign."""
+    """The part of Dynamo's publisher (dynamo.llm) that is used. Hashes are signed, of 64 bits."""
 
     def publish_stored(
         self, token_ids: list[int], num_block_tokens: list[int], block_hashes: list[int], parent_hash: int | None = None
@@ -51,7 +51,7 @@ class _Blocks:
 
 
 class NodeNews:
-    """One worker's. Methods may be called from any thread; none waits for the agent."""
+    """Publishes for one worker. Methods may be called from any thread; none waits for the agent."""
 
     def __init__(
         self,
@@ -79,25 +79,25 @@ class NodeNews:
         self._link = AgentLink(AgentClient, socket, log)
         self._watched: WatchedChunks[_Blocks] = WatchedChunks(chunks_max)
         self._lock = threading.Lock()
-        """Of what is watched, and of the order of events."""
+        """Guards the watched chunks and the order of events."""
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="kvcast-dynamo-news", daemon=True)
         self._thread.start()
 
     def saw(self, tokens: Sequence[int]) -> None:
-        """The engine had a prompt. What of it is on this node is told at once, and whenever that changes.
+        """Watch a prompt that the engine has had: publish which of its chunks are on this node, now and at each change.
 
-        Not for prompts with images, adapters or a salt: Dynamo tells those apart by more than their tokens.
+        Not for prompts with images, adapters or a salt: Dynamo distinguishes those by more than their tokens.
         """
         keys = prefix_keys(self._namespace, tokens)
         blocks = [self._blocks(keys, chunk, tokens) for chunk in range(len(keys))]
         with self._lock:
-            self._publish(self._watched.saw(keys, blocks))
+            self._publish(self._watched.prompt_seen(keys, blocks))
         self._wake.set()
 
     def close(self) -> None:
-        """Stop telling. What was told ends with the worker."""
+        """Stop publishing. Dynamo forgets the events when the worker ends."""
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -120,7 +120,7 @@ class NodeNews:
                 keys = self._watched.keys()
             present = self._present(keys)
             with self._lock:
-                self._publish(self._watched.here(present))
+                self._publish(self._watched.presence_changed(present))
 
     def _present(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
         """Which chunks the agent has; none where there is no agent."""
@@ -134,10 +134,10 @@ class NodeNews:
                 places = zip(part, client.contains(part), strict=True)
                 present.update(key for key, where in places if where is Where.LOCAL)
         except (AgentUnavailableError, MalformedFrameError) as error:
-            self._link.lost(client, str(error))
+            self._link.connection_lost(client, str(error))
             return set()
         except AgentError as error:
-            log.warning("kvcast: the router is told less than is here: %s", error)
+            log.warning("kvcast: the router does not learn of some chunks of this node: %s", error)
         return present
 
     def _publish(self, changes: Sequence[Change[_Blocks]]) -> None:

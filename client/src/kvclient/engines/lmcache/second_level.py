@@ -1,8 +1,8 @@
 """kvcast's pool as the second level (L2) of LMCache's multi-process server, loaded by its adapter type `plugin`.
 
-LMCache's controllers submit tasks and are told of their ends by event descriptors. Three threads carry tasks out, one
-for each kind, so that a long load holds up no store. A look-up brings what it finds into this node's DRAM and locks it
-there: what LMCache is told to be there is there when it loads.
+LMCache's controllers submit tasks and learn of their ends by event descriptors. Three threads carry tasks out, one for
+each kind, so that a long load holds up no store. A look-up fetches what it finds into this node's DRAM and locks it
+there, so LMCache can load every object that a look-up reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvclient.engines.weights import WeightsError, digest_of
 log = logging.getLogger("kvcast")
 
 NAMESPACES_MAX = 4096
-"""Kept digests of namespaces: models x ranks x groups x salts."""
+"""Namespace digests kept: models x ranks x groups x salts."""
 
 T = TypeVar("T")
 
@@ -69,28 +69,28 @@ class _Tasks(Generic[T]):
         return task
 
     def post(self, work: Callable[[], object]) -> None:
-        """Do something behind the tasks begun before, of which nobody is told."""
+        """Run `work` after the tasks submitted before. It has no result."""
         self._thread.submit(work)
 
     def result(self, task: int) -> T | None:
-        """The result of a task, once; None: it is not done."""
+        """The result of a task, once; None: it has not ended."""
         with self._lock:
             return self._done.pop(task, None)
 
     def results(self) -> dict[int, T]:
-        """All results that nobody has asked for, once."""
+        """All results since the last call."""
         with self._lock:
             done, self._done = self._done, {}
         return done
 
     def close(self) -> None:
-        """End; what waits is not begun."""
+        """End; waiting tasks are dropped."""
         self._thread.shutdown(cancel_futures=True)
         self._event.close()
 
 
 class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not there where this is checked
-    """One server's. See docs/how-to/lmcache.md."""
+    """The adapter of one LMCache server. See docs/how-to/lmcache.md."""
 
     def __init__(self, config: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
         """`config`: the adapter's `adapter_params`. Raises SettingsError for names that kvcast does not know."""
@@ -143,7 +143,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
                 return self._store.put([StoredChunk(name, [piece]) for name, piece in chunks])
 
             stored = _each(names, put)
-            done = [place for place, came in enumerate(stored) if came]
+            done = [place for place, is_stored in enumerate(stored) if is_stored]
             if done:
                 self._notify_keys_stored([keys[place] for place in done], [pieces[place].nbytes for place in done])
             return L2StoreResult(all(stored), sum(pieces[place].nbytes for place in done))
@@ -164,7 +164,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         return self._lookups.run(self._next(), look_up, Bitmap(len(keys)))
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
-        """Which objects of a look-up are there, once; None: it is not done."""
+        """Which objects of a look-up are there, once; None: it has not ended."""
         return self._lookups.result(task_id)
 
     def submit_unlock(self, keys: list[Any]) -> None:
@@ -184,19 +184,19 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
             loaded = _each(
                 names, lambda here: self._store.load(_named(names, here), [[pieces[place]] for place in here])
             )
-            came = [key for key, one in zip(keys, loaded, strict=True) if one]
-            if came:
-                self._notify_keys_accessed(came)
+            accessed = [key for key, is_loaded in zip(keys, loaded, strict=True) if is_loaded]
+            if accessed:
+                self._notify_keys_accessed(accessed)
             return _bitmap(loaded)
 
         return self._loads.run(self._next(), load, Bitmap(len(keys)))
 
     def query_load_result(self, task_id: int) -> Any:
-        """Which objects of a load came, once; None: it is not done."""
+        """Which objects of a load arrived, once; None: it has not ended."""
         return self._loads.result(task_id)
 
     def delete(self, keys: list[Any]) -> None:
-        """Remove this node's copies of objects that nobody has locked."""
+        """Remove this node's copies of objects that are not locked."""
 
         def delete() -> None:
             names = self._keys(keys)
@@ -212,7 +212,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
             return self._number
 
     def _keys(self, keys: Sequence[Any]) -> list[ChunkKey | None]:
-        """Of LMCache's ObjectKeys; None for a model whose weights nobody can tell."""
+        """Chunk keys of LMCache's ObjectKeys; None: the weights of its model are unknown."""
         named: list[ChunkKey | None] = []
         for key in keys:
             digest = self._digest(key.model_name, key.kv_rank, key.object_group_id, key.cache_salt)
@@ -239,7 +239,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
             return self._digests.setdefault(place, namespace.digest())
 
     def _weights_of(self, model: str) -> str | None:
-        """LMCache's keys name a model and nothing of its weights; None: nobody can tell, and nothing is shared."""
+        """The digest of a model's weights, which LMCache's keys do not bind; None: unknown, so nothing is shared."""
         if self._weights_digest:
             return self._weights_digest
         if model not in self._weights:
@@ -267,7 +267,7 @@ def _named(names: Sequence[ChunkKey | None], places: Sequence[int]) -> list[Chun
 
 
 def _each(names: Sequence[ChunkKey | None], do: Callable[[list[int]], list[bool]]) -> list[bool]:
-    """`do` with the places of all that have a key; the others are not done."""
+    """Call `do` with the places that have a key; the answer of every other place is False."""
     places = [place for place, name in enumerate(names) if name is not None]
     done = [False] * len(names)
     if places:

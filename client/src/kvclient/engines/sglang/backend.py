@@ -1,7 +1,7 @@
 """kvcast's pool as the storage backend of SGLang's hierarchical cache, loaded by `--hicache-storage-backend dynamic`.
 
-SGLang's controller asks from threads of its own: one looks pages up, one loads, one backs up. None of them holds up
-the engine, and none is ever answered with an exception: without an agent there are no pages.
+SGLang's controller calls from threads of its own: one looks pages up, one loads, one backs up. None of them holds up
+the engine, and no call raises for a missing agent: then there are no pages.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ WEIGHTS_WAIT_S = 600.0
 
 
 class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not there where this is checked
-    """One rank's. See docs/how-to/sglang.md."""
+    """The backend of one rank. See docs/how-to/sglang.md."""
 
     def __init__(self, storage_config: Any, kwargs: Mapping[str, Any]) -> None:
         """Raises SettingsError for settings that kvcast does not know, or a secret that cannot be read. An
         agent that is away raises nothing."""
         settings = parse_store_settings((storage_config.extra_config or {}).get(SETTINGS, {}))
-        self._secret = tenant_secret(settings.tenant_secret_file)
         self._config = storage_config
         self._secret = tenant_secret(settings.tenant_secret_file)
         self._server = _server_arguments()
@@ -111,7 +110,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         return self._exist(KV, [key])[0]
 
     def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
-        """Bring pages into the host pool; whether each came."""
+        """Fetch pages into the host pool; whether each arrived."""
         return self._get(KV, keys, host_indices)
 
     def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
@@ -142,7 +141,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
 
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        """Bring pages of several pools; by pool, whether each came."""
+        """Fetch pages of several pools; by pool, whether each arrived."""
         return {one.name: self._get(str(one.name), one.keys or [], one.host_indices) for one in transfers}
 
     def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
@@ -164,7 +163,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
             return [None] * len(keys)
         into = [[_piece(target)] for target in targets]
         loaded = self._store.load(_flat_keys(pages, keys), into)
-        return [target if came else None for target, came in zip(targets, loaded, strict=True)]
+        return [target if is_loaded else None for target, is_loaded in zip(targets, loaded, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         """Store a page; whether it is stored."""
@@ -215,7 +214,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
 
 
 def _flat_keys(pages: HostPages, keys: Sequence[str]) -> list[ChunkKey]:
-    """Keys of pages that came or go as one flat tensor: the order of bytes may differ from that in place."""
+    """Keys of pages as flat tensors, which may order their bytes otherwise than the host pool does."""
     return pages.keys([f"{key}{b'flat'.hex()}" for key in keys])
 
 
@@ -230,7 +229,7 @@ def _piece(tensor: Any) -> Piece:
 
 
 def _prefix(extra_info: Any) -> list[str] | None:
-    """Hashes of all pages before a batch; None: SGLang was not told to say (hicache_storage_pass_prefix_keys)."""
+    """Hashes of all pages before a batch; None: SGLang does not pass them (hicache_storage_pass_prefix_keys)."""
     return None if extra_info is None else extra_info.prefix_keys
 
 
@@ -262,7 +261,7 @@ def _model_facts(config: Any, server: Any, weights_digest: str, secret: bytes) -
 
 
 def _weights(chosen: str, config: Any, server: Any) -> str | WeightsDigest:
-    """The digest of the weights, or who computes it. Raises SettingsError where nobody can."""
+    """The digest of the weights, or the thread that computes it. Raises SettingsError without weights to read."""
     if chosen:
         return chosen
     folder = _folder(config, server)
@@ -275,7 +274,7 @@ def _weights(chosen: str, config: Any, server: Any) -> str | WeightsDigest:
 
 
 def _folder(config: Any, server: Any) -> Path | None:
-    """Where the model is on this machine; None: it is nowhere to be found."""
+    """The folder of the model on this machine; None: there is none."""
     model = str(getattr(server, "model_path", None) or config.model_name or "")
     return Path(model) if Path(model).exists() else _hub_folder(model, getattr(server, "revision", None))
 

@@ -26,7 +26,7 @@ SHARDED_ALWAYS = frozenset({"mamba"})
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What an engine says of its model."""
+    """Facts about an engine's model that decide the bytes of its KV."""
 
     model: str
     revision: str
@@ -36,7 +36,7 @@ class ModelFacts:
     extra: str
     """Quantisation, overrides of the configuration, ..., in a canonical text."""
     tenant_secret: bytes = field(default=b"", repr=False)
-    """So that nobody else can name or find this tenant's pages; empty: no secret."""
+    """Keeps other tenants from naming or finding this one's pages; empty: no secret."""
 
 
 class HostPages:
@@ -89,17 +89,17 @@ class HostPages:
         return [one[::2] + one[1::2] for one in chunks] if self._layer_pairs else chunks
 
     def landing(self, indices: Any, count: int) -> list[list[Piece]]:
-        """As `pieces`, to be written to; `landed` follows."""
+        """As `pieces`, for a load to write to; call `landed` afterwards."""
         if self._in_place:
             return self.pieces(indices, count)
         return [[np.empty(self.page_bytes, dtype=np.uint8)] for _ in range(count)]
 
     def landed(self, indices: Any, pieces: Sequence[Sequence[Piece]], loaded: Sequence[bool]) -> None:
-        """Pieces of `landing` have been written, where `loaded`."""
+        """A load has written pieces of `landing`, where `loaded`."""
         if self._in_place:
             return
-        for first, (content,), came in zip(self._firsts(indices), pieces, loaded, strict=True):
-            if came:
+        for first, (content,), is_loaded in zip(self._firsts(indices), pieces, loaded, strict=True):
+            if is_loaded:
                 page = self._pool.get_dummy_flat_data_page()
                 page.view(torch.uint8).numpy()[:] = content
                 self._pool.set_from_flat_data_page(first, page)
@@ -115,7 +115,7 @@ class HostPages:
         return addresses, sizes
 
     def _probe(self) -> tuple[bool, list[int]]:
-        """(whether the pool tells where a page lies, sizes of a page's pieces). A pool that does not is asked for
+        """(whether the pool has addresses of its pages, sizes of a page's pieces). Without addresses the pool makes
         copies of its pages."""
         try:
             addresses, sizes = self._meta(torch.arange(self.indices_per_page))

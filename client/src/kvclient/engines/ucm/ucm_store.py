@@ -109,7 +109,7 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
 
         def bring() -> None:
             locked = self._store.lock(keys, hold_s=self._lock_s)
-            self._store.unlock([key for key, came in zip(keys, locked, strict=True) if came])
+            self._store.unlock([key for key, is_locked in zip(keys, locked, strict=True) if is_locked])
 
         self._loads.submit(bring)
 
@@ -143,8 +143,8 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
         return KvcastTask(self._dumps.submit(self._dump, list(block_ids), shards, pieces))
 
     def wait(self, task: Any) -> None:
-        """Wait for a task. Raises StoreNotFoundError if anything of a load did not come, StoreUnhealthyError if a dump
-        found no agent, RuntimeError if it found no room."""
+        """Wait for a task. Raises StoreNotFoundError if a load misses a shard, StoreUnhealthyError if a dump found no
+        agent, RuntimeError if it found no room."""
         task.outcome.result()
 
     def check(self, task: Any) -> bool:
@@ -154,22 +154,25 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
     def _load(self, keys: list[ChunkKey], pieces: list[list[Piece]]) -> None:
         loaded = self._store.load(keys, pieces)
         if not all(loaded):
-            raise StoreNotFoundError(f"kvcast: {loaded.count(False)} of {len(keys)} shards did not come")
+            raise StoreNotFoundError(
+                f"kvcast: {loaded.count(False)} of {len(keys)} shards are not in the pool, or did not arrive in time"
+            )
 
     def _dump(self, blocks: list[bytes], shards: list[int], pieces: list[list[Piece]]) -> None:
-        """Last shards behind the others: a scheduler takes a block for whole that has its last."""
+        """Last shards after the others: a scheduler takes a block for whole once its last shard is there."""
         shard_rows = list(zip(blocks, shards, pieces, strict=True))
         stored = self._put([row for row in shard_rows if row[1] < self._shards - 1])
         last = [row for row in shard_rows if row[1] == self._shards - 1]
         whole = self._have_all_others([block for block, _, _ in last])
         stored += self._put([row for row, may in zip(last, whole, strict=True) if may])
         if self._store.away:
-            raise StoreUnhealthyError("kvcast: no agent")
+            raise StoreUnhealthyError("kvcast: there is no agent at the configured socket")
         if stored < len(blocks):
-            raise RuntimeError(f"kvcast: the pool took {stored} of {len(blocks)} shards")
+            raise RuntimeError(f"kvcast: the pool had room for {stored} of {len(blocks)} shards")
 
     def _put(self, shard_rows: Sequence[tuple[bytes, int, list[Piece]]]) -> int:
-        """How many are stored. The pool keeps a shard for as long as those behind it: the last goes first."""
+        """Store shards; returns how many are stored. The pool evicts the last shard of a block first, since each shard
+        is the parent of the next."""
         chunks = [
             StoredChunk(self._key(block, shard), pieces, self._key(block, shard - 1) if shard else None)
             for block, shard, pieces in shard_rows
@@ -209,7 +212,7 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
         return named_keys(self._digest, [bytes(block) + b":" + place])[0]
 
     def _shard_list(self, shards: Sequence[int], count: int) -> list[int]:
-        """Some callers of UCM's leave the shards out where a block has one."""
+        """Shard indices, checked. Some of UCM's callers leave them out where a block has only one."""
         listed = [int(shard) for shard in shards] if len(shards) else [0] * count
         if any(not 0 <= shard < self._shards for shard in listed):
             raise ValueError(f"shards {listed} of blocks with {self._shards}")
@@ -220,7 +223,7 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
 
 
 def _shards_per_block(config: Mapping[str, Any]) -> int:
-    """Of a worker; a scheduler, which knows none, sees blocks by their last shard."""
+    """How many shards a worker's block has. A scheduler does not know: it sees blocks by their last shard."""
     shard, block = int(config.get("shard_size", 0)), int(config.get("block_size", 0))
     if not shard:
         return 1

@@ -37,11 +37,11 @@ class RequestKeys:
         return self._keys(RequestBinding(name, request.cache_salt or ""), _media_of(request))
 
     def are_true(self, request: Any) -> bool:
-        """Whether a request's keys still name what the engine computes: nobody wrote to its adapter since `of`."""
+        """Whether a request's keys still name what the engine computes: no write to its adapter's files since `of`."""
         adapter = self._with_adapter.get(request.request_id)
         return adapter is None or self._adapters.of(request.lora_request) == adapter
 
-    def ended(self, request_id: str) -> None:
+    def request_ended(self, request_id: str) -> None:
         """A request is done with."""
         self._with_adapter.pop(request_id, None)
 
@@ -66,7 +66,7 @@ class RequestKeys:
 
 
 def traceparent_of(request: Any) -> str | None:
-    """The trace context that came with a vLLM request (W3C Trace Context), if vLLM was told to trace."""
+    """The trace context of a vLLM request (W3C Trace Context), if vLLM traces."""
     headers = request.trace_headers
     return headers.get("traceparent") if headers else None
 

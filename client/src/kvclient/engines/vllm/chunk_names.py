@@ -1,6 +1,7 @@
 """How an engine's chunks are named: by the model, its weights and what each worker's cache looks like.
 
-Chunks have names once all workers have spoken and all bytes of the weights are read; until then nothing is cached.
+Chunks have names once every worker has reported its cache and all bytes of the weights have been read. Until then the
+connector caches nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from kvclient.polled_client import PolledClient
 log = logging.getLogger("vllm.kvcast")
 
 WEIGHTS_WAIT_S = 1.0
-"""An engine's start waits this long for the digest of its weights: enough for small models, nothing for large ones."""
+"""How long an engine's start waits for the digest of its weights: long enough for small models, too short to matter for
+large ones."""
 SILENT_STEPS_MAX = 64
-"""Workers speak in the first step that they take part in. Several are scheduled before its reports are here."""
+"""Workers report with the first step that they take part in. The scheduler makes several steps before it sees the
+reports of the first."""
 
 
 class ChunkNames:
-    """One engine's; `keys` is None until chunks have names."""
+    """The names of one engine's chunks; `keys` is None until there are any."""
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class ChunkNames:
         block_tokens: int,
         link: AgentLink[PolledClient],
     ) -> None:
-        """`link`: for the line that says that chunks have names. Raises SettingsError."""
+        """`link`: named in the line that logs the names. Raises SettingsError."""
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._settings = settings
@@ -45,14 +48,14 @@ class ChunkNames:
         self._link = link
         self._weights = weights_digest(vllm_config, settings)
         self._workers: dict[WorkerRank, ShardFacts] = {}
-        """What was said so far."""
+        """Reports so far."""
         self._shards: tuple[Shard, ...] = ()
-        """What all together keep; empty until all have spoken."""
+        """The shards that all workers keep together; empty until all have reported."""
         self._silent_steps = 0
         self._given_up = False
         self.keys: RequestKeys | None = None
         self.label = ""
-        """Under which chunks are put: what `kvcast ls` shows, and what engines that start ask for. Empty: not known."""
+        """The label of chunks: `kvcast ls` shows it, and starting engines ask for it. Empty: not known yet."""
         try:
             self._weights.get(WEIGHTS_WAIT_S)
         except WeightsError as error:
@@ -60,12 +63,12 @@ class ChunkNames:
 
     @property
     def awaits_workers(self) -> bool:
-        """Workers have still to say what their caches are: with the next step or the one after. Until then nobody
-        knows whether chunks will have names."""
+        """Whether workers still have to report their caches, with the next step or the one after. Until then it is open
+        whether chunks will have names."""
         return not self._shards and not self._given_up
 
-    def heard(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
-        """These workers have said what their caches are."""
+    def workers_reported(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
+        """These workers have reported their caches."""
         self._workers.update(workers)
         parallel = self._vllm_config.parallel_config
         replicas = self._kv_cache_config.kv_tp_replicas
@@ -87,37 +90,37 @@ class ChunkNames:
                 )
         self._shards = tuple(shards)
         if self.find() is None and not self._given_up:
-            log.info("kvcast: nothing is cached until all bytes of the weights are read, in the background")
+            log.info("kvcast: nothing is cached until the background reader has read all bytes of the weights")
 
     def step(self) -> None:
         """One more step is scheduled."""
         if self.awaits_workers:
             self._silent_steps += 1
             if self._silent_steps > SILENT_STEPS_MAX:
-                self._give_up("some worker does not say what its cache is: all nodes need the same kvcast")
+                self._give_up("a worker did not report its cache: install the same release of kvcast on all nodes")
 
     @property
     def shard_bytes(self) -> int:
-        """Of a chunk at one worker; 0 until workers have said what their caches are."""
+        """Bytes of a chunk at one worker; 0 until the workers have reported."""
         return self._shards[0].chunk_bytes if self._shards else 0
 
     @property
     def state_bytes(self) -> int:
-        """Of the states of recurrent layers at one worker; 0 likewise, and where there are none."""
+        """Bytes of the recurrent layers' states at one worker; 0 until then, and where there are none."""
         return next((facts.state_bytes for facts in self._workers.values()), 0)
 
     def find_label(self, wait_s: float) -> str | None:
-        """As `label`, also before workers have spoken; from any thread. None: the digest of the weights is not known
+        """As `label`, also before workers have reported; from any thread. None: the digest of the weights is not known
         after `wait_s`. Raises WeightsError, SettingsError."""
         if self._settings.kv_form == LOSSY and not self._shards:
-            return None  # the label says how the workers' numbers lie
+            return None  # the label tells how numbers lie in the workers' caches
         if not self.label and (digest := self._weights.get(wait_s)) is not None:
             identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
             self.label = self._with_terms(chunks_label(self._vllm_config, self._kv_cache_config, identity))
         return self.label or None
 
     def _with_terms(self, label: str) -> str:
-        """The label, and that this engine's KV may be rounded, if it may. Raises SettingsError."""
+        """The label, with a note where this engine's KV may be rounded. Raises SettingsError."""
         if self._settings.kv_form != LOSSY:
             return label
         layouts = {facts.kv_layout for facts in self._workers.values()}
@@ -130,7 +133,7 @@ class ChunkNames:
         return with_terms(label, KvTerms(parse_layout(text), may_lose=True))
 
     def find(self) -> RequestKeys | None:
-        """The keys, if there are any by now. If there never will be, one line says why."""
+        """The keys, if there are any by now. If there will never be any, one line of the log says why."""
         if self.keys is None and self._shards and not self._given_up:
             try:
                 self._make()

@@ -126,14 +126,14 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             self._at_scheduler.new_request(request)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("looking a request up")
+            self._at_scheduler.note_failure("looking a request up")
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """See base."""
         try:
             return self._at_scheduler.matched_tokens(request, num_computed_tokens)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("answering for a request")
+            self._at_scheduler.note_failure("answering for a request")
             return 0, False
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
@@ -143,9 +143,9 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See base."""
         try:
-            self._at_scheduler.allocated(request, blocks, num_external_tokens)
+            self._at_scheduler.blocks_allocated(request, blocks, num_external_tokens)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("ordering a load")
+            self._at_scheduler.note_failure("ordering a load")
             self._at_scheduler.fail_load(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -153,7 +153,7 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             return self._at_scheduler.orders(scheduler_output)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("ending a schedule")
+            self._at_scheduler.note_failure("ending a schedule")
             # Loads that were promised must reach the workers: requests wait for them.
             return self._at_scheduler.take_orders()
 
@@ -162,14 +162,14 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             self._at_scheduler.reports(connector_output)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("taking workers' reports in")
+            self._at_scheduler.note_failure("taking workers' reports in")
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""
         try:
-            return False, self._at_scheduler.finished(request)
+            return False, self._at_scheduler.request_finished(request)
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("ending a request")
+            self._at_scheduler.note_failure("ending a request")
             return False, None
 
     def request_finished_all_groups(
@@ -183,7 +183,7 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             return self._at_scheduler.take_events()
         except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.failed("telling routers")
+            self._at_scheduler.note_failure("telling routers")
             return ()
 
     def has_pending_block_frees(self) -> bool:

@@ -1,7 +1,7 @@
 """KV events of the pool in vLLM's own format, so that routers see what the pool holds.
 
 Each kind of router knows media of its own and drops, or takes for the engine's own memory, what it does not know. So
-`events_medium` chooses the name. A chunk of the pool is there for every engine: each publishes what it knows of.
+`events_medium` chooses the name. Every engine can load a chunk of the pool: each publishes the chunks that it knows of.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvclient.engines.vllm.facts import CacheGroups
 
 
 def chunk_facts(request: Any, chunk: int, chunk_tokens: int, hash_tokens: int) -> ChunkFacts | None:
-    """What an event says of a request's chunk; None when vLLM has no hashes of it (prefix caching is off)."""
+    """What an event says about a request's chunk; None: vLLM has no hashes of it, because prefix caching is off."""
     first, end = chunk * chunk_tokens // hash_tokens, (chunk + 1) * chunk_tokens // hash_tokens
     if chunk_tokens % hash_tokens or len(request.block_hashes) < end:
         return None
@@ -45,8 +45,8 @@ def _extra_keys(request: Any, first: int, end: int, hash_tokens: int) -> tuple[t
         generate_block_hash_extra_keys(request, block * hash_tokens, (block + 1) * hash_tokens, 0)[0]
         for block in range(first, end)
     ]
-    told = to_event_extra_keys(found)
-    return None if told is None else tuple(told)
+    keys = to_event_extra_keys(found)
+    return None if keys is None else tuple(keys)
 
 
 class EventForm:
@@ -62,7 +62,7 @@ class EventForm:
 
     def to_vllm(self, announcements: Iterable[Announcement]) -> list[BlockStored | BlockRemoved]:
         """The events to publish."""
-        # Routers that keep what is at the engine itself only, Dynamo's for one, drop what is said to be elsewhere.
+        # Some routers, Dynamo's among them, keep only what is at the engine itself and drop REMOTE blocks.
         locality = "REMOTE" if self._names_own else None
         events: list[BlockStored | BlockRemoved] = []
         for each in announcements:
@@ -91,8 +91,8 @@ class EventForm:
 
 
 class PoolNews:
-    """What this engine tells routers of the pool. The scheduler's thread and the one that looks after an idle engine
-    may both call it."""
+    """What this engine publishes about the pool. Called by the scheduler's thread and by the one that serves an idle
+    engine."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, groups: CacheGroups) -> None:
         self._chunk_tokens = settings.chunk_tokens
@@ -108,14 +108,14 @@ class PoolNews:
         kind = get_kv_cache_spec_kind(kv_cache_config.kv_cache_groups[leading].kv_cache_spec).value
         self._form = EventForm(settings.events_medium, self._hash_tokens, kind, leading)
 
-    def there(self, request: Any, chunk: int, keys: tuple[ChunkKey, ...], where: Where) -> None:
-        """A request's chunk is in the pool."""
+    def chunk_in_pool(self, request: Any, chunk: int, keys: tuple[ChunkKey, ...], where: Where) -> None:
+        """The pool has a request's chunk."""
         facts = chunk_facts(request, chunk, self._chunk_tokens, self._hash_tokens) if self.is_on else None
         if facts is not None:
             with self._lock:
-                self._events += self._announcements.there(keys, where, facts)
+                self._events += self._announcements.chunk_in_pool(keys, where, facts)
 
-    def found(self, request: Any, keys: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
+    def chunks_found(self, request: Any, keys: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
         """A lookup found a request's leading chunks; `where` per key, chunk by chunk."""
         if not self.is_on or not keys:
             return
@@ -124,24 +124,24 @@ class PoolNews:
             place = farthest(where[chunk * shards : (chunk + 1) * shards])
             if place in (Where.NOWHERE, Where.COMPUTING):
                 break
-            self.there(request, chunk, keys[chunk], place)
+            self.chunk_in_pool(request, chunk, keys[chunk], place)
 
-    def told(self) -> list[tuple[ChunkKey, ...]]:
-        """Keys of the chunks that routers know of: what to look up now and then."""
+    def announced_keys(self) -> list[tuple[ChunkKey, ...]]:
+        """Keys of the chunks that routers know of: what to look up from time to time."""
         with self._lock:
             return self._announcements.keys()
 
-    def swept(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
-        """Where those are now; `where` per key, chunk by chunk."""
+    def sweep_ended(self, chunks: Sequence[tuple[ChunkKey, ...]], where: Sequence[Where]) -> None:
+        """A look-up of the announced chunks has ended; `where` per key, chunk by chunk."""
         places, at = [], 0
         for keys in chunks:
             places.append(farthest(where[at : at + len(keys)]))
             at += len(keys)
         with self._lock:
-            self._events += self._announcements.swept(chunks, places)
+            self._events += self._announcements.sweep_ended(chunks, places)
 
     def withdraw(self) -> None:
-        """Nothing that routers know of is of use to this engine any more."""
+        """Withdraw all chunks: this engine can use none of them any more."""
         with self._lock:
             self._events += self._announcements.withdraw()
 

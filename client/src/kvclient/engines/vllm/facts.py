@@ -49,7 +49,7 @@ class ShardFacts:
     chunk_bytes: int
     backends: str
     kv_layout: str = ""
-    """How a chunk's numbers lie (`kvchunk.kv_layout`); empty: it cannot be told."""
+    """How a chunk's numbers lie (`kvchunk.kv_layout`); empty: unknown."""
     state_bytes: int = 0
     """Of the states of its recurrent layers behind one token."""
 
@@ -323,7 +323,7 @@ def _media_processing(model: str) -> list[Any]:
 
 
 def _without_names(value: Any) -> Any:
-    """A configuration without what says only where it came from."""
+    """A configuration without the fields that only name its origin."""
     if isinstance(value, dict):
         return {
             key: _without_names(inner) for key, inner in value.items() if not str(key).startswith(("_", "transformers"))

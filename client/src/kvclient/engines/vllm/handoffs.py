@@ -1,4 +1,4 @@
-"""What requests ask for in their `kv_transfer_params`, and what prefills answer in them."""
+"""The `kv_transfer_params` of requests, and those of a prefill's answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvclient.engines.settings import PRODUCER, Settings
 log = logging.getLogger("vllm.kvcast")
 
 WARNED_MAX: Final = 64
-"""Names that were warned about; after that many others nothing new is said."""
-KNOWN: Final = f"Known are {', '.join(sorted(PARAMETERS))}"
+"""Warnings about unknown names. After so many, new names are ignored in silence."""
+KNOWN: Final = f"kvcast knows {', '.join(sorted(PARAMETERS))}"
 NOTHING_WISHED: Final = Wish()
 
 
 class Handoffs:
-    """One scheduler's."""
+    """Hand-overs between engines, as one scheduler sees them."""
 
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         transfer = vllm_config.kv_transfer_config
@@ -29,29 +29,30 @@ class Handoffs:
         self._nixl = transfer.kv_role == PRODUCER
         self._settings = settings
         self._wishes: dict[str, Wish] = {}
-        """Of requests that have any."""
+        """By request, where it has `kv_transfer_params`."""
         self._lost_from: dict[str, int] = {}
-        """By request: its first chunk that was not put."""
+        """By request: its first chunk that did not get into the pool."""
         self._warned: set[str] = set()
         self.prefills: set[str] = set()
         """Requests for prompts that others decode."""
 
-    def came(self, request: Any) -> Wish:
-        """A new request: what it asks for. A name that we do not know is told once."""
+    def request_arrived(self, request: Any) -> Wish:
+        """Read what a new request asks for. An unknown name is logged once."""
         if not request.kv_transfer_params:
             return NOTHING_WISHED
         wish = wish_of(request.kv_transfer_params, self._settings.expected_s, random.random())
         for name in wish.unknown:
-            self._warn(name, f"a request asks for {name!r}, which kvcast does not know: it is ignored. {KNOWN}")
+            self._warn(name, f"a request has {name!r}, which kvcast does not know and ignores. {KNOWN}")
         for name in wish.wrong:
-            self._warn(name, f"a request has {name} {request.kv_transfer_params[name]!r}: it is ignored. {KNOWN}")
+            value = request.kv_transfer_params[name]
+            self._warn(name, f"a request has {name}={value!r}, which is not allowed and is ignored. {KNOWN}")
         self._wishes[request.request_id] = wish
         if wish.prefills:
             self.prefills.add(request.request_id)
         return wish
 
     def of(self, request_id: str) -> Wish:
-        """What a request asked for when it came."""
+        """What a request asked for when it arrived."""
         return self._wishes.get(request_id, NOTHING_WISHED)
 
     def expected_chunks(self, request: Any, wish: Wish, keys: PrefixKeys) -> int:
@@ -66,7 +67,7 @@ class Handoffs:
                 self._warn(
                     "keys",
                     "the engine that computed a prompt gives its chunks other keys than this one: they cannot share. "
-                    "Compare the lines that both engines wrote at their start (model, weights, layout, chunk size)",
+                    "Compare the lines that both engines logged when they started (model, weights, layout, chunk size)",
                 )
                 return 0
         return chunks
@@ -75,8 +76,8 @@ class Handoffs:
         """Whether a step of `count` tokens ends a prompt that others decode: its answer waits for the chunks."""
         return request is not None and 0 < request.num_prompt_tokens - request.num_computed_tokens <= count
 
-    def lost(self, request_id: str, chunk: int) -> None:
-        """A chunk is not put: what the answer says ends before it."""
+    def chunk_lost(self, request_id: str, chunk: int) -> None:
+        """A chunk did not get into the pool, so the answer promises only the chunks before it."""
         if request_id in self._wishes:
             self._lost_from[request_id] = min(chunk, self._lost_from.get(request_id, chunk))
 
@@ -91,8 +92,8 @@ class Handoffs:
         chunks = min(chunks, self._lost_from.get(request_id, chunks))
         return answer_of(keys, chunks, request_id, self._engine, request.num_prompt_tokens, nixl=self._nixl)
 
-    def ended(self, request_id: str) -> None:
-        """A request is done with."""
+    def request_ended(self, request_id: str) -> None:
+        """A request has ended: forget it."""
         self._wishes.pop(request_id, None)
         self._lost_from.pop(request_id, None)
         self.prefills.discard(request_id)

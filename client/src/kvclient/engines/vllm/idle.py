@@ -63,7 +63,7 @@ class IdleNews:
                 self._look()
 
     def _look(self) -> None:
-        chunks = self._news.told()
+        chunks = self._news.announced_keys()
         keys = [key for chunk in chunks for key in chunk]
         if not keys:
             return
@@ -74,10 +74,10 @@ class IdleNews:
                     where += client.contains(keys[at : at + messages.KEYS_MAX])
         except (AgentUnavailableError, AgentError, OSError):
             return  # the scheduler's own connection says so; a later look finds what there is then
-        self._news.swept(chunks, where)
+        self._news.sweep_ended(chunks, where)
         events = self._news.take()
         if events:
             try:
                 self._scheduler.kv_event_publisher.publish(KVEventBatch(ts=time.time(), events=events))
             except RuntimeError:
-                log.debug("kvcast: the engine ends; routers are told nothing more")
+                log.debug("kvcast: the engine ends, so no more events are published")

@@ -17,13 +17,13 @@ SUMS = {
     "saved_bytes": "Bytes copied from the paged cache into the pool, all workers",
     "failed_blocks": "Blocks whose load failed and that the engine computed",
     "saves_dropped": "Chunks not saved because too many blocks waited to be saved",
-    "claims": "Chunks that the agent was told of while they were computed",
+    "claims": "Chunks claimed at the agent while they were computed",
     "outages": "Times the agent went away",
     "internal_errors": "Exceptions that nothing expected: bugs, see the log",
 }
 """Counters without labels, by key in the statistics; the metric is vllm:kvcast_<key>."""
 LABELLED = {
-    "hits": ("source", "Chunks promised to requests, by where they came from"),
+    "hits": ("source", "Chunks promised to requests, by source"),
     "misses": ("reason", "Requests for which nothing is loaded, by why"),
     "saves": ("outcome", "Chunks by what became of saving them"),
 }

@@ -14,7 +14,7 @@ from kvclient.messages import Where
 
 
 class Saving:
-    """All saves of one scheduler."""
+    """The saves of one scheduler's requests."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Saving:
         news: PoolNews,
         offered: Callable[[Any, SavableChunk, bool], None],
     ) -> None:
-        """`offered(request, chunk, dropped)`: a chunk was offered, or dropped because too much is being saved."""
+        """`offered(request, chunk, dropped)`: called for each chunk; `dropped`: too many blocks are being saved."""
         self._settings = settings
         self._caches = caches
         self._ledger = ledger
@@ -32,9 +32,9 @@ class Saving:
         self._offered = offered
         self._block_pool: Any = None
         self._due: dict[str, int] = {}
-        """How many tokens of a request have to be computed until it has chunks to save: all that a step looks at."""
+        """By request: tokens that have to be computed until it has chunks to save. Most steps look at nothing else."""
         self._to_tell: dict[int, tuple[Any, int]] = {}
-        """By save: the request and the chunk, for the event when it is whole."""
+        """By save: the request and the chunk that an event announces when the save is whole."""
 
     def bind(self, block_pool: Any) -> None:
         """vLLM's own counts of who uses a block: saves keep theirs by it."""
@@ -42,15 +42,15 @@ class Saving:
 
     @property
     def is_pending(self) -> bool:
-        """Whether blocks are kept for saves: vLLM goes on stepping until they are given back."""
+        """Whether saves keep blocks: vLLM makes steps until they are given back."""
         return self._ledger.pending_count > 0
 
     def due_tokens(self, request_id: str) -> int | None:
         """How many tokens of a request have to be computed until it has chunks to save; None: it never will."""
         return self._due.get(request_id)
 
-    def look(self, request: Any) -> None:
-        """A request has come, or some of its chunks were offered: when it has the next."""
+    def note_next(self, request: Any) -> None:
+        """Note when a request has its next chunk to save: called when it arrives and after chunks were offered."""
         due = self._caches.next_save_tokens(request.request_id)
         if due is None or (self._settings.save == "prompt" and due > request.num_prompt_tokens):
             self.forget(request.request_id)
@@ -70,7 +70,7 @@ class Saving:
             computed_tokens = min(computed_tokens, request.num_prompt_tokens)
         for chunk in self._caches.saves(request.request_id, request.all_token_ids, computed_tokens, main, others):
             self._offer(orders, request, chunk)
-        self.look(request)
+        self.note_next(request)
 
     def offer_states(
         self, orders: StepOrders, request: Any, ends: Mapping[int, Mapping[int, int]], groups: Sequence[int]
@@ -101,22 +101,22 @@ class Saving:
         if self._news.is_on and not chunk.is_state:
             self._to_tell[save.save] = (request, chunk.chunk)
 
-    def answered(self, reports: Mapping[int, tuple[int, int]]) -> None:
-        """Workers are done with saves: how many, and how many of them without success."""
+    def saves_answered(self, reports: Mapping[int, tuple[int, int]]) -> None:
+        """By save: how many workers have ended it, and how many of them failed."""
         for number, (done, failed) in reports.items():
-            saved = self._ledger.answered(number, done, failed)
+            saved = self._ledger.workers_answered(number, done, failed)
             if saved is None:
                 continue
             self._block_pool.free_blocks([self._block_pool.blocks[block] for block in saved.save.block_ids])
             request, chunk = self._to_tell.pop(number, (None, 0))
             if saved.whole and request is not None:
-                self._news.there(request, chunk, saved.save.keys, Where.LOCAL)
+                self._news.chunk_in_pool(request, chunk, saved.save.keys, Where.LOCAL)
 
     def forget(self, request_id: str) -> None:
-        """Nothing of a request is saved any more."""
+        """Save nothing more of a request."""
         self._due.pop(request_id, None)
 
     def distrust(self) -> None:
-        """The weights may be others from now on: no request of this moment is saved, and nothing is told of them."""
+        """The weights may have changed: save nothing of the present requests, and announce nothing of them."""
         self._due.clear()
         self._to_tell.clear()

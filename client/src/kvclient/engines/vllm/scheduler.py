@@ -81,7 +81,7 @@ class KvcastConnectorScheduler:
         self._requests: dict[str, Any] = {}
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._silent: set[tuple[str, int]] = set()
-        """Lookups and fetches that nobody waits for any more and that are not answered yet."""
+        """Unanswered lookups and fetches for which no request waits any more."""
         self._caches = RequestCaches(
             Rules(
                 groups.block_tokens,
@@ -122,7 +122,7 @@ class KvcastConnectorScheduler:
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._names = ChunkNames(vllm_config, kv_cache_config, settings, groups.block_tokens, self._link)
         self._early: dict[str, Any] = {}
-        """Requests that came before the workers had said what their caches are."""
+        """Requests that arrived before the workers had reported their caches."""
         self._outages_told = 0
         self._io = PoolIo(self._link, log, time.monotonic)
         self._warming = Warming(settings, self._names.find_label, log) if settings.warm_bytes else None
@@ -143,7 +143,7 @@ class KvcastConnectorScheduler:
             self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._times.ended_s)
 
     def reset(self) -> bool:
-        """The weights may have changed (vLLM says so by resetting caches): nothing made before is used any more."""
+        """vLLM resets caches when the weights may have changed: use nothing made before."""
         if self._names.keys is not None:
             self._names.keys.forget()
         self._do(self._caches.distrust())
@@ -153,8 +153,8 @@ class KvcastConnectorScheduler:
         self._news.withdraw()
         return True
 
-    def failed(self, doing: str) -> None:
-        """An exception that nothing expected was caught while `doing`: tell and count it."""
+    def note_failure(self, doing: str) -> None:
+        """Log and count an unexpected exception, caught while `doing`."""
         log.exception("kvcast: %s failed", doing)
         self._stats.add("internal_errors")
 
@@ -186,7 +186,7 @@ class KvcastConnectorScheduler:
         Raises AgentUnavailableError.
         """
         if self._names.keys is None:
-            raise AgentUnavailableError("this engine does not know yet what its workers' caches are")
+            raise AgentUnavailableError("the workers of this engine have not reported their caches yet")
         keys = self._names.keys.of_text(tokens)
         flat = keys.flat(0, keys.chunks_count)
         with AgentClient(self._settings.socket) as client:
@@ -204,7 +204,7 @@ class KvcastConnectorScheduler:
     # ------------------------------------------------------------------ requests
 
     def new_request(self, request: Any) -> None:
-        """A request has come: its lookup begins."""
+        """Begin the lookup of a new request."""
         if self._names.awaits_workers:
             self._early[request.request_id] = request
             return
@@ -212,14 +212,14 @@ class KvcastConnectorScheduler:
         if names is None:
             return
         self._take_answers()
-        wish = self._handoffs.came(request)
+        wish = self._handoffs.request_arrived(request)
         keys = names.of(request)
         usable = keys is not None and request.prompt_embeds is None and not request.resumable
         keys = keys or PrefixKeys((), self._settings.chunk_tokens)
         may_load = usable and self._settings.load != "off" and wish.may_load and not request.skip_reading_prefix_cache
         self._requests[request.request_id] = request
         self._do(
-            self._caches.arrived(
+            self._caches.request_arrived(
                 request.request_id,
                 request.all_token_ids,
                 keys,
@@ -229,7 +229,7 @@ class KvcastConnectorScheduler:
                 expected_chunks=self._handoffs.expected_chunks(request, wish, keys) if may_load else 0,
             )
         )
-        self._saving.look(request)
+        self._saving.note_next(request)
         self._stats.add("lookups")
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -272,14 +272,14 @@ class KvcastConnectorScheduler:
             self._by_layers.discard(request_id)
         return by_layers
 
-    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+    def blocks_allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """See KVConnectorBase_V1.update_state_after_alloc."""
         request_id = request.request_id
         if request_id not in self._caches:
             return
         # vLLM copies the whole table when it is asked for it.
         main, others, states = self._tables(blocks.get_block_ids()) if external_tokens else ((), [], [])
-        load, commands = self._caches.allocated(request_id, external_tokens, main, others, states)
+        load, commands = self._caches.blocks_allocated(request_id, external_tokens, main, others, states)
         self._do(commands)
         self._claim(request, self._own_tokens.get(request_id, 0) + external_tokens)
         if load is not None:
@@ -293,7 +293,7 @@ class KvcastConnectorScheduler:
         return None if cost is None else cost.seconds
 
     def _claim(self, request: Any, computed_tokens: int) -> None:
-        """A request has its blocks: others need not compute what it computes."""
+        """A request has its blocks: claim its chunks, so that others do not compute them, too."""
         request_id = request.request_id
         if self._settings.save == "off" or self._away or self._caches.next_save_tokens(request_id) is None:
             return
@@ -314,13 +314,13 @@ class KvcastConnectorScheduler:
             self._io.claim(claim.state_claim, self._names.state_bytes)
 
     def _disclaim(self, request_id: str) -> None:
-        """A request computes no more of its prompt."""
-        disclaim = self._claims.ended(request_id)
+        """Withdraw the claim of a request that computes no more of its prompt."""
+        disclaim = self._claims.request_ended(request_id)
         if disclaim is not None and not self._away:
             self._io.disclaim(disclaim)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
-        """vLLM's own classes of where cached tokens came from: this host's memory, or others'."""
+        """vLLM's own classes for the source of cached tokens: this host's memory, or others'."""
         if not tokens:
             return {}
         sources = self._caches.sources(request.request_id) if request.request_id in self._caches else ()
@@ -330,8 +330,8 @@ class KvcastConnectorScheduler:
         split = {CacheHitSource.HOST: here, CacheHitSource.P2P: tokens - here}
         return {source: count for source, count in split.items() if count}
 
-    def finished(self, request: Any) -> dict[str, Any] | None:
-        """A request is done with, however it ended. Its blocks are vLLM's to free: saves keep what they read.
+    def request_finished(self, request: Any) -> dict[str, Any] | None:
+        """Forget a request, however it ended. Its blocks are vLLM's to free: saves keep those that they read.
 
         Returns `kv_transfer_params` of its answer, if others decode.
         """
@@ -341,19 +341,19 @@ class KvcastConnectorScheduler:
         self._looked_s.pop(request_id, None)
         self._own_tokens.pop(request_id, None)
         if self._names.keys is not None:
-            self._names.keys.ended(request_id)
+            self._names.keys.request_ended(request_id)
         if request_id in self._caches:
             keys = self._caches.keys(request_id)
             if not self._away:
                 answer = self._handoffs.answer(request, keys, self._caches.offered_chunks(request_id))
             if self._handoffs.of(request_id).ends_session and not self._away:
                 self._io.end_sessions(keys.flat(0, keys.chunks_count))
-            self._do(self._caches.ended(request_id))
+            self._do(self._caches.request_ended(request_id))
         self._early.pop(request_id, None)
         self._requests.pop(request_id, None)
         self._saving.forget(request_id)
         self._by_layers.discard(request_id)
-        self._handoffs.ended(request_id)
+        self._handoffs.request_ended(request_id)
         return answer
 
     # ------------------------------------------------------------------ steps
@@ -387,18 +387,18 @@ class KvcastConnectorScheduler:
                 try:
                     self._offer_saves(orders, request, request.num_computed_tokens + count, state)
                 except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; logged in full and counted
-                    self.failed("offering saves")
+                    self.note_failure("offering saves")
             if request_id in self._claims and not self._away:
-                claim = self._claims.progressed(request_id, request.num_computed_tokens, 0.0, time.monotonic())
+                claim = self._claims.request_progressed(request_id, request.num_computed_tokens, 0.0, time.monotonic())
                 if claim is not None:
                     self._tell_claim(claim)
         if self._groups.states and may_save and state is not None and state.boundary_state_offloads:
             self._offer_states(orders, state.boundary_state_offloads)
         now_s = time.monotonic()
-        self._times.scheduled(now_s, prompt_tokens, positions, decode_tokens)
+        self._times.step_scheduled(now_s, prompt_tokens, positions, decode_tokens)
         if now_s - self._swept_s >= self._settings.events_sweep_s and not self._away:
             self._swept_s = now_s
-            self._io.sweep(self._news.told())
+            self._io.sweep(self._news.announced_keys())
         is_idle = not scheduler_output.total_num_scheduled_tokens
         if not (is_idle or orders.holds_answers or orders.loads or orders.layerwise_loads or orders.saves):
             return NOTHING
@@ -407,7 +407,7 @@ class KvcastConnectorScheduler:
         return self.take_orders()
 
     def take_orders(self) -> StepOrders:
-        """What was ordered so far, once."""
+        """The orders so far, once."""
         orders, self._orders = self._orders, StepOrders()
         orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves or orders.holds_answers)
         return orders
@@ -415,14 +415,14 @@ class KvcastConnectorScheduler:
     def reports(self, output: Any) -> None:
         """See KVConnectorBase_V1.update_connector_output: a step has ended."""
         now_s = time.monotonic()
-        self._times.ended(now_s, whole=not output.invalid_block_ids)
+        self._times.step_ended(now_s, whole=not output.invalid_block_ids)
         reports = output.kv_connector_worker_meta
         if isinstance(reports, StepReports):
             self._take_reports(reports)
 
     def _take_reports(self, reports: StepReports) -> None:
         if reports.shards:
-            self._names.heard(reports.shards)
+            self._names.workers_reported(reports.shards)
         workers = self._vllm_config.parallel_config.world_size
         for request_id, (done, failed) in reports.loads.items():
             before = self._load_reports.pop(request_id, (0, 0))
@@ -431,8 +431,8 @@ class KvcastConnectorScheduler:
                 self._load_reports[request_id] = (done, failed)
             else:
                 self._layers_open.discard(request_id)
-                self._do(self._caches.loaded(request_id, whole=not failed))
-        self._saving.answered(reports.saves)
+                self._do(self._caches.load_ended(request_id, whole=not failed))
+        self._saving.saves_answered(reports.saves)
 
     def _offer_saves(self, orders: StepOrders, request: Any, computed_tokens: int, state: Any) -> None:
         if not self._keys_are_true(request):
@@ -462,7 +462,7 @@ class KvcastConnectorScheduler:
             try:
                 self._saving.offer_states(orders, request, ends, self._groups.states)
             except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; logged in full and counted
-                self.failed("offering states")
+                self.note_failure("offering states")
 
     def _aim_at_shared(self, request: Any, had_tokens: int) -> None:
         """Others have computed more of this prompt than a state lets it load: have vLLM end a step where that ends, as
@@ -472,10 +472,10 @@ class KvcastConnectorScheduler:
             request.shared_prefix_boundary = shared_tokens
 
     def _offered(self, request: Any, chunk: SavableChunk, dropped: bool) -> None:
-        self._claims.offered(request.request_id, chunk.chunk)
+        self._claims.chunk_offered(request.request_id, chunk.chunk)
         if dropped:
             self._stats.add("saves_dropped")
-            self._handoffs.lost(request.request_id, chunk.chunk)
+            self._handoffs.chunk_lost(request.request_id, chunk.chunk)
             self._io.disclaim(Disclaim(chunk.keys))
 
     @property
@@ -499,7 +499,7 @@ class KvcastConnectorScheduler:
             self._io.do(command)
 
     def _wait_for_answer(self, request_id: str) -> bool:
-        """Wait a moment for an answer, if this step has time left for it; whether one (of any request) came."""
+        """Wait a moment for an answer, if this step has time left; whether one (of any request) arrived."""
         patience = ALONE_PATIENCE if len(self._requests) == 1 else 1
         left_s = self._settings.lookup_wait_s * patience - self._waited_s
         if self._caches.stage(request_id) not in (Stage.LOOKING, Stage.FETCHING) or left_s <= 0:
@@ -527,14 +527,14 @@ class KvcastConnectorScheduler:
             del self._waiting[request, ticket]
             self._silent.add((request, ticket))
             if request in self._caches and self._caches.stage(request) is Stage.LOOKING:
-                self._caches.looked_up(request, ticket, None)
+                self._caches.lookup_answered(request, ticket, None)
             else:
-                self._do(self._caches.fetched(request, ticket, (), Status.DEADLINE))
+                self._do(self._caches.fetch_answered(request, ticket, (), Status.DEADLINE))
                 self._io.do(Release(request, ticket))
 
     @property
     def _away(self) -> bool:
-        """Whether there is no agent, or it owes answers: then nobody waits for it."""
+        """Whether there is no agent, or it owes answers: then requests do not wait for it."""
         return self._link.away or bool(self._silent)
 
     def _take(self, answer: Answer) -> None:
@@ -542,19 +542,19 @@ class KvcastConnectorScheduler:
             case LookedUp(request, ticket, where):
                 self._silent.discard((request, ticket))
                 if self._waiting.pop((request, ticket), None) is not None:
-                    self._caches.looked_up(request, ticket, where)
+                    self._caches.lookup_answered(request, ticket, where)
                     if where is not None and request in self._requests:
-                        # Behind the chunks come the states of recurrent layers, which routers do not know.
+                        # The states of recurrent layers follow the chunks; routers do not know them.
                         chunks_where = where[: len(where) // 2] if self._groups.states else where
-                        self._news.found(self._requests[request], self._caches.keys(request).keys, chunks_where)
+                        self._news.chunks_found(self._requests[request], self._caches.keys(request).keys, chunks_where)
             case FetchEnded(request, ticket, sources, outcome, seconds):
                 self._silent.discard((request, ticket))
                 self._waiting.pop((request, ticket), None)
                 self._stats.observe("fetch_seconds", seconds)
-                self._do(self._caches.fetched(request, ticket, sources, outcome))
+                self._do(self._caches.fetch_answered(request, ticket, sources, outcome))
             case Swept(chunks, where, rate):
                 self._fetch_bytes_per_s = rate
-                self._news.swept(chunks, where)
+                self._news.sweep_ended(chunks, where)
 
     def _terms(self, request: str, first: int, tokens: int) -> FetchTerms:
         if self._caches.expects(request):

@@ -152,7 +152,7 @@ class KvcastTier(SecondaryTierManager):
                         where not in (Where.NOWHERE, Where.COMPUTING) for where in client.contains(keys)
                     ]
             except AgentUnavailableError as error:
-                self._link.lost(client, str(error))
+                self._link.connection_lost(client, str(error))
             except AgentError as error:
                 log.warning("kvcast: %s", error)
         self._answered.put((asked, there))
@@ -181,7 +181,7 @@ class KvcastTier(SecondaryTierManager):
                 copy(client, job, done)
         except AgentUnavailableError as error:
             if client is not None:
-                self._link.lost(client, str(error))
+                self._link.connection_lost(client, str(error))
         except AgentError as error:
             log.warning("kvcast: %s", error)
         except Exception:

@@ -1,4 +1,4 @@
-"""What an engine has to compute, in the order in which its requests came, and what that means for a fetch."""
+"""How long an engine computes before a request's turn, by the order of arrival, and what that means for a fetch."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class StepTimes:
         self.ended_s = 0.0
         """When the last one ended, on a monotonic clock."""
 
-    def scheduled(self, now_s: float, prompt_tokens: int, positions: float, decode_tokens: int) -> None:
+    def step_scheduled(self, now_s: float, prompt_tokens: int, positions: float, decode_tokens: int) -> None:
         """A step begins; `positions` is the sum of the positions of its prompt tokens."""
         self._steps.append(_Step(now_s, prompt_tokens, positions, decode_tokens))
 
-    def ended(self, now_s: float, *, whole: bool) -> None:
+    def step_ended(self, now_s: float, *, whole: bool) -> None:
         """The oldest step has ended; not `whole`: some of it was for nothing."""
         if self._steps:
             step = self._steps.popleft()
@@ -54,7 +54,7 @@ class WaitingLine:
     def __init__(
         self, requests: Mapping[str, Any], stage: Callable[[str], Stage], prefill: PrefillModel, settings: Settings
     ) -> None:
-        """`requests`: in the order in which they came; `stage(request)`: where one stands."""
+        """`requests`: in order of arrival; `stage(request)`: where one stands."""
         self._requests = requests
         self._stage = stage
         self._prefill = prefill
@@ -80,7 +80,7 @@ class WaitingLine:
         )
 
     def queue_s(self, request: str) -> float:
-        """Seconds of prompts that the engine computes before this one: those that came before it and do not load."""
+        """Seconds that the engine computes before this prompt: earlier requests that do not load."""
         queue_s = 0.0
         for other_id, other in self._requests.items():
             if other_id == request:
@@ -92,7 +92,7 @@ class WaitingLine:
         return queue_s
 
     def _behind(self, request: str) -> int:
-        """Requests that came after this one and have not begun."""
+        """Later requests that have not begun."""
         others = list(self._requests)
         place = others.index(request) if request in self._requests else len(others)
         return sum(not self._requests[other].num_computed_tokens for other in others[place + 1 :])

@@ -78,7 +78,7 @@ class KvcastConnectorWorker:
             shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
             writes=tensor_rank % replicas == 0,
             blocks_in_chunk=self._blocks_in_chunk,
-            # What the scheduler promised is leased on its node; elsewhere it has to come over the network first.
+            # The scheduler leases promised chunks on its own node; other nodes have to fetch them first.
             deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
             threads=self._settings.threads,
             log=log,
