@@ -19,7 +19,7 @@ help: ## this list
 
 .PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
-$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
+$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
 	tools/setup_python.sh $(VENV)
 	@touch $@
 
@@ -30,12 +30,12 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_system.sh zsh fish prometheus golang-go chromium
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
-.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
+.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 # So do SGLang's, LMCache's, UCM's and Dynamo's.
-.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
 	tools/setup_$*.sh .venv-$*
 	@touch $@
 
@@ -59,7 +59,7 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))
 
 types: $(VENV)/.installed ## mypy --strict alone
-	$(VENV)/bin/mypy client/src kvproto/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast planner tools examples
+	$(VENV)/bin/mypy client/src kvproto/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast kvlab planner tools examples
 
 test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"

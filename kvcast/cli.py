@@ -37,12 +37,14 @@ COMMANDS: dict[str, str] = {
 }
 
 
-EXTRAS = {"matplotlib": "plan"}
-"""Modules that `pip install kvcast` alone leaves out, and the extra that brings each."""
+LAB = frozenset({"testbed", "bench", "plan", "demo", "demo-vllm", "demo-pd"})
+"""Commands that kvcast-lab brings: modules of `kvlab.commands`."""
+INSTALLABLE = {"kvlab": "kvcast-lab", "matplotlib": "'kvcast-lab[plan]'"}
+"""Modules that `pip install kvcast` alone leaves out, and what to install for each."""
 
 
 class Command(Protocol):
-    """What a module in `kvcast.commands` offers, and each class of its module `placement`."""
+    """What a module in `kvcast.commands` or `kvlab.commands` offers, and each class of its module `placement`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
@@ -53,12 +55,13 @@ class UsageError(Exception):
 
 
 def load(name: str) -> Command:
-    """A command, or a benchmark as `bench_NAME`; imports what it needs."""
+    """A command; imports what it needs."""
     if name in ("pin", "unpin", "evict", "warm", "drain", "expel"):
         from kvcast.commands import placement
 
         return placement.COMMANDS[name]
-    module: Command = importlib.import_module(f"kvcast.commands.{name.replace('-', '_')}")
+    package = "kvlab" if name in LAB else "kvcast"
+    module: Command = importlib.import_module(f"{package}.commands.{name.replace('-', '_')}")
     return module
 
 
@@ -88,9 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kvcast {args.command}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        if error.name not in INSTALLABLE:
             raise
-        print(f"kvcast {args.command}: needs {error.name}: pip install 'kvcast[{EXTRAS[error.name]}]'", file=sys.stderr)
+        needed = INSTALLABLE[error.name]
+        what = needed if error.name == "kvlab" else error.name
+        print(f"kvcast {args.command}: needs {what}: pip install {needed}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

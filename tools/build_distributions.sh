@@ -7,8 +7,8 @@ venv=build/venv-build
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'build>=1.2'
 mkdir -p "$out"
-rm -f "$out"/kvcast-*.whl "$out"/kvcast-*.tar.gz "$out"/{kvcast_client,kvproto,p4switch}-*.{whl,tar.gz}
-for distribution in client kvproto p4switch .; do
+rm -f "$out"/kvcast-*.whl "$out"/kvcast-*.tar.gz "$out"/{kvcast_client,kvcast_lab,kvproto,p4switch}-*.{whl,tar.gz}
+for distribution in client kvproto p4switch . lab; do
     "$venv/bin/python" -m build --outdir "$out" "$distribution" >/dev/null
 done
 ls "$out"

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from kvcast.bars import bar
+from kvlab.bars import bar
 from kvproto.units import format_bytes
 from planner.cluster.figures import Management, ReplayFigures
 from planner.cluster.options import Cluster, Routing, Sharing

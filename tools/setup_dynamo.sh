@@ -8,5 +8,5 @@ venv=${1:-.venv-dynamo}
 pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 pip --no-deps ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 pip msgspec pyzmq uvloop 'pydantic<=2.13.5' prometheus-client \
-	--editable p4switch --editable client --editable kvproto --editable . 'pytest>=8.0' 'hypothesis>=6.100'
+	--editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'from dynamo.llm import SelectionService'

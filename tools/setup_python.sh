@@ -14,4 +14,4 @@ if [ ! -x "$venv/bin/python" ]; then
         exit 1
     }
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable p4switch --editable client --editable kvproto --editable '.[test]'
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable p4switch --editable client --editable kvproto --editable lab --editable '.[test]'

@@ -20,6 +20,6 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 pip --no-deps uc-manager-cuda-cu130==0.8.1
-pip numpy wrapt==1.17.2 msgspec --editable p4switch --editable client --editable kvproto --editable . 'pytest>=8.0' 'hypothesis>=6.100'
+pip numpy wrapt==1.17.2 msgspec --editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
 # It patches engines at each start of Python, and opens a log where that starts. There are no engines here.
 rm -f "$venv"/lib/python3.12/site-packages/ucm_patch.pth

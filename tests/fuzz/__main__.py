@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kvcast.bars import progress
+from kvlab.bars import progress
 from tests.fuzz.child import Outcome, Running, child, environment, replay
 from tests.fuzz.crash import load
 from tests.fuzz.reached import ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "security.md"
-_TEST = re.compile(r"`(tests/[\w/]+\.py::test_\w+)`")
+_TEST = re.compile(r"`((?:p4switch/)?tests/[\w/]+\.py::test_\w+)`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed.errors import TestbedError
-from kvcast.bars import progress
+from kvlab.bars import progress
 from tests.soak.report import Report
 from tests.soak.run import soak
 

@@ -76,6 +76,12 @@ def everything(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
+def no_lab(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What a node of a cluster has."""
+    return install(tmp_path_factory.mktemp("node"), [wheel for name, wheel in wheels.items() if name != "kvcast_lab"])
+
+
+@pytest.fixture(scope="session")
 def client_only(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """What an engine's environment has."""
     return install(tmp_path_factory.mktemp("client"), [wheels["kvcast_client"]])

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.wheels
 
 TREES = {
     "kvcast": {
-        **{name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "kvsim", "controlplane", "hostagent", "planner")},
-        **{name: name for name in ("bmv2_testbed", "kvcast")},
+        **{name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "controlplane", "hostagent", "kvcast")},
         "p4": "kvdaemon/p4_programs",
     },
+    "kvcast_lab": {name: name for name in ("bmv2_testbed", "kvlab", "kvsim", "planner")},
     "kvcast_client": {"client/src/kvchunk": "kvchunk", "client/src/kvclient": "kvclient"},
     "kvproto": {"kvproto/src/kvproto": "kvproto"},
     "p4switch": {"p4switch/src/p4switch": "p4switch"},
@@ -112,6 +112,15 @@ def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_commands_of_the_lab_say_what_to_install(no_lab: Installed) -> None:
+    for words in ("demo", "bench incast", "testbed up", "plan", "demo-vllm", "demo-pd"):
+        done = no_lab.run(no_lab.command("kvcast"), *words.split())
+        said = f"kvcast {words.split()[0]}: needs kvcast-lab: pip install kvcast-lab\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    found = json.loads(no_lab.run(no_lab.command("kvcast"), "doctor", "--json").stdout)
+    assert {one["topic"] for one in found} == {"agent", "switch"}
+
+
 def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed) -> None:
     kvcast = everything.command("kvcast")
     for name in ("kvcast", "kvcast-agent", "kvcast-controller", "kvcast-switch", "p4switch"):
@@ -121,7 +130,7 @@ def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed)
     done = everything.run(*plan, "--out", "report")
     assert (done.returncode, done.stderr) == (
         2,
-        "kvcast plan: needs matplotlib: pip install 'kvcast[plan]'\n",
+        "kvcast plan: needs matplotlib: pip install 'kvcast-lab[plan]'\n",
     )
     (everything.folder / "trace.jsonl.zst").write_bytes(b"")
     done = everything.run(kvcast, "plan", "--trace", "trace.jsonl.zst")
@@ -129,15 +138,15 @@ def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed)
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="p4switch needs a C compiler")
-def test_a_switch_a_controller_and_two_agents_share_a_chunk(everything: Installed) -> None:
+def test_a_switch_a_controller_and_two_agents_share_a_chunk(no_lab: Installed) -> None:
     with ExitStack() as stack:
-        sockets, controller = start_cluster(everything, stack)
-        assert everything.say(everything.python, "-c", PUT, sockets[0]) == "STORED\n"
-        assert everything.say(everything.python, "-c", FETCH, sockets[1]) == "OK True\n"
+        sockets, controller = start_cluster(no_lab, stack)
+        assert no_lab.say(no_lab.python, "-c", PUT, sockets[0]) == "STORED\n"
+        assert no_lab.say(no_lab.python, "-c", FETCH, sockets[1]) == "OK True\n"
         until_s = time.monotonic() + 30
-        while (listed := listing(everything, controller)) != [(1 << 20, ["n1", "n2"])]:
+        while (listed := listing(no_lab, controller)) != [(1 << 20, ["n1", "n2"])]:
             assert time.monotonic() < until_s, listed
-        top = json.loads(everything.say(everything.command("kvcast"), "top", "--json", "--controller", controller))
+        top = json.loads(no_lab.say(no_lab.command("kvcast"), "top", "--json", "--controller", controller))
         assert top["status"]["switch"]["state"] == "ready"
 
 

@@ -26,7 +26,7 @@ class LibraryCache:
         try:
             import libcachesim
         except ImportError as error:
-            raise TestbedError("libcachesim is not installed: pip install 'kvcast[policy]'") from error
+            raise TestbedError("libcachesim is not installed: pip install 'kvcast-lab[policy]'") from error
         options: dict[str, Any] = {"hashpower": _HASH_BITS}
         if kind == "S3FIFO":  # its small queue must hold a block: a tenth, as published, but one at least
             options["small_size_ratio"] = max(0.1, 1.01 / capacity)

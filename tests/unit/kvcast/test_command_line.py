@@ -14,9 +14,9 @@ import hostagent.daemon
 import p4switch.cli
 from bmv2_testbed.processes import child_environment
 from kvcast.arguments import Parser
-from kvcast.cli import COMMANDS, main
-from kvcast.commands.bench import BENCHMARKS
+from kvcast.cli import COMMANDS, LAB, main
 from kvcast.commands.switch import add_arguments, switch_arguments
+from kvlab.commands.bench import BENCHMARKS
 from kvproto import __version__
 
 ROOT = Path(__file__).parents[3]
@@ -150,6 +150,25 @@ def test_each_command_has_it(command: str, capsys: pytest.CaptureFixture[str]) -
         main([*command.split(), "--version"])
     assert not end.value.code
     assert capsys.readouterr().out == f"kvcast {__version__}\n"
+
+
+class NoLab:
+    """The import system of an environment without kvcast-lab."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "kvlab":
+            raise ModuleNotFoundError("No module named 'kvlab'", name="kvlab")
+
+
+@pytest.mark.parametrize("command", sorted(LAB))
+def test_a_command_of_the_lab_says_what_to_install(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kvlab"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoLab(), *sys.meta_path])
+    assert refusal([command], capsys) == f"kvcast {command}: needs kvcast-lab: pip install kvcast-lab\n"
 
 
 def test_a_configuration_can_be_looked_at_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from kvclient import __all__ as exported
 from kvdaemon.programs import Architecture, program_for
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = (".", "client", "kvproto", "p4switch")
+FOLDERS = (".", "client", "kvproto", "lab", "p4switch")
 
 
 def project(folder: str) -> dict[str, Any]:
@@ -26,6 +26,9 @@ def test_one_version_and_exact_pins() -> None:
     assert kvcast.__version__ == kvchunk.__version__ == kvproto.__version__ == p4switch.__version__
     needed = project(".")["project"]["dependencies"]
     assert {f"{name}=={kvcast.__version__}" for name in ("kvcast-client", "kvproto", "p4switch")} <= set(needed)
+    lab = project("lab")["project"]
+    assert lab["version"] == kvcast.__version__
+    assert f"kvcast=={kvcast.__version__}" in lab["dependencies"]
     assert f"kvcast-client=={kvcast.__version__}" in project("kvproto")["project"]["dependencies"]
 
 
@@ -35,7 +38,9 @@ def test_an_engine_gets_numpy_and_nothing_else() -> None:
 
 
 def test_every_top_level_package_is_in_one_distribution_and_typed() -> None:
-    packed = set(project(".")["tool"]["hatch"]["build"]["only-include"]) - {"p4"}
+    lab = project("lab")["tool"]["hatch"]["build"]["targets"]
+    assert lab["sdist"]["force-include"] == {f"../{name}": name for name in lab["wheel"]["packages"]}
+    packed = {*project(".")["tool"]["hatch"]["build"]["only-include"], *lab["wheel"]["packages"]} - {"p4"}
     assert packed == {path.parent.name for path in ROOT.glob("*/__init__.py")}
     others = ("client/src/kvchunk", "client/src/kvclient", "kvproto/src/kvproto", "p4switch/src/p4switch")
     for folder in (*packed, *others):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = (ROOT, ROOT / "client" / "src", ROOT / "kvproto" / "src", ROOT / "p4switch" / "src")
 PACKAGES = (
     *("kvchunk", "kvproto", "kvclient", "p4switch", "kvcodec", "kvpolicy", "kvdaemon", "kvsim"),
-    *("controlplane", "hostagent", "planner", "bmv2_testbed", "kvcast"),
+    *("controlplane", "hostagent", "planner", "bmv2_testbed", "kvcast", "kvlab"),
 )
 FOLDERS = (*PACKAGES, "client", "p4", "tests", "tools", "docs", "examples", "deploy")
 NOT_MODULES = {"kvcast.p4", "kvcast.slab", "kvcast.index"}

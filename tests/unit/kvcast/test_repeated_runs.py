@@ -17,6 +17,7 @@ FOLDERS = (
         "kvcast",
         "kvcodec",
         "kvdaemon",
+        "kvlab",
         "kvpolicy",
         "kvsim",
         "p4",

@@ -19,7 +19,7 @@ from bmv2_testbed.network.guests import host_script
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
 from bmv2_testbed.switches import switch_command
 from hostagent.config import parse
-from kvcast.commands import testbed as testbed_command
+from kvlab.commands import testbed as testbed_command
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
 XZ = b"\xfd7zXZ\x00"

@@ -17,7 +17,7 @@ from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.network.counters import InterfaceCounters
 from controlplane.config import parse
-from kvcast.commands.bench_incast import trust_ratios
+from kvlab.commands.bench_incast import trust_ratios
 
 
 def _figures(mean_ratio: float) -> IncastFigures:

@@ -351,7 +351,7 @@ def test_session_ends_name_what_only_that_session_used() -> None:
     assert session_ends(trees) == [[2], [0, 1, 3, 4], [5]]
 
 
-@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast[policy]'")
+@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast-lab[policy]'")
 def test_on_single_chunks_the_library_lru_is_ours() -> None:
     rng = np.random.default_rng(5)
     requests = [TraceRequest(float(at), 512, 1, (int(rng.zipf(1.3)) % 300,)) for at in range(3000)]

@@ -100,7 +100,7 @@ def test_no_peer_holds_more_than_fits(policy: str) -> None:
         assert sum(looped) <= 4 * capacity, capacity
 
 
-@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast[policy]'")
+@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast-lab[policy]'")
 @pytest.mark.parametrize(
     ("policy", "kind", "slack"),
     [

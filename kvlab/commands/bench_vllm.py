@@ -16,7 +16,7 @@ from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvcast.figures import write_figures
+from kvlab.figures import write_figures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,9 @@ from rich.table import Table
 from bmv2_testbed.demo.prefill import PrefillDemoFigures, PrefillDemoPlan, run_prefill_demo
 from bmv2_testbed.demo.prefill_systems import nixl_refusal
 from kvcast.arguments import whole
-from kvcast.engine_demo import add_demo_arguments, check_demo_arguments, play
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import wiring_of
+from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

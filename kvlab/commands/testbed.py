@@ -18,7 +18,7 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.cli import UsageError
-from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of
 from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max
 

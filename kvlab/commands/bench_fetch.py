@@ -20,10 +20,10 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
 from kvcast.arguments import output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, add_target, size, wiring_of
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, add_target, size, wiring_of
 from kvproto.integrity import Integrity
 
 

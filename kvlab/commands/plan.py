@@ -10,9 +10,9 @@ from typing import Any, Final
 from rich.console import Console
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
-from kvcast.bars import bar
 from kvcast.cli import UsageError, need
-from kvcast.figures import write_figures
+from kvlab.bars import bar
+from kvlab.figures import write_figures
 from planner.cluster.options import Cluster, Routing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=output_folder,
         metavar="DIR",
-        help="write report.html, plots (SVG, PNG) and plan.json there; needs pip install 'kvcast[plan]'",
+        help="write report.html, plots (SVG, PNG) and plan.json there; needs pip install 'kvcast-lab[plan]'",
     )
     output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 

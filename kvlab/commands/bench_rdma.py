@@ -16,10 +16,10 @@ from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, ru
 from bmv2_testbed.errors import TestbedError
 from hostagent.config import load
 from kvcast.arguments import between, checked, output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
 from kvdaemon.errors import ConfigError
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
 
 WANTED_RATIO: Final = 0.5
 """Of reads into a GPU's memory to reads into DRAM; below it something is in the way between NIC and GPU."""

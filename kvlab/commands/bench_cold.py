@@ -10,10 +10,10 @@ from rich.console import Console
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, output_folder, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import size
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

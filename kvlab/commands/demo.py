@@ -17,12 +17,12 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target, Wiring
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError, need
-from kvcast.commands.bench_workloads import show_rows
-from kvcast.figures import machine_facts
-from kvcast.wiring import add_no_root, add_target, size, wiring_of
 from kvdaemon.programs import programs_directory
+from kvlab.bars import progress
+from kvlab.commands.bench_workloads import show_rows
+from kvlab.figures import machine_facts
+from kvlab.wiring import add_no_root, add_target, size, wiring_of
 from kvproto.units import format_rate
 from planner.workloads.workload_catalog import NODES
 

@@ -16,9 +16,9 @@ from bmv2_testbed.demo.vllm import MODEL
 from bmv2_testbed.spec import Target
 from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvcast.engine_demo import play
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, add_target, wiring_of
+from kvlab.engine_demo import play
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, add_target, wiring_of
 
 MODELS: dict[str, dict[str, Any]] = {"small": {}, "demo": MODEL}
 """What differs from a small Llama."""

@@ -12,7 +12,7 @@ from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
 from kvcast.arguments import output_file
 from kvcast.cli import UsageError
-from kvcast.figures import write_figures
+from kvlab.figures import write_figures
 from p4switch.bench.__main__ import line, parts
 from p4switch.bench.packets import Measurement
 from p4switch.errors import SwitchError

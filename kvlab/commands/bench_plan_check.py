@@ -10,8 +10,8 @@ from rich.table import Table
 from bmv2_testbed.workloads.comparison import TOLERANCE, differences
 from bmv2_testbed.workloads.rows import Row
 from kvcast.arguments import above_zero
-from kvcast.commands.bench_workloads import add_rows, run_plan
-from kvcast.figures import write_figures
+from kvlab.commands.bench_workloads import add_rows, run_plan
+from kvlab.figures import write_figures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from bmv2_testbed.bench.policy.cost import measure_cost, measure_small_pool
 from bmv2_testbed.bench.policy.displacement import measure_displacement
 from kvcast.arguments import output_file, whole
-from kvcast.figures import write_figures
+from kvlab.figures import write_figures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

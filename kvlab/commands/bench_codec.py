@@ -10,9 +10,9 @@ from rich.console import Console
 from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, run_forms
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

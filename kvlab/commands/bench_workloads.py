@@ -16,10 +16,10 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
 from kvcast.arguments import above_zero, output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_target, wiring_of
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_target, wiring_of
 from planner.workloads.workload_catalog import Mode, Name, workload
 
 

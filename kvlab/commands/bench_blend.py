@@ -10,10 +10,10 @@ from rich.console import Console
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError, need
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, wiring_of
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,10 +19,10 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, Wiring
 from kvcast.arguments import output_file, probability, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError, need
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of
 from kvpolicy.tiers.form_costs import FormChoice
 
 

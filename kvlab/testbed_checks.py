@@ -49,7 +49,7 @@ def _tool(tool: str, level: Level, remedy: str) -> Finding:
 
 def _module(name: str) -> Finding:
     good = importlib.util.find_spec(name) is not None
-    return judged(name, _presence(good), "there", good, Level.MISSING, "pip install 'kvcast[testbed]'")
+    return judged(name, _presence(good), "there", good, Level.MISSING, "pip install 'kvcast-lab[plan]'")
 
 
 def _presence(there: bool) -> str:

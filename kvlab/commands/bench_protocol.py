@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcast.arguments import checked, output_file, probability, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import write_figures
+from kvlab.bars import progress
+from kvlab.figures import write_figures
 from kvproto.limits import MEMBERS_MAX
 from kvproto.units import format_bytes, format_rate, parse_rate_bit_s, parse_size_bytes
 from kvsim.incast import Hosts, Incast, IncastResult, combine, simulate

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 
 from kvcast.arguments import add_choice
-from kvcast.cli import load
+from kvcast.cli import Command
 
 BENCHMARKS = {
     "workloads": "where a pool pays and where not: five workloads, with a GPU a node, in all modes",
@@ -30,9 +31,14 @@ BENCHMARKS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmarks: each is a module bench_NAME beside this one."""
-    add_choice(parser, "benchmark", BENCHMARKS, lambda name: load(f"bench_{name}").add_arguments)
+    add_choice(parser, "benchmark", BENCHMARKS, lambda name: _load(name).add_arguments)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one benchmark; 1 if a byte was wrong or missing."""
-    return load(f"bench_{args.benchmark}").run(args)
+    return _load(args.benchmark).run(args)
+
+
+def _load(name: str) -> Command:
+    module: Command = importlib.import_module(f"kvlab.commands.bench_{name.replace('-', '_')}")
+    return module

@@ -18,7 +18,7 @@ from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvcast.wiring import add_no_root
+from kvlab.wiring import add_no_root
 
 FiguresT = TypeVar("FiguresT")
 

@@ -11,10 +11,10 @@ from bmv2_testbed.bench.datapath import DatapathPlan, datapath_table, run_datapa
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.bars import progress
 from kvcast.cli import UsageError
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import size
+from kvlab.bars import progress
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import size
 from p4switch.build import BuildError, find_compiler
 
 

@@ -24,9 +24,9 @@ from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.bars import bar
 from kvcast.cli import UsageError, need
-from kvcast.figures import write_figures
+from kvlab.bars import bar
+from kvlab.figures import write_figures
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace
 
 POOLS_DEFAULT = (0.01, 0.05, 0.1, 0.2)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         need("matplotlib")
     console = Console()
     if not has_library():
-        console.print("without libCacheSim's LFUDA and W-TinyLFU: pip install 'kvcast[policy]' for them")
+        console.print("without libCacheSim's LFUDA and W-TinyLFU: pip install 'kvcast-lab[policy]' for them")
     traces = _load(args)
     try:
         hits = _compared(traces, args.pool, args.hints, console)

@@ -17,9 +17,9 @@ from bmv2_testbed.demo.vllm import (
     VllmDemoPlan,
     run_vllm_demo,
 )
-from kvcast.engine_demo import add_demo_arguments, check_demo_arguments, play
-from kvcast.figures import machine_facts, write_figures
-from kvcast.wiring import wiring_of
+from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
+from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from bmv2_testbed.bench.push import measure_pushes, push_table
 from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvcast.figures import write_figures
+from kvlab.figures import write_figures
 from planner.traces import TraceError, open_trace
 
 
