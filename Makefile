@@ -17,9 +17,9 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks native lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
-$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh
+$(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
 	@touch $@
 
@@ -44,7 +44,10 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_chain.sh .venv-chain
 	@touch $@
 
-setup: system $(VENV)/.installed ## everything needed to run
+setup: system $(VENV)/.installed native ## everything needed to run
+
+native: ## what is in C, where a source is newer than what was built from it
+	@python3 tools/native_build.py
 
 # Types of P4Runtime's messages, which mypy_path names; mypy alone would take them for Any.
 build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4runtime_stubs.py
@@ -111,7 +114,7 @@ wheels: ## all distributions, sdist and wheel, into dist/
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
-		--platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
+		--platform manylinux_2_34_$(shell uname -m) --platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
 		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
@@ -135,8 +138,9 @@ bench: setup ## the incast benchmark in all modes
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
 
-wire: $(VENV)/.installed ## regenerate kvproto/src/kvproto/wire from p4/include/headers.p4
+wire: $(VENV)/.installed ## regenerate kvproto/src/kvproto/wire from p4/include/headers.p4, and facts.h of the data path in C
 	$(PY) tools/generate_wire.py
+	PYTHONPATH=$(CURDIR) $(PY) tools/generate_native_facts.py
 
 rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 	$(PY) tools/generate_rpc.py

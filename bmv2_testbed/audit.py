@@ -14,9 +14,8 @@ import finsy
 from prometheus_client.parser import text_string_to_metric_families
 
 from bmv2_testbed.errors import TestbedError
-from controlplane.ids import Member, SwitchPort
-from controlplane.switch.codec import V1ModelCodec, is_tofino
-from controlplane.switch.entries import (
+from controlplane.core.ids import Member, SwitchPort
+from controlplane.core.switch.entries import (
     FLOOD_GROUP,
     FabricEntry,
     FillingEntry,
@@ -27,8 +26,9 @@ from controlplane.switch.entries import (
     ServingEntry,
     SwitchContents,
 )
-from controlplane.switch.groups import ReplicationGroups
-from controlplane.switch.p4runtime import read_contents
+from controlplane.core.switch.groups import ReplicationGroups
+from controlplane.p4runtime.codec import V1ModelCodec, is_tofino
+from controlplane.p4runtime.target import read_contents
 from kvproto.ids import members_of
 from kvproto.rpc import control_pb2
 

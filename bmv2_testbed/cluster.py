@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import re
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +19,7 @@ from bmv2_testbed.configs import TLS_FOLDER, agent_config, controller_config, na
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.network.datagrams import DatagramNetwork, datagram_endpoints
-from bmv2_testbed.network.guests import GuestNetwork
+from bmv2_testbed.network.guests import GuestNetwork, guest_endpoints
 from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
@@ -44,17 +41,6 @@ CONTROLLER: Final = "controller"
 _TRAFFIC_POLL_S: Final = 0.005
 
 
-_READ_BYTES: Final = re.compile(r"^kvcast_agent_read_(sent|received)_bytes_total(?:\{.*\})? (\S+)$", re.MULTILINE)
-
-
-def read_bytes(metrics: str) -> tuple[int, int]:
-    """Bytes that an agent sent and received by reliable reads, out of its metrics."""
-    total: Counter[str] = Counter()
-    for direction, value in _READ_BYTES.findall(metrics):
-        total[direction] += int(float(value))
-    return total["sent"], total["received"]
-
-
 class Cluster:
     """Everything that runs. Requests may come from several threads; each is short."""
 
@@ -65,15 +51,12 @@ class Cluster:
         self._admin = SwitchAdmin(str(directory / ADMIN_SOCKET))
         if spec.wiring is Wiring.NAMESPACES:
             self._endpoints = namespace_endpoints(spec)
-            self.network: WiredNetwork | DatagramNetwork = WiredNetwork(spec)
+            self.network: WiredNetwork | GuestNetwork = WiredNetwork(spec)
         else:
             if spec.taps:
                 make_taps(spec)
-            self._endpoints = datagram_endpoints(spec)
-            if spec.wiring is Wiring.GUESTS:
-                self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
-            else:
-                self.network = DatagramNetwork(spec, self._admin.port_statistics)
+            self._endpoints = guest_endpoints(spec)
+            self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
 
     def start(self, deadline_s: float) -> None:
         """Start switch, controller, agents; return when the whole is ready to be used."""
@@ -186,16 +169,8 @@ class Cluster:
         return health
 
     def counters(self) -> dict[str, InterfaceCounters]:
-        """What each host has sent and received: at its data interface or, without namespaces, at its switch port, plus
-        its agent's reliable reads, which bypass that port."""
-        found = self.network.counters()
-        if self.spec.wiring is Wiring.DATAGRAMS and self.spec.daemons:
-            running = self.processes.pids()
-            for host in range(self.spec.hosts):
-                if agent_name(host) in running:
-                    sent, received = read_bytes(self.agent_metrics(host))
-                    found[host_name(host)] = found[host_name(host)].plus(received, sent)
-        return found
+        """What each host has sent and received: at its data interface or, of guests, at its switch port."""
+        return self.network.counters()
 
     def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, deadline_s: float) -> None:
         """Wait until a host's counters reach these values. Nothing announces changes: polls every few ms."""

@@ -13,7 +13,6 @@ from bmv2_testbed.spec import (
     TestbedSpec,
     Wiring,
     data_ip,
-    data_mac,
     host_name,
     management_ip,
 )
@@ -59,7 +58,7 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
     http_address, _, http_port = endpoints.agent_http[host].rpartition(":")
     plain: dict[str, Any] = {
         "node": host_name(host),
-        "data": _agent_data(spec, host, endpoints),
+        "data": _agent_data(spec, host),
         "controller": {"address": endpoints.controller},
         "pool": {"size": spec.pool_bytes},
         "api": {"socket": agent_socket(spec, host, directory)},
@@ -92,27 +91,14 @@ def agent_socket(spec: TestbedSpec, host: int, directory: str) -> str:
     return GUEST_AGENT_SOCKET if spec.wiring is Wiring.GUESTS else f"{directory}/{host_name(host)}.sock"
 
 
-def _agent_data(spec: TestbedSpec, host: int, endpoints: Endpoints) -> dict[str, Any]:
+def _agent_data(spec: TestbedSpec, host: int) -> dict[str, Any]:
     if spec.wiring is Wiring.NAMESPACES:
         return {"transport": "sockets", "interface": DATA_INTERFACE, "address": data_ip(host)}
-    if spec.wiring is Wiring.GUESTS:
-        transport = "sockets" if host in spec.socket_hosts else "verbs"
-        return {
-            "transport": transport,
-            "interface": DATA_INTERFACE,
-            "address": data_ip(host),
-            "segment_bytes": spec.segment_bytes,
-        }
     return {
-        "transport": "frames",
+        "transport": "sockets" if host in spec.socket_hosts else "verbs",
+        "interface": DATA_INTERFACE,
         "address": data_ip(host),
-        "read_port": 0,
-        "frames": {
-            "switch": endpoints.switch_datagram[host],
-            "local": endpoints.agent_datagram[host],
-            "mac": data_mac(host),
-            "read_address": "127.0.0.1",
-        },
+        "segment_bytes": spec.segment_bytes,
     }
 
 
@@ -130,7 +116,7 @@ def controller_config(spec: TestbedSpec, endpoints: Endpoints, directory: str, p
     if spec.target is not Target.BRIDGE and not spec.plain:
         plain["switch"] = {"target": spec.target.value, "address": endpoints.p4runtime}
         if spec.target is Target.TNA:
-            from controlplane.switch.tofino import frame_bytes  # finsy and its dependencies: only when asked for
+            from controlplane.p4runtime.tofino import frame_bytes  # finsy and its dependencies: only when asked for
 
             plain["switch"] |= {"target": "tofino", "orbit_bytes": spec.slots * frame_bytes(spec.segment_bytes)}
             plain["fabric"]["segment_bytes"] = spec.segment_bytes

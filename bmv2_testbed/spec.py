@@ -39,11 +39,9 @@ class Wiring(StrEnum):
     """What the links are made of."""
 
     NAMESPACES = "namespaces"
-    """Mininet hosts on veth pairs, shaped by the kernel. Needs root."""
-    DATAGRAMS = "datagrams"
-    """Frames in loopback datagrams to p4switch's datagram ports, shaped by the switch. Needs no privileges."""
+    """Mininet hosts on veth pairs, shaped by the kernel. Needs root, or a user namespace of one's own."""
     GUESTS = "guests"
-    """The same ports, with virtual machines on them that have soft-RoCE. Needs QEMU and no privileges."""
+    """Virtual machines with soft-RoCE on p4switch's datagram ports, shaped by the switch. Needs QEMU, no privileges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ class TestbedSpec:
                 f"segments of {self.segment_bytes} bytes are too long for bmv2: {BMV2_SEGMENT_BYTES_MAX} at most"
             )
         if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
-            raise TestbedError(f"target {self.target} needs root and namespaces: use --target p4switch, or become root")
+            raise TestbedError(f"target {self.target} needs namespaces: use --target p4switch with --roce")
         if self.taps and self.wiring is not Wiring.GUESTS:
             raise TestbedError("taps are for guests: use --taps with --roce")
         for host in self.socket_hosts:

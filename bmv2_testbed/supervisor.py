@@ -1,8 +1,8 @@
 """The process that owns a run: builds the network, starts the daemons, answers requests on a UNIX socket.
 
-`python -m bmv2_testbed.supervisor` reads a TestbedSpec as JSON from stdin, makes the namespaces (or, without root, a
-directory and a janitor), and prints one line of JSON when everything is up: {"pid": .., "directory": ..}. Whatever
-ends it ends the run: see bmv2_testbed.network.namespaces.
+`python -m bmv2_testbed.supervisor` reads a TestbedSpec as JSON from stdin, makes the namespaces (or, for guests, a
+directory and a janitor), and prints one line of JSON when everything is up: {"pid": .., "directory": ..}. Whatever ends
+it ends the run: see bmv2_testbed.network.namespaces.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _run_namespaces(spec: TestbedSpec) -> int:
     return wait()
 
 
-def _run_datagrams(spec: TestbedSpec) -> int:
+def _run_guests(spec: TestbedSpec) -> int:
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     directory = tempfile.mkdtemp(prefix="kvcast-", dir=base)
     alive_read, alive_write = os.pipe()
@@ -240,7 +240,7 @@ def main() -> int:
         namespaces.die_with_parent()
     try:
         spec = TestbedSpec.from_json(sys.stdin.read())
-        return _run_namespaces(spec) if spec.in_namespaces else _run_datagrams(spec)
+        return _run_namespaces(spec) if spec.in_namespaces else _run_guests(spec)
     except TestbedError as error:
         print(f"kvcast testbed: {error}", file=sys.stderr)
         return 1

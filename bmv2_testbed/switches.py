@@ -12,7 +12,7 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
 from bmv2_testbed.switch_admin import port_options
-from controlplane.limits import TICK_NS
+from controlplane.core.limits import TICK_NS
 from kvdaemon.programs import Architecture, program_for
 
 ADMIN_SOCKET: Final = "switch.sock"

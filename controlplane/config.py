@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.ids import SwitchPort
-from controlplane.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.entries import FabricEntry
-from controlplane.switch.p4runtime import P4RuntimeOptions
-from controlplane.switch.rates import PortLimits
-from controlplane.switch.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.ids import SwitchPort
+from controlplane.core.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
+from controlplane.core.options import SwitchCacheRules
+from controlplane.core.switch.entries import FabricEntry
+from controlplane.core.switch.rates import PortLimits
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions
+from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS

@@ -1,7 +1,7 @@
 """`kvcast-controller`: clock, streams, the switch's session and exit around `Core`. Owns nothing else.
 
-Everything runs in one event loop, so the core needs no locks: each event is one call into the core, followed by
-`advance`, which carries out what the core wants done.
+Everything runs in one event loop, so the core needs no locks: `handle` gives it each event, carries out the effects,
+and sets the timer for the time that the core names.
 """
 
 from __future__ import annotations
@@ -12,41 +12,48 @@ import secrets
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import grpc
 
-from controlplane import views
 from controlplane.config import Config, SwitchConfig, load
-from controlplane.core import Core
-from controlplane.effects import (
+from controlplane.core import views
+from controlplane.core.core import Core
+from controlplane.core.effects import (
+    Answer,
     CloseSession,
     Effect,
     Inform,
-    JobId,
     JobProgress,
     ReadTheSwitch,
+    RequestRefused,
     SendTo,
     Warn,
     WriteTheSwitch,
 )
-from controlplane.examination.observations import Surroundings
-from controlplane.expelled_file import ExpelledFile
-from controlplane.expulsions import ExpulsionError, checked
-from controlplane.limits import NODE_NAME_BYTES_MAX, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
-from controlplane.live import Tables
-from controlplane.live.live import Live
-from controlplane.metrics import metrics_registry
-from controlplane.nodes import ASCENDING, Graces
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.page import live_page
-from controlplane.rpc.live_feed import LiveFeed
-from controlplane.rpc.peers import Peer
-from controlplane.rpc.server import serve
-from controlplane.rpc.streams import AgentStream, Closing
-from controlplane.switch.bitmap_groups import MEMBER_ORDER
-from controlplane.switch.entries import SwitchContents
-from controlplane.switch.p4runtime import P4RuntimeTarget
-from controlplane.switch.target import (
+from controlplane.core.events import (
+    Event,
+    ExpulsionsChanged,
+    HelloReceived,
+    MessageReceived,
+    OperatorEvent,
+    StreamEnded,
+    SwitchRead,
+    SwitchWritten,
+    TimerFired,
+)
+from controlplane.core.examination.observations import Surroundings
+from controlplane.core.ids import JobId
+from controlplane.core.limits import NODE_NAME_BYTES_MAX, PUSHES_AT_ONCE_UNICAST
+from controlplane.core.live import Tables
+from controlplane.core.live.live import Live
+from controlplane.core.nodes import ASCENDING, Graces
+from controlplane.core.operations import OperatorError
+from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.read_access import ExpulsionError, checked
+from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
+from controlplane.core.switch.entries import SwitchContents
+from controlplane.core.switch.target import (
     Down,
     Standby,
     SwitchCounters,
@@ -55,6 +62,14 @@ from controlplane.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from controlplane.expelled_file import ExpelledFile
+from controlplane.metrics import metrics_registry
+from controlplane.p4runtime.target import P4RuntimeTarget
+from controlplane.page import live_page
+from controlplane.rpc.live_feed import LiveFeed
+from controlplane.rpc.peers import Peer
+from controlplane.rpc.server import serve
+from controlplane.rpc.streams import AgentStream, Closing
 from kvdaemon.checks import host_port
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages
@@ -72,7 +87,6 @@ from kvproto.rpc import control_pb2 as rpc
 NAME = "kvcast-controller"
 LOG = logging.getLogger(__name__)
 
-TICK_S = 0.05
 COUNTERS_S = 2.0
 CERTIFICATES_S = 10.0
 EXPELLED_S = 1.0
@@ -95,10 +109,9 @@ class Controller:
         self._config = config
         self._target = target or _target(config.switch)
         self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
-        self._news = Live()
         seals = Seals(self._certificates, Role.CONTROLLER) if self._certificates is not None else None
-        self.core = Core(_options(config, seals, with_switch=self._target is not None), self._news)
-        self._news.watch(self.core)
+        self.core = Core(_options(config, seals, with_switch=self._target is not None))
+        self._news = Live(self.core)
         self.live = LiveFeed(self._look, self.core.options.incarnation)
         self.grpc_address = ""
         self.metrics_address = ""
@@ -108,7 +121,7 @@ class Controller:
         self._jobs: dict[JobId, asyncio.Queue[tuple[rpc.Progress, bool]]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._counters: SwitchCounters | None = None
-        self._publish_due: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._server: grpc.aio.Server | None = None
         registry = metrics_registry(self.core, lambda: self._counters, self._certificate_ends)
         self._http = HttpServer(
@@ -135,7 +148,7 @@ class Controller:
         """Bind and begin. Raises CannotRunError."""
         if self._expelled is not None:
             try:
-                self.core.expel(self._expelled.read(), self.now_ns())
+                self.handle(ExpulsionsChanged(self._expelled.read()))
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
@@ -145,7 +158,7 @@ class Controller:
         except CannotRunError:
             await self.stop()
             raise
-        self._spawn(self._tick())
+        self.handle(TimerFired())
         if self._certificates is not None:
             self._spawn(self._watch_certificates(self._certificates))
         self._spawn(self.live.run())
@@ -156,8 +169,8 @@ class Controller:
     async def stop(self) -> None:
         """End everything; agents notice at once and go on with what they know."""
         self._stopping = True
-        if self._publish_due is not None:
-            self._publish_due.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -182,14 +195,12 @@ class Controller:
 
     def take(self, stream: AgentStream, message: rpc.FromAgent) -> None:
         """A message came on an agent's stream; the first one must be Hello."""
-        self.core.accounting.message("in", message.ByteSize())
         if stream.ready:
-            self.core.message(stream.session, message, self.now_ns())
+            self.handle(MessageReceived(stream.session, message))
         elif message.WhichOneof("message") == "hello":
             self._take_hello(stream, message.hello)
         else:
             stream.close(Closing("INVALID_ARGUMENT", "the first message of a stream is Hello"))
-        self.advance()
 
     def _take_hello(self, stream: AgentStream, hello: rpc.Hello) -> None:
         if self._certificates is not None:
@@ -200,25 +211,20 @@ class Controller:
                 stream.close(Closing("PERMISSION_DENIED", reason))
                 return
         stream.ready = True
-        self.core.hello(stream.session, hello, self.now_ns(), stream.peer.speaker(hello.node))
+        self.handle(HelloReceived(stream.session, hello, stream.peer.speaker(hello.node)))
 
     def close_stream(self, stream: AgentStream) -> None:
         """An agent's stream ended."""
         self._streams.pop(stream.session, None)
         if not self._stopping:
-            self.core.closed(stream.session, self.now_ns())
-            self.advance()
-
-    def count_sent(self, message: rpc.ToAgent) -> None:
-        """A message went out to an agent."""
-        self.core.accounting.message("out", message.ByteSize())
+            self.handle(StreamEnded(stream.session))
 
     def now_ns(self) -> int:
         """The monotonic clock, in nanoseconds."""
         return time.monotonic_ns()
 
     def watch(self, job: JobId) -> asyncio.Queue[tuple[rpc.Progress, bool]]:
-        """Progress of a job just started, and whether it is the last."""
+        """Progress of a job, and whether it is the last."""
         return self._jobs.setdefault(job, asyncio.Queue())
 
     def unwatch(self, job: JobId) -> None:
@@ -239,7 +245,7 @@ class Controller:
         if request.node:
             names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
             # First what counts at once, whatever becomes of the file.
-            core.expel(names, self.now_ns())
+            self.handle(ExpulsionsChanged(names))
             if self._expelled is not None:
                 self._expelled.write(names)
         return rpc.ExpelReply(expelled=sorted(core.expelled), lasting=self._expelled is not None, was_attached=attached)
@@ -272,25 +278,46 @@ class Controller:
     def _switch_address(self) -> str:
         return self._target.address if self._target is not None else ""
 
-    # -- the core's wishes
+    # -- the core's loop
 
-    def advance(self) -> None:
-        """Let the core do what is due and carry out its effects."""
+    def ask(self, request: OperatorEvent) -> Any:
+        """What the core answers to an operator. Raises OperatorError."""
         if self.failed.is_set():
-            return
-        self.core.advance(self.now_ns())
-        for effect in self.core.take_effects():
+            raise OperatorError("UNAVAILABLE", "the controller stops: see its log")
+        for effect in self.handle(request):
+            match effect:
+                case Answer(reply=reply):
+                    return reply
+                case RequestRefused(code=code, reason=reason):
+                    raise OperatorError(code, reason)
+        raise AssertionError(f"the core does not answer {request}")
+
+    def handle(self, event: Event) -> Sequence[Effect]:
+        """Give the core an event, and carry out what follows from it."""
+        if self.failed.is_set():
+            return []
+        effects = self.core.handle(event, self.now_ns())
+        for effect in effects:
             self._carry_out(effect)
         self._changed.set()
         self._changed = asyncio.Event()
-        if self._publish_due is None and not self._stopping:
-            self._publish_due = asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
+        if not self._stopping:
+            self._set_timer()
+        return effects
 
-    def _publish(self) -> None:
-        self._publish_due = None
-        self.core.publish()
-        for effect in self.core.take_effects():
-            self._carry_out(effect)
+    def _set_timer(self) -> None:
+        due_s = self.core.next_timeout_ns() / 1e9
+        if self._timer is None or self._timer.when() > due_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._spawn(self._look_at_time())
+
+    async def _look_at_time(self) -> None:
+        self.handle(TimerFired())
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -310,19 +337,17 @@ class Controller:
             case Warn(text=text):
                 LOG.warning("%s", text)
             case JobProgress(job=job, progress=progress, last=last):
-                if job in self._jobs:
-                    self._jobs[job].put_nowait((progress, last))
+                self.watch(job).put_nowait((progress, last))
 
     # -- the switch
 
     def _switch_event(self, event: SwitchEvent) -> None:
         if isinstance(event, Up | Down | Standby):
             self._switch_session += 1
-        self.core.switch_event(event, self.now_ns())
+        self.handle(event)
         if self.core.link.standby:
             for stream in self._streams.values():
                 stream.close(Closing("UNAVAILABLE", self.standby_words()))
-        self.advance()
 
     async def _read_switch(self) -> None:
         if self._target is None:
@@ -336,14 +361,7 @@ class Controller:
             found = None
         if session != self._switch_session:
             return  # The core has forgotten that it asked.
-        if found is None:
-            self.core.switch_read(None, self.now_ns())
-        else:
-            present, epoch = self.core.link.present, self.core.link.epoch
-            self.core.switch_read(found, self.now_ns())
-            if present and epoch != self.core.link.epoch:
-                LOG.warning("the switch lost its state: programming it again, epoch %d", self.core.link.epoch)
-        self.advance()
+        self.handle(SwitchRead(found))
 
     async def _write_switch(self, write: WriteTheSwitch) -> None:
         if self._target is None:
@@ -358,8 +376,7 @@ class Controller:
             update = write.updates[index]
             LOG.warning("the switch refused to %s %s: %s", update.operation.value, update.entry, reason)
         if session == self._switch_session:
-            self.core.switch_written(refused, self.now_ns())
-            self.advance()
+            self.handle(SwitchWritten(refused))
 
     def _complain(self, problem: str) -> None:
         """Warn once about what goes on."""
@@ -394,15 +411,9 @@ class Controller:
             await asyncio.sleep(EXPELLED_S)
             if file.changed():
                 try:
-                    self.core.expel(file.read(), self.now_ns())
+                    self.handle(ExpulsionsChanged(file.read()))
                 except ExpulsionError as error:
                     LOG.warning("expelled: %s: the list stays as it was", error)
-                self.advance()
-
-    async def _tick(self) -> None:
-        while True:
-            self.advance()
-            await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -435,7 +446,7 @@ class Controller:
     def health(self) -> Health:
         """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""
         core = self.core
-        state = views.switch_state(core)
+        state = core.link.state
         missing = []
         if self.failed.is_set():
             missing.append("a part of the controller failed: see its log")

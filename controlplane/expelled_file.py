@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from controlplane.expulsions import ExpulsionError, file_of, names_in
+from controlplane.core.read_access import ExpulsionError, file_of, names_in
 
 
 class ExpelledFile:

@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controlplane.core import Core
-from controlplane.nodes import NodeState
-from controlplane.switch.chunk_states import ChunkState
-from controlplane.switch.target import OrbitTraffic, SwitchCounters
+from controlplane.core.core import Core
+from controlplane.core.nodes import NodeState
+from controlplane.core.switch.chunk_states import ChunkState
+from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 
 _PREFIX = "kvcast_controller_"
 

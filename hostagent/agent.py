@@ -15,40 +15,38 @@ from dataclasses import replace
 from typing import Any
 
 from hostagent import limits
-from hostagent.api.access import Admission
 from hostagent.api.server import ApiServer, Welcome
-from hostagent.api.tenancy import Tenancy
+from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.chunk_work import ChunkWork
+from hostagent.coding import Coder
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.stores import ColdStore
 from hostagent.cold.tier import ColdTier
 from hostagent.config import AgentConfig
-from hostagent.configured import configured_fabric, core_options
+from hostagent.configured import core_options
 from hostagent.controller import convert
 from hostagent.controller.attachment import Attachment
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.disk.store import DiskStore
+from hostagent.event_loop import MachineTimer
 from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
-from hostagent.link_rate import link_rate_bit_s
+from hostagent.intake import Intake
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
 from hostagent.metrics import AgentMetrics
-from hostagent.native.library import datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.network import Network
-from hostagent.pool.intake import Intake
 from hostagent.pool.leases import local_leases
-from hostagent.pool.opening import opened
-from hostagent.tenant_metrics import WatchedTenants
-from hostagent.timers import MachineTimer
+from hostagent.pool_opening import opened
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import (
     TransportFacts,
 )
+from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.twin_coding import TwinCoding
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
@@ -93,7 +91,8 @@ class Agent:
     # ------------------------------------------------------------------ lifetime
 
     async def start(self) -> None:
-        """Bind everything. Raises TransportError, ApiError, CannotRunError or OSError; nothing is left open then."""
+        """Bind everything. Raises TransportError, ApiError, NotShippedError, CannotRunError or
+        OSError; nothing is left open then."""
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._bug)
@@ -144,7 +143,7 @@ class Agent:
         self.tokens = TokenBook(demands=bool(config.controllers))
         self._leases = local_leases(config.pool.size_bytes)
         self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
-        intake = Intake(self.memory, config.write_region_bytes, self._loop)
+        intake = Intake(self.memory, config.write_region_bytes, self._loop, self.handle, self._soon)
         self._link_rate_bit_s = config.link_rate_bit_s or link_rate_bit_s(config.data)
         knowledge = Knowledge(config.node, priors(self._link_rate_bit_s))
         self.store: DiskStore | None = None
@@ -154,17 +153,17 @@ class Agent:
         self.cold: ColdTier | None = None
         if config.cold is not None and self._cold_store is not None:
             self.cold = ColdTier(config.cold, self._cold_store, self.memory, self._loop, self.handle, config.node)
+        self._coder = Coder(self.memory, self._loop, self.handle)
         self._work = ChunkWork(
             self._loop,
             self.handle,
             self.transport.settle,
             Hashing(self.memory, self._loop, self._soon),
             intake,
-            TwinCoding(self.memory, self._loop, self.handle),
             self.store,
             self.cold,
         )
-        library = datapath_or_none() if config.data.native == "auto" and self._leases is not None else None
+        library = datapath() if self._leases is not None else None
         self.core = AgentCore(
             replace(core_options(config), lone_gets=library is not None),
             knowledge,
@@ -173,24 +172,28 @@ class Agent:
             index=self._pool.index,
             catalog=self._leases.catalog if self._leases is not None else None,
         )
+        self._alarms = self.core.alarms
         self.lone_gets: LoneGets | None = None
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
         network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
-        self._carriers = {**self._own_carriers(), **network.carriers(), **self._work.carriers()}
+        self._carriers = {
+            **self._own_carriers(),
+            **network.carriers(),
+            **self._work.carriers(),
+            **self._coder.carriers(),
+        }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
-            config.controllers,
-            configured_fabric(config),
+            config,
             self.transport.use_fabric,
             self._hello,
             self.handle,
-            lambda task: self.examined.run(task),
+            self._examine,
             self._certificates,
-            config.data.integrity,
             self.tokens,
         )
         self.examined = Examined(
@@ -212,8 +215,7 @@ class Agent:
                 frozenset({0, os.geteuid()}) if self.memory.handed_on else frozenset(),
             ),
             intake,
-            Admission(config.api_access, self.metrics.api_refused, self.tenancy.connections_max),
-            self.tenancy,
+            Admission(config.api_access, self.tenancy, self.metrics.api_refused),
             self._leases,
             self.lone_gets,
         )
@@ -221,8 +223,7 @@ class Agent:
             if self.store is not None:
                 await self.store.open()
             self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
-            self.metrics.watch(self.core, self.transport.counters, self.store, self.cold)
-            self.metrics.registry.register(WatchedTenants(self.core.pool.tenants, self.tenancy))
+            self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
             self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()
@@ -264,6 +265,7 @@ class Agent:
         if self.store is not None:
             await self.store.close()
         self._work.close()
+        self._coder.close()
         if self.cold is not None:
             await self.cold.close()
         if self._leases is not None:
@@ -299,7 +301,9 @@ class Agent:
                 self._carriers[type(effect)](effect)
         finally:
             self._carrying -= 1
-        self._arm(now_ns)
+        due_ns = self._alarms.due_ns
+        if due_ns < self._timer.due_ns:
+            self._timer.set(due_ns, now_ns)
         if self._next and not self._carrying and not self._following:
             self._follow()
 
@@ -320,9 +324,8 @@ class Agent:
             self._loop.call_soon(call)
 
     def _arm(self, now_ns: int) -> None:
-        due_ns = self.core.next_timeout_ns()
-        if due_ns is not None and due_ns < self._timer.due_ns:
-            self._timer.set(due_ns, now_ns)
+        if self._alarms.due_ns < self._timer.due_ns:
+            self._timer.set(self._alarms.due_ns, now_ns)
 
     def _timer_fired(self) -> None:
         if self.core.judges_silence(time.monotonic_ns()):
@@ -372,6 +375,9 @@ class Agent:
             self.examined.answer(answer)
         else:
             self.api.answer(answer)
+
+    def _examine(self, task: pb.Task) -> None:
+        self.examined.run(task)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
         self.attachment.send(convert.message_of(effect))

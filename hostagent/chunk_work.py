@@ -17,17 +17,16 @@ from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
 from hostagent.disk.store import DiskStore
 from hostagent.hashing import Hashing
+from hostagent.intake import Intake
 from hostagent.pool.chunks import Chunk
-from hostagent.pool.intake import Intake
 from hostagent.tree import Hashed
-from hostagent.twin_coding import TwinCoding
 from kvproto.units import format_bytes
 
 log = logging.getLogger(__name__)
 
 
 class ChunkWork:
-    """One agent's."""
+    """Owns the threads that take chunks in and hash them. Where a chunk lies it is told; why, it does not know."""
 
     def __init__(
         self,
@@ -36,7 +35,6 @@ class ChunkWork:
         settle: Callable[[], None],
         hashing: Hashing,
         intake: Intake,
-        twins: TwinCoding,
         store: DiskStore | None,
         cold: ColdTier | None,
     ) -> None:
@@ -47,7 +45,6 @@ class ChunkWork:
         self._settle = settle
         self._hashing = hashing
         self._intake = intake
-        self._twins = twins
         self._store = store
         self._cold = cold
         self._forms_tried: asyncio.Task[None] | None = None
@@ -55,7 +52,7 @@ class ChunkWork:
     def carriers(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out which effect."""
         return {
-            effects.TakeChunk: self._take_chunk,
+            effects.TakeChunk: self._intake.take,
             effects.ComputeDigest: self._compute_digest,
             effects.HashPieces: self._hash_pieces,
             effects.ForgetPieces: lambda one: self._hashing.forget(one.chunk.offset),
@@ -66,9 +63,6 @@ class ChunkWork:
             effects.LoadCold: self._in_cold(ColdTier.load),
             effects.SaveCold: self._in_cold(ColdTier.save),
             effects.ForgetCold: self._in_cold(ColdTier.forget),
-            effects.EncodeTwin: self._twins.encode,
-            effects.PlaceTwin: self._twins.place,
-            effects.DecodeTwin: self._twins.decode,
             effects.PoolAdopted: self._pool_adopted,
         }
 
@@ -81,16 +75,7 @@ class ChunkWork:
         if self._forms_tried is not None:
             self._forms_tried.cancel()
         self._intake.close()
-        self._twins.close()
         self._hashing.close()
-
-    def _take_chunk(self, effect: effects.TakeChunk) -> None:
-        chunk = effect.chunk
-        done = partial(self._chunk_taken, chunk)
-        self._intake.take(effect.engine, effect.region_offset, chunk.offset, chunk.size_bytes, done)
-
-    def _chunk_taken(self, chunk: Chunk, whole: bool) -> None:
-        self._handle(events.ChunkTaken(chunk, whole))
 
     def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         chunk = effect.chunk
@@ -116,19 +101,19 @@ class ChunkWork:
     def _load(self, effect: effects.LoadChunk) -> None:
         if self._store is None:
             raise AssertionError("a load without a disk")
-        self._store.load(effect.into.key, effect.into, partial(self._loaded, effect.into))
+        self._store.load(effect.into.key, effect.into, partial(self._load_ended, effect.into))
 
-    def _loaded(self, into: Chunk, outcome: events.LoadOutcome, hashed: Hashed) -> None:
+    def _load_ended(self, into: Chunk, outcome: events.LoadOutcome, hashed: Hashed) -> None:
         self._handle(events.LoadEnded(into, outcome, hashed))
 
     def _save(self, effect: effects.SaveChunk) -> None:
         if self._store is None:
             raise AssertionError("a save without a disk")
-        if not self._store.save(effect.chunk, partial(self._saved, effect.chunk), effect.form):
+        if not self._store.save(effect.chunk, partial(self._save_ended, effect.chunk), effect.form):
             ended = events.SaveEnded(effect.chunk, events.SaveOutcome.REFUSED)
             self._loop.call_soon(self._handle, ended)
 
-    def _saved(self, chunk: Chunk, stored: bool) -> None:
+    def _save_ended(self, chunk: Chunk, stored: bool) -> None:
         outcome = events.SaveOutcome.STORED if stored else events.SaveOutcome.FAILED
         self._handle(events.SaveEnded(chunk, outcome))
 

@@ -23,7 +23,6 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.tracing.tracing_options import TracingConfig
-from hostagent.wire_options import WireConfig
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -34,9 +33,8 @@ from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.integrity import Integrity
 from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
-TRANSPORTS = ("auto", "verbs", "sockets", "frames")
+TRANSPORTS = ("auto", "verbs", "sockets")
 HUGE_PAGES = ("auto", "never", "required")
-NATIVE = ("auto", "never")
 
 
 API_SOCKET = "/run/kvcast/agent.sock"
@@ -44,13 +42,11 @@ API_SOCKET = "/run/kvcast/agent.sock"
 
 
 @dataclass(frozen=True, slots=True)
-class FramesConfig:
-    """A port of an embedded switch reached through UDP, one Ethernet frame per datagram."""
+class WireConfig:
+    """The section `wire` of the agent's configuration."""
 
-    switch: tuple[str, int]
-    local: tuple[str, int]
-    mac: bytes
-    read_address: str
+    form: FormChoice = FormChoice.RAW
+    """RAW unless an operator asks for more: where processors are busy, decoding takes longer than the gate expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +73,6 @@ class DataConfig:
     """Only this RDMA device; empty: the one with the address."""
     rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
     """Most bytes of RDMA READs in flight from one peer; below that the window follows the delay (`ReadWindow`)."""
-    frames: FramesConfig | None = None
-    native: str = "auto"
-    """One of NATIVE. auto: casts go through the data path in C where there is a compiler; never: through Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +256,10 @@ def _user(value: object) -> int:
 
 def _data(section: Section) -> DataConfig:
     default = DataConfig()
-    transport = section.take("transport", checks.one_of(TRANSPORTS), default.transport)
-    frames = None
-    if transport == "frames":
-        frames = _frames(section.section("frames"))
-    else:
-        section.skip("frames")
+    section.refuse("native", "the data path in C comes with kvcast, and is the only one; leave the key out")
+    section.refuse("frames", "testbeds use namespaces, and agents the kernel's sockets or RDMA")
     config = DataConfig(
-        transport=transport,
+        transport=section.take("transport", checks.one_of(TRANSPORTS), default.transport),
         interface=section.take("interface", checks.text, default.interface),
         address=section.take("address", checks.ipv4, default.address),
         group=section.take("group", checks.multicast, default.group),
@@ -286,22 +275,11 @@ def _data(section: Section) -> DataConfig:
         switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
-        frames=frames,
-        native=section.take("native", checks.one_of(NATIVE), default.native),
     )
     section.done()
-    if not config.address and (transport == "frames" or not config.interface):
+    if not config.address and not config.interface:
         raise ConfigError("data.address is missing: give the node's address on the data network, or data.interface")
     return config
-
-
-def _frames(section: Section) -> FramesConfig:
-    return FramesConfig(
-        switch=section.need("switch", _udp_address),
-        local=section.need("local", _udp_address),
-        mac=section.need("mac", checks.mac),
-        read_address=section.take("read_address", checks.ipv4, "127.0.0.1"),
-    )
 
 
 def _pool(section: Section) -> PoolConfig:

@@ -11,6 +11,7 @@ from hostagent.agent import Agent
 from hostagent.api.server import ApiError
 from hostagent.config import AgentConfig, load
 from hostagent.transport.base import TransportError
+from kvcodec.shipped import NotShippedError
 from kvdaemon.errors import CannotRunError
 from kvdaemon.log import change_level_by_signals, log_to_stderr
 from kvdaemon.process import run_daemon
@@ -34,7 +35,7 @@ async def _run(config: AgentConfig, stop: asyncio.Event) -> None:
         if not await _started(agent, stop):
             log.info("stopping before it had started")
             return
-    except (TransportError, ApiError) as error:
+    except (TransportError, ApiError, NotShippedError) as error:
         raise CannotRunError(str(error)) from error
     except OSError as error:
         raise CannotRunError(error.strerror or str(error)) from error

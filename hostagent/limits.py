@@ -42,7 +42,6 @@ API_CONNECTIONS_PER_TENANT_MAX = 128
 """Unless the configuration says otherwise: one tenant leaves as many to the others."""
 API_FRAMES_PER_TURN = 64
 """Requests of one engine that are handled before others get their turn."""
-API_NAMESPACE_BYTES_MAX = 256
 API_DEADLINE_S_MAX = 600.0
 WRITE_REGION_BYTES_MIN = 1 * MIB
 WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
@@ -92,7 +91,7 @@ CLAIMS_DUE_MAX = 65536
 
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
-"""Datagrams taken or handed over by one recvmmsg/sendmmsg call."""
+"""Completions of work requests taken by one poll."""
 CAST_POLL_S_MAX = 0.004
 """Longest time between two looks at arriving casts: adds to a leader's round trip, far below a window's worth."""
 CAST_FOLLOWER_POLL_S_MAX = 0.012
@@ -102,7 +101,6 @@ CAST_WAKE_SEGMENTS = 512
 report costs the event loop some 0.3 ms, whatever it brings. At a pause it reports, too."""
 CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 """The same for a follower, on whom nobody waits."""
-CONTROL_POLL_S_MAX = 0.001
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
@@ -251,6 +249,8 @@ COLD_ABSENT_S = 10.0
 """A chunk that was not in the store is not looked for again for this long."""
 COLD_ABSENT_MAX = 16_384
 """Such chunks remembered."""
+COLD_LOOKUP_WAIT_S = 0.05
+"""A request waits at most this long to learn what the cold store has, unless the configuration says otherwise."""
 COLD_LOOKS_MAX = 64
 """Requests that wait for a look at a time; further ones go on without."""
 COLD_LOOK_CHUNKS_MAX = 256

@@ -198,9 +198,9 @@ class LoneGets:
         if not self._getter:
             return
         count = self._library.dp_getter_drain(self._getter, self._got, len(self._got))
-        for got in [self._event(self._got[place]) for place in range(count)]:
-            self._handle(got)
         if count:
+            for got in [self._event(self._got[place]) for place in range(count)]:
+                self._handle(got)
             self._renew()
         for place in range(self._library.dp_getter_take_wishes(self._getter, self._wishes)):
             self._connect_soon(self._numbered[self._wishes[place]])

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from hostagent.cold.cold_metrics import WatchedCold
+from hostagent.api.tenancy import Tenancy
 from hostagent.cold.tier import ColdTier
+from hostagent.core.claims import Claims, Freed
 from hostagent.core.core import AgentCore
 from hostagent.core.effects import FetchEnded
+from hostagent.core.waits import Waits
 from hostagent.disk.store import DiskStore
-from hostagent.merging_metrics import WatchedMerging
-from hostagent.tier_metrics import PREFIX, WatchedDisk, WatchedGate, WatchedLanes, WatchedTwins, size_metrics
+from hostagent.pool.tenants import Tenants
+from hostagent.tier_metrics import PREFIX, WatchedPart, size_metrics, watched_tiers
 from hostagent.transport.base import TransportCounters
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
@@ -86,18 +87,15 @@ class AgentMetrics:
         core: AgentCore,
         transport: TransportCounters,
         store: DiskStore | None,
-        cold: ColdTier | None = None,
+        cold: ColdTier | None,
+        tenancy: Tenancy,
     ) -> None:
         """Also report what others count by themselves."""
-        self.registry.register(_WatchedCollector(core, transport))
-        self.registry.register(WatchedGate(core.gate))
-        self.registry.register(WatchedLanes(core.lanes))
-        self.registry.register(WatchedTwins(core))
-        self.registry.register(WatchedMerging(core.claims, core.waits))
-        if store is not None and core.tiering is not None:
-            self.registry.register(WatchedDisk(store, core.tiering))
-        if cold is not None and core.cold_writes is not None:
-            self.registry.register(WatchedCold(cold, core.cold, core.cold_writes))
+        self.registry.register(_WatchedNode(core, transport))
+        self.registry.register(_WatchedMerging(core.claims, core.waits))
+        self.registry.register(_WatchedTenants(core.pool.tenants, tenancy))
+        for part in watched_tiers(core, store, cold):
+            self.registry.register(part)
 
     def watch_certificate(self, ends_s: Callable[[], float]) -> None:
         """`ends_s()`: when the agent's certificate expires, in seconds since 1970."""
@@ -121,16 +119,12 @@ class AgentMetrics:
         return figures
 
 
-class _WatchedCollector(Collector):
-    """Parts that keep their own counters, read at each scrape."""
+class _WatchedNode(WatchedPart):
+    """The pool, the transport, and what peers are served."""
 
     def __init__(self, core: AgentCore, transport: TransportCounters) -> None:
         self._core = core
         self._transport = transport
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing ahead of time: the names below cannot collide."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
@@ -229,3 +223,71 @@ class _WatchedCollector(Collector):
         for reason, count in sorted(counters.dropped.items()):
             dropped.add_metric([reason], count)
         yield dropped
+
+
+class _WatchedMerging(WatchedPart):
+    """What is being computed, and those who wait for it."""
+
+    def __init__(self, claims: Claims, waits: Waits) -> None:
+        self._claims = claims
+        self._waits = waits
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        claims, waits = self._claims.counts, self._waits.counts
+        for name, text, gauge in (
+            ("claims", "Chunks that engines compute at this moment, here or elsewhere", self._claims.claims_count),
+            ("waiting_fetches", "Fetches that wait for something to be computed", self._waits.waiting_count),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=gauge)
+        for name, text, value in (
+            ("claims_made", "Chunks that engines of this node claimed", claims.made),
+            ("claims_kept", "Of these, chunks that were put", claims.kept),
+            ("claims_refused", "Claims beyond what an engine may have", claims.refused),
+            ("waits", "Fetches that waited for something to be computed", waits.begun),
+            ("wait_chunks", "Chunks that came to fetches that had waited for them", waits.chunks),
+            ("wait_seconds", "Time that these fetches took", waits.waited_s),
+            ("wait_saved_seconds", "What their engines would have taken longer, computing", waits.saved_s),
+        ):
+            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+        ended = CounterMetricFamily(
+            f"{PREFIX}_claims_ended", "Claims of this node that were not kept, by why", labels=["reason"]
+        )
+        freed = CounterMetricFamily(
+            f"{PREFIX}_waits_freed", "Fetches that did not get all that they waited for, by why", labels=["reason"]
+        )
+        for why in Freed:
+            ended.add_metric([why.value], claims.ended[why])
+            freed.add_metric([why.value], waits.freed[why])
+        yield ended
+        yield freed
+
+
+class _WatchedTenants(WatchedPart):
+    """Of all tenants that are configured, connected, or have chunks."""
+
+    def __init__(self, tenants: Tenants, tenancy: Tenancy) -> None:
+        self._tenants = tenants
+        self._tenancy = tenancy
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        label = ["tenant"]
+        used = GaugeMetricFamily(f"{PREFIX}_tenant_used_bytes", "Pool bytes of a tenant's chunks", labels=label)
+        held = GaugeMetricFamily(f"{PREFIX}_tenant_held_bytes", "Of these, what cannot be evicted now", labels=label)
+        share = GaugeMetricFamily(f"{PREFIX}_tenant_share_bytes", "A tenant's share of the pool", labels=label)
+        engines = GaugeMetricFamily(f"{PREFIX}_tenant_connections", "Connections of a tenant's engines", labels=label)
+        refused = CounterMetricFamily(
+            f"{PREFIX}_tenant_refused", "Times that a tenant found no room, or held its share already", labels=label
+        )
+        delayed = CounterMetricFamily(
+            f"{PREFIX}_tenant_delayed", "Times that requests waited for the tenant's pace", labels=label
+        )
+        for name in self._tenants.names:
+            used.add_metric([name], self._tenants.used_bytes[name])
+            held.add_metric([name], self._tenants.held_bytes[name])
+            share.add_metric([name], self._tenants.share_bytes(name))
+            engines.add_metric([name], self._tenants.engines_count(name))
+            refused.add_metric([name], self._tenants.refused_count[name])
+            delayed.add_metric([name], self._tenancy.delayed_count(name))
+        yield from (used, held, share, engines, refused, delayed)

@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
@@ -35,7 +32,6 @@ from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import ReadId
-from kvproto.wire.data import SegmentGroup
 
 
 class Network:
@@ -89,21 +85,6 @@ class Network:
         """Control datagrams."""
         received = tuple(protocol.ControlReceived(message, source) for message, source in arrivals)
         self._handle(events.ControlsReceived(received))
-
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        """Segments of a chunk: those that are missing are placed, all are reported."""
-        wanted = self._core.wanted(group.key)
-        if wanted is None:
-            self._transport.counters.drop("cast_unwanted", len(group.rows))
-        elif wanted.segments_count != group.segments_in_chunk:
-            self._transport.counters.drop("cast_other_size", len(group.rows))
-            return
-        else:
-            chunk, segments = wanted.chunk, group.segments
-            missing = wanted.missing[segments]
-            self._transport.counters.cast_packets_duplicate += len(missing) - int(np.count_nonzero(missing))
-            self._memory.place(chunk.offset, chunk.size_bytes, segments, payload, missing)
-        self._handle(protocol.SegmentsReceived(group.key, group.segments, group.source, group.from_switch))
 
     def casts_placed(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
         """Segments of chunks, in the pool already."""

@@ -8,8 +8,11 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hostagent.cold.tier import ColdTier
+from hostagent.core.cold import ColdIndex, ColdWrites
 from hostagent.core.core import AgentCore
 from hostagent.core.disk_index import DiskState
+from hostagent.core.events import ColdState
 from hostagent.core.tiering import Tiering
 from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import PoolUsage
@@ -18,6 +21,14 @@ from kvpolicy.tiers.lane import Lane
 from kvpolicy.value.costs import Tier
 
 PREFIX = "kvcast_agent"
+
+
+class WatchedPart(Collector):
+    """A part that keeps its own counters: they are read at each scrape."""
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing ahead of time: the names of an agent's metrics cannot collide."""
+        return iter(())
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -41,15 +52,22 @@ def size_metrics(name: str, usage: PoolUsage) -> Iterator[Metric]:
     yield parts
 
 
-class WatchedGate(Collector):
+def watched_tiers(core: AgentCore, store: DiskStore | None, cold: ColdTier | None) -> Iterator[WatchedPart]:
+    """What says how an agent's tiers are: the gate, background work, twins, and the stores that there are."""
+    yield WatchedGate(core.gate)
+    yield _WatchedLanes(core.lanes)
+    yield _WatchedTwins(core)
+    if store is not None and core.tiering is not None:
+        yield _WatchedDisk(store, core.tiering)
+    if cold is not None and core.cold_writes is not None:
+        yield _WatchedCold(cold, core.cold, core.cold_writes)
+
+
+class WatchedGate(WatchedPart):
     """What the gate decides, and what that cost."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing ahead of time."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
@@ -78,16 +96,12 @@ class WatchedGate(Collector):
         yield _counter("gate_probes", "Chunks of refused sources fetched to measure them", counts.probes)
 
 
-class WatchedDisk(Collector):
+class _WatchedDisk(WatchedPart):
     """The disk tier, and the traffic to and from it."""
 
     def __init__(self, disk: DiskStore, tiering: Tiering) -> None:
         self._disk = disk
         self._tiering = tiering
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing ahead of time."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
@@ -115,20 +129,55 @@ class WatchedDisk(Collector):
         yield failed
 
 
-class WatchedTwins(Collector):
+class _WatchedCold(WatchedPart):
+    """The store, what this node knows of it, and the traffic to and from it."""
+
+    def __init__(self, tier: ColdTier, index: ColdIndex, writes: ColdWrites) -> None:
+        self._tier = tier
+        self._index = index
+        self._writes = writes
+
+    def collect(self) -> Iterator[Metric]:
+        """Figures of this moment."""
+        tier, index = self._tier, self._index
+        states = GaugeMetricFamily(f"{PREFIX}_cold_state", "1 for the state of the cold store", labels=["state"])
+        for state in ColdState:
+            states.add_metric([state.value], float(tier.state is state))
+        yield states
+        yield _gauge("cold_known_chunks", "Chunks that this node knows to be there", index.known_count)
+        for name, text, value in self._counts():
+            yield _counter(f"cold_{name}", text, value)
+        failed = CounterMetricFamily(f"{PREFIX}_cold_failed", "Operations that failed", labels=["direction"])
+        failed.add_metric(["read"], tier.counters.reads_failed)
+        failed.add_metric(["write"], tier.counters.writes_failed)
+        yield failed
+
+    def _counts(self) -> Iterator[tuple[str, str, float]]:
+        counters, looks, writes = self._tier.counters, self._index.counts, self._writes.counts
+        yield "outages", "Times that the store went away", counters.outages
+        yield "written_bytes", "Chunks written behind", counters.written_bytes
+        yield "stored_bytes", "What the written chunks took in the store", counters.stored_bytes
+        yield "read_bytes", "Chunks loaded, right ones", counters.read_bytes
+        yield "written_chunks", "Chunks written behind", writes.stored
+        yield "dropped", "Chunks worth storing that left before their turn came", writes.dropped
+        yield "lookups", "Chunks that were looked for", looks.looked_up
+        yield "lookups_found", "Of these, found", looks.found
+        yield "lookup_waits", "Requests that waited for a look", looks.waits
+        yield "lookup_waits_late", "Of these, what went on without an answer", looks.waits_late
+        yield "missing", "Chunks that were there once and were not any more", looks.missing
+        yield "damaged", "What was there and was not the chunk: a miss", looks.damaged
+
+
+class _WatchedTwins(WatchedPart):
     """Chunks that cross the network in fewer bytes."""
 
     def __init__(self, core: AgentCore) -> None:
         self._core = core
 
-    def describe(self) -> Iterator[Metric]:
-        """Nothing ahead of time."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
         twins, making, fetches = self._core.twins, self._core.twin_making, self._core.fetches.twins
-        yield _gauge("twin_bytes", "Of the pool, what twins take", twins.size_bytes)
+        yield _gauge("twin_bytes", "Of the pool, what twins take", twins.here.size_bytes)
         yield _counter("twins_made", "Chunks that were encoded for other nodes", making.made_count)
         yield _counter("twin_made_bytes", "What they took", making.made_bytes)
         yield _counter("twins_decoded", "Chunks that came by their twins", fetches.decoded_count)
@@ -136,15 +185,11 @@ class WatchedTwins(Collector):
         yield _counter("twins_wrong", "Twins that did not give their chunk", twins.wrong_count)
 
 
-class WatchedLanes(Collector):
+class _WatchedLanes(WatchedPart):
     """Background work."""
 
     def __init__(self, lanes: Mapping[str, Lane[Any]]) -> None:
         self._lanes = lanes
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing ahead of time."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""

@@ -1,6 +1,6 @@
 """The loops that every number of a chunk goes through: what they do, whoever does it. Pure.
 
-`kvcodec.native` has them in C, `kvcodec.reference` in numpy; both give the same bytes.
+`kvcodec.native` has them in C. The codecs are given them, and so know nothing of shared objects.
 """
 
 from __future__ import annotations

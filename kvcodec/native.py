@@ -1,10 +1,9 @@
-"""The loops in C, built when first used; where there is no C compiler, the ones in numpy."""
+"""The loops in C, which come built with the package (`kvcodec.so`, from `src`, by tools/native_build.py)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import logging
 from collections.abc import Sequence
 from ctypes import POINTER, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -12,13 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvcodec.loops import LANES, Bytes, Coded, Element, Loops, Place, Quantised, States, Steps
-from kvcodec.reference import NumpyLoops
-from p4switch.build import BuildError, build_shared_object
+from kvcodec.loops import LANES, Bytes, Coded, Element, Place, Quantised, States, Steps
+from kvcodec.shipped import load
 
-log = logging.getLogger(__name__)
-
-_SOURCE_DIR = Path(__file__).parent / "src"
+_PATH = Path(__file__).with_name("kvcodec.so")
 
 
 class _Place(ctypes.Structure):
@@ -47,6 +43,7 @@ _SIGNATURES = {
         c_int64,
         (c_void_p, c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, POINTER(_Place), c_int, c_void_p, c_void_p),
     ),
+    "kc_use_level": (c_int, (c_int,)),
 }
 
 
@@ -55,6 +52,10 @@ class NativeLoops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+
+    def use_level(self, level: int) -> int:
+        """Use instructions up to a level of src/cpu.h; returns the one in use. For tests, while nothing else runs."""
+        return int(self._library.kc_use_level(level))
 
     def split(self, content: Bytes, width: int) -> list[Bytes]:
         """See `Loops`."""
@@ -140,24 +141,8 @@ class NativeLoops:
 
 @functools.cache
 def native_loops() -> NativeLoops:
-    """The loops in C, built on first use. Raises BuildError: no compiler, or it refuses."""
-    path = build_shared_object("kvcodec", sorted(_SOURCE_DIR.glob("*.c")), include_dirs=(_SOURCE_DIR,))
-    library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-    return NativeLoops(library)
-
-
-@functools.cache
-def best_loops() -> Loops:
-    """Those in C, or where they cannot be built the ones in numpy, which the log says once."""
-    try:
-        return native_loops()
-    except BuildError as error:
-        log.warning("KV is stored in fewer bytes without the native codec, at many times the cost: %s", error)
-        return NumpyLoops()
+    """The loops. Raises NotShippedError."""
+    return NativeLoops(load(_PATH, _SIGNATURES))
 
 
 def _at(array: npt.NDArray[np.generic]) -> int:

@@ -95,6 +95,11 @@ class Section:
         """A key that means nothing as things are, and may stay in the file."""
         self._look_up(key)
 
+    def refuse(self, key: str, why: str) -> None:
+        """A key of an earlier release that would change nothing any more. Raises ConfigError where it is there."""
+        if self._look_up(key) is not None:
+            raise ConfigError(f"{self.full_name(key)} is gone: {why}")
+
     def done(self) -> None:
         """Raises ConfigError if this section, or one that was taken from it, has a key that nobody asked for."""
         for key in self._values:

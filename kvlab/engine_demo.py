@@ -18,7 +18,6 @@ from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
-from kvlab.wiring import add_no_root
 
 FiguresT = TypeVar("FiguresT")
 
@@ -29,7 +28,6 @@ TOKENS_MAX = 8000
 def add_demo_arguments(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """Declare what the demo `name` takes; `text`: what is of `--tokens` length."""
     parser.add_argument("--tokens", type=whole(1), default=4000, help=f"length of {text} (default 4000)")
-    add_no_root(parser)
     parser.add_argument("--seed", type=whole(), default=1, help=f"of {text} (default 1)")
     parser.add_argument(
         "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"

@@ -1,12 +1,12 @@
-"""A machine that runs the testbed, the demo and the tests. Without root or Mininet they run over loopback datagrams."""
+"""A machine that runs the testbed, the demo and the tests. All of it is in namespaces, of root's or of a user's own."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 
-from bmv2_testbed.network.namespaces import can_unshare
+from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.network.namespaces import entry
 from bmv2_testbed.network.wired import have_mininet
 from hostagent.config import AgentConfig
 from kvcast.doctor.findings import Finding, Level, judged
@@ -22,24 +22,25 @@ _MODULES = ("matplotlib",)
 
 def examine(config: AgentConfig | None) -> list[Finding]:
     """The agent's configuration does not matter here: the testbed writes its own."""
-    findings = [_root(), _mininet()]
-    findings += [_tool(tool, Level.SLOW, f"apt install {package}, or --no-root") for tool, package in _TOOLS.items()]
+    findings = [_namespaces(), _mininet()]
+    findings += [_tool(tool, Level.MISSING, f"apt install {package}") for tool, package in _TOOLS.items()]
     findings += [_tool(tool, Level.NOTE, remedy) for tool, remedy in _OPTIONAL.items()]
     findings += [_module(name) for name in _MODULES]
     return findings
 
 
-def _root() -> Finding:
-    root = os.geteuid() == 0
-    allowed = root and can_unshare()
-    found = "allowed" if allowed else "root, but not allowed" if root else "not root"
-    remedy = "run as root (in a container: with CAP_SYS_ADMIN), or --no-root"
-    return judged("namespaces", found, "allowed", allowed, Level.SLOW, remedy)
+def _namespaces() -> Finding:
+    try:
+        words = entry()
+    except TestbedError as error:
+        remedy = "run as root (in a container: with CAP_SYS_ADMIN), or raise user.max_user_namespaces"
+        return Finding("namespaces", str(error), "allowed", Level.MISSING, remedy)
+    return Finding("namespaces", "allowed in a user namespace" if words else "allowed", "allowed")
 
 
 def _mininet() -> Finding:
     good = have_mininet()
-    return judged("mininet", _presence(good), "there", good, Level.SLOW, "apt install mininet, or --no-root")
+    return judged("mininet", _presence(good), "there", good, Level.MISSING, "apt install mininet")
 
 
 def _tool(tool: str, level: Level, remedy: str) -> Finding:

@@ -10,10 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
 from kvchunk.ids import ChunkKey

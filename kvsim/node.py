@@ -14,7 +14,7 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
 from hostagent.pool.chunks import Chunk

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, root_of
 from kvchunk.ids import ChunkKey

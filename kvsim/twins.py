@@ -1,6 +1,6 @@
 """A simulated host's codec: what encoding and decoding take, and twins that are none.
 
-It stands for hostagent.twin_coding. A twin's contents are those of its chunk's first segments, changed.
+It stands for hostagent.coding. A twin's contents are those of its chunk's first segments, changed.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ from functools import partial
 
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.twins import is_twin
+from hostagent.core.forms import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status

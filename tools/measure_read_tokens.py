@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ReadTokens
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient

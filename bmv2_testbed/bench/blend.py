@@ -24,7 +24,7 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.kv_forms import load_model
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import TestbedSpec
 from kvchunk.ids import ChunkKey, Namespace
 from kvchunk.kv_layout import KvLayout, KvTerms, with_terms
 from kvchunk.parts import ranges_of
@@ -253,12 +253,12 @@ def _perplexity(scores: Sequence[Floats], windows: Sequence[_Window]) -> float:
 # ------------------------------------------------------------------ the pool
 
 
-def carry_by_testbed(wiring: Wiring) -> Carry:
+def carry_by_testbed() -> Carry:
     """Through the agents of a testbed's two hosts."""
 
     def carry(layout: KvLayout, contents: Mapping[ChunkKey, bytes], keys: Sequence[ChunkKey], label: str) -> Carried:
         with (
-            client.running(TestbedSpec(wiring=wiring, hosts=2)) as testbed,
+            client.running(TestbedSpec(hosts=2)) as testbed,
             AgentClient(testbed.directory / "h0.sock") as putter,
             AgentClient(testbed.directory / "h1.sock") as fetcher,
         ):
@@ -288,12 +288,11 @@ def carry_between(
         if time.monotonic() > until_s:
             raise TestbedError("the fetching node does not hear of the documents")
     before = _received_bytes(fetcher)
-    with fetcher.fetch_parts(
-        keys, ranges_of(layout, layers=range(1, layout.size("l"))), deadline_s=DEADLINE_S
-    ) as parts:
+    ranges = ranges_of(layout, layers=range(1, layout.size("l")))
+    with fetcher.fetch(keys, ranges=ranges, deadline_s=DEADLINE_S) as parts:
         later = [b"".join(views) for views in parts.views if views is not None]
     between = _received_bytes(fetcher)
-    with fetcher.fetch_each(keys, deadline_s=DEADLINE_S) as found:
+    with fetcher.fetch(keys, any_order=True, deadline_s=DEADLINE_S) as found:
         whole = [bytes(view) for view in found.views if view is not None]
     if not len(later) == len(whole) == len(keys):
         raise TestbedError(f"{len(later)} and {len(whole)} of {len(keys)} documents came: {parts.outcome}")

@@ -39,12 +39,11 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import await_listening
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.opendal_store import OpendalStore
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import NOT_TRIED, ColdTier
 from hostagent.core import effects, events
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory

@@ -1,7 +1,7 @@
 """What a cast segment costs: processor time at holder and readers, and rate, on loopback without any shaping.
 
-One holder casts to some readers, by the data path in C, by Python and numpy, and, as the measure, by a C pair that only
-sends and receives the same datagrams. The three take turns, so that other load on the machine affects all alike.
+One holder casts to some readers, by the data path and, as the measure, by a C pair that only sends and receives the
+same datagrams. The two take turns, so that other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.table import Table
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
 
-WAYS = ("pair", "native", "python")
-TITLES = {"pair": "C sendmmsg/recvmmsg", "native": "kvcast, in C", "python": "kvcast, in Python"}
+WAYS = ("pair", "kvcast")
+TITLES = {"pair": "C sendmmsg/recvmmsg", "kvcast": "kvcast"}
 
 
 @dataclass(frozen=True, slots=True)

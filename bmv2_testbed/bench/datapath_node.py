@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig
+from hostagent.event_loop import MachineTimer
 from hostagent.pool.memory import PoolMemory
-from hostagent.timers import MachineTimer
-from hostagent.transport import mmsg
+from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ControlArrival, Extent
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.sockets import SegmentSocket, SocketsTransport, TcpReads
@@ -61,7 +61,7 @@ from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters, ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Control, Flag, Op
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 from p4switch.build import build_shared_object
 
 CHUNKS = 8
@@ -126,7 +126,6 @@ class Node:
             control_port=args.control_port,
             read_port=0,
             segment_bytes=args.segment,
-            native="auto" if args.way == "native" else "never",
         )
         kind = SocketsTransport if address != HOLDER_ADDRESS else SendingTransport
         self.transport = kind(self.config, self.memory)
@@ -137,7 +136,6 @@ class Node:
 
     # What a node of this benchmark has no use for.
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None: ...
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
     def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
     def segments_sent(self, key: ChunkKey, count: int) -> None: ...
@@ -255,14 +253,6 @@ class ReaderNode(Node):
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         self._handle([ControlReceived(message, source) for message, source in arrivals])
 
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        missing = self._reader.missing(group.key)
-        if missing is not None:
-            place, wanted = self.place(group.key), missing[group.segments]
-            rows = self.memory.array(place.offset, place.size_bytes).reshape(-1, self.fabric.segment_bytes)
-            rows[group.segments[wanted]] = payload[wanted]
-        self._handle([SegmentsReceived(group.key, group.segments, group.source, group.from_switch)])
-
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._handle(arrivals)
 
@@ -334,12 +324,12 @@ def run_pair(args: argparse.Namespace) -> None:
     address = format_address(HOLDER_ADDRESS if holds else reader_address(args.index))
     if holds:
         sock = bound_udp(address, args.control_port, "--control-port")
-        sock.setsockopt(socket.SOL_SOCKET, mmsg.SO_NO_CHECK, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     else:
         sock = group_socket(address, format_address(fabric.group), args.cast_port)
-    mmsg.ask_buffer(sock, receive_bytes=DataConfig().receive_buffer_bytes)
+    socket_options.ask_buffer(sock, receive_bytes=DataConfig().receive_buffer_bytes)
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", PAIR_SILENCE_S, 0))
     say(ready=True)
@@ -393,7 +383,7 @@ async def run_node(args: argparse.Namespace) -> None:
 def main() -> int:
     """Entry point of one node's process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", choices=("pair", "native", "python"), required=True)
+    parser.add_argument("--way", choices=("pair", "kvcast"), required=True)
     parser.add_argument("--index", type=int, required=True, help="of a reader; -1: the holder")
     for name in ("--size", "--segment", "--readers", "--cast-port", "--control-port"):
         parser.add_argument(name, type=int, required=True)

@@ -14,7 +14,7 @@ from bmv2_testbed import client
 from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import launching
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
+from bmv2_testbed.spec import TestbedSpec, host_name
 
 POOL_BYTES = 512 * 2**20
 TIMED = {
@@ -85,7 +85,7 @@ def run_engine_bench(
         return [chance.randrange(3, 4000) for _ in range(plan.prompt_tokens)]
 
     prompts = [prompt() for _ in range(plan.repeat)]
-    spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, seed=plan.seed, pool_bytes=POOL_BYTES)
+    spec = TestbedSpec(hosts=2, seed=plan.seed, pool_bytes=POOL_BYTES)
     common: dict[str, Any] = {"enable_prefix_caching": False, "dtype": plan.dtype}
     refusing = {"prefill_tokens_per_s": 1e9, "save": "off"}
     with ExitStack() as stack:

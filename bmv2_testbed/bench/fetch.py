@@ -23,7 +23,7 @@ from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_arguments,
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring, data_ip, host_name
+from bmv2_testbed.spec import Target, TestbedSpec, data_ip, host_name
 from kvclient.client import AgentClient, Where
 from kvclient.lone import SLOT_BYTES
 from kvproto.integrity import Integrity
@@ -55,7 +55,6 @@ class FetchPlan:
     repeat: int
     seed: int
     target: Target
-    wiring: Wiring
     integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
     """How chunks are digested, by turns."""
     chunks_bytes: Sequence[int] = (CHUNK_BYTES,)
@@ -85,15 +84,14 @@ class FetchFigures:
 
 def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FetchFigures]:
     """Figures on a plain bridge and on the target: from the holder, from the switch, and by sendfile."""
-    targets = [plan.target] if plan.wiring is Wiring.DATAGRAMS else [Target.BRIDGE, plan.target]
-    steps = [(target, integrity) for target in dict.fromkeys(targets) for integrity in plan.integrities]
+    targets = dict.fromkeys((Target.BRIDGE, plan.target))
+    steps = [(target, integrity) for target in targets for integrity in plan.integrities]
     figures: list[FetchFigures] = []
     for step, (target, integrity) in enumerate(steps):
         say(f"{target}: network of 2 hosts, {integrity.value}")
         # Without admission: fetched again and again, the prefix would move into the switch in the middle of a series.
         spec = TestbedSpec(
             target=target,
-            wiring=plan.wiring,
             hosts=2,
             seed=plan.seed,
             segment_bytes=plan.target.segment_bytes,
@@ -113,7 +111,7 @@ def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[floa
                     by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
                 by_pool.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
                 figures += [replace(one, integrity=integrity.value) for one in by_pool]
-                if plan.wiring is Wiring.NAMESPACES and integrity is plan.integrities[-1] and is_last:
+                if integrity is plan.integrities[-1] and is_last:
                     for source in _peers_here():
                         figures += _run_peer(testbed, source, prefix, plan.repeat)
                 moved((step + 1) / len(steps))

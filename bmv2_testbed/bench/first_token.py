@@ -22,7 +22,7 @@ from bmv2_testbed.demo.vllm import SETTINGS, answers_at_once
 from bmv2_testbed.engines.engine_client import Engine, Generated, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring, host_name
+from bmv2_testbed.spec import Target, TestbedSpec, host_name
 
 POOL_BYTES: Final = 512 * 2**20
 ANSWER_TOKENS: Final = 4
@@ -50,7 +50,6 @@ class FirstTokenPlan:
     engines_at_once: int = 4
     seed: int = 1
     target: Target = Target.P4SWITCH
-    wiring: Wiring = Wiring.NAMESPACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ def run_first_token_bench(
     prompts = [[chance.randrange(3, 4000) for _ in range(plan.prompt_tokens)] for _ in range(2 * plan.repeat + 1)]
     spec = TestbedSpec(
         target=plan.target,
-        wiring=plan.wiring,
         hosts=1 + plan.engines_at_once,
         seed=plan.seed,
         pool_bytes=POOL_BYTES,

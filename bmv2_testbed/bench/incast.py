@@ -18,7 +18,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.scale import FULL
-from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, data_ip, host_name
 from kvpolicy.tiers.form_costs import FormChoice
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
@@ -63,7 +63,6 @@ class IncastPlan:
     """Rates of the readers whose link differs, by reader index."""
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
-    wiring: Wiring = Wiring.NAMESPACES
     trust: Trust | None = None
     """None: as the testbed is, which is all of it but the certificates."""
     form: FormChoice | None = None
@@ -92,8 +91,7 @@ class IncastPlan:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
         segment_bytes = self.target.segment_bytes
         return TestbedSpec(
-            target=Target.BRIDGE if mode is Mode.UNICAST and self.wiring is Wiring.NAMESPACES else self.target,
-            wiring=self.wiring,
+            target=Target.BRIDGE if mode is Mode.UNICAST else self.target,
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
@@ -196,7 +194,7 @@ class IncastRun:
             readers=[grown[host_name(host)] for host in hosts],
             cpu_s=cpu,
             curves=film.curves() if plan.curves else None,
-            counters="interfaces" if plan.wiring is Wiring.NAMESPACES else "switch ports and agents' TCP counts",
+            counters="interfaces",
         )
 
     def _show_progress(self, film: _Film, testbed: Testbed) -> None:

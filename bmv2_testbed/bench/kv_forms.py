@@ -25,7 +25,7 @@ from kvchunk.kv_layout import KvLayout
 from kvcodec import lossy, planes
 from kvcodec.loops import Loops
 from kvcodec.native import native_loops
-from p4switch.build import BuildError
+from kvcodec.shipped import NotShippedError
 
 CONTEXT_TOKENS: Final = 192
 SCORED_TOKENS: Final = 64
@@ -86,7 +86,7 @@ def run_forms(plan: FormsPlan, say: Callable[[str], None], moved: Callable[[floa
     """Measure every form. Raises TestbedError."""
     try:
         loops = native_loops()
-    except BuildError as error:
+    except NotShippedError as error:
         raise TestbedError(str(error)) from error
     model, held_out = load_model(plan.model)
     say("exact KV")

@@ -30,9 +30,8 @@ from bmv2_testbed.bench.switch_traffic import (
 )
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
-from controlplane.ids import Member, Slot, SwitchPort
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.entries import (
+from controlplane.core.ids import Member, Slot, SwitchPort
+from controlplane.core.switch.entries import (
     AddressEntry,
     EgressMemberEntry,
     Entry,
@@ -43,8 +42,9 @@ from controlplane.switch.entries import (
     ServingEntry,
     SourceEntry,
 )
-from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
-from controlplane.switch.target import Operation, SwitchEvent, Up, Update
+from controlplane.core.switch.target import Operation, SwitchEvent, Up, Update
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
 from p4switch.bench.packets import Measurement
 from p4switch.bench.peer import COMPILER, compared, process_cpu_ns, run_tool
 from p4switch.bench.wire import Wire, flow, namespace, switch_thread_cpu_ns

@@ -16,7 +16,7 @@ from bmv2_testbed.demo.vllm import CHUNK_TOKENS, LINK_BIT_S, POOL_BYTES, Say, on
 from bmv2_testbed.engines.engine_client import Engine, Generated, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.engines.small_models import kv_token_bytes
-from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
+from bmv2_testbed.spec import TestbedSpec, host_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class PrefillDemoPlan:
     rounds: int = 3
     """Of each kind: with one decoder, and with all."""
     seed: int = 1
-    wiring: Wiring = Wiring.NAMESPACES
     rate_bit_s: int = LINK_BIT_S
 
 
@@ -86,9 +85,7 @@ def run_prefill_demo(plan: PrefillDemoPlan, model: Path, folder: Path, say: Say)
     chance = random.Random(plan.seed)
     counts = [1, plan.decoders] * plan.rounds
     prompts = [[chance.randrange(3, 4000) for _ in range(plan.prompt_tokens)] for _ in range(1 + len(counts))]
-    spec = TestbedSpec(
-        wiring=plan.wiring, hosts=1 + plan.decoders, rate_bit_s=plan.rate_bit_s, seed=plan.seed, pool_bytes=POOL_BYTES
-    )
+    spec = TestbedSpec(hosts=1 + plan.decoders, rate_bit_s=plan.rate_bit_s, seed=plan.seed, pool_bytes=POOL_BYTES)
     with ExitStack() as stack:
         say("vLLM")
         launcher = stack.enter_context(launching(folder, ONE_THREAD))

@@ -17,7 +17,7 @@ from bmv2_testbed.configs import DATA_INTERFACE
 from bmv2_testbed.demo.vllm import ALONE, CHUNK_TOKENS, SETTINGS, answers_at_once, one_answer
 from bmv2_testbed.engines.engine_client import Engine, Generated, engine_arguments
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import Wiring, data_ip, host_name
+from bmv2_testbed.spec import data_ip, host_name
 
 PREFILL: Final = {"do_remote_decode": True}
 DECODE: Final = {"do_remote_prefill": True}
@@ -27,12 +27,10 @@ POLL_S: Final = 0.05
 BATCHED_TOKENS: Final = 1024
 
 
-def nixl_refusal(wiring: Wiring) -> str | None:
+def nixl_refusal() -> str | None:
     """Why NIXL's connector cannot be beside; None when it can."""
     if importlib.util.find_spec("nixl") is None:
         return "NIXL is not in this environment: tools/setup_vllm.sh installs it"
-    if wiring is Wiring.DATAGRAMS:
-        return "NIXL's connections need hosts with networks of their own: run without --no-root"
     return None
 
 

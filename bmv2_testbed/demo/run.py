@@ -10,7 +10,7 @@ from typing import Final
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
 from bmv2_testbed.scale import SCALES, Scale
-from bmv2_testbed.spec import Target, Wiring
+from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, run_rows
 from planner.workloads import workload_catalog as catalog
 from planner.workloads.workload_catalog import NODES, Name
@@ -38,7 +38,6 @@ class DemoPlan:
     """Only what comes in the first seconds of each workload."""
     seed: int = 1
     target: Target = Target.P4SWITCH
-    wiring: Wiring = Wiring.NAMESPACES
 
     @property
     def scale(self) -> Scale:
@@ -48,9 +47,8 @@ class DemoPlan:
 
     @property
     def rows(self) -> RowsPlan:
-        """The workloads. They need links of hosts that are shaped, which only namespaces have."""
-        names = self.workloads if self.wiring is Wiring.NAMESPACES else ()
-        return RowsPlan(names, target=self.target, seed=self.seed, length_s=self.length_s, only=MODES)
+        """The workloads."""
+        return RowsPlan(self.workloads, target=self.target, seed=self.seed, length_s=self.length_s, only=MODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def run_demo(
 
 
 def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[IncastFigures]:
-    """The incast in all modes; without namespaces hosts' links are not shaped, and reading alone would look quick."""
+    """The incast in all modes."""
     base = IncastPlan(
         readers=NODES,
         rate_bit_s=plan.scale.link_bit_s,
@@ -95,8 +93,6 @@ def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[IncastFigures]:
         chunk_bytes=plan.scale.chunk_bytes,
         seed=plan.seed,
         target=plan.target,
-        wiring=plan.wiring,
     )
     run = IncastRun(base, lambda text: say(f"incast, {text}"), moved)
-    modes = [mode for mode in Mode if mode is not Mode.UNICAST or plan.wiring is Wiring.NAMESPACES]
-    return [run.mode(mode)[0] for mode in modes]
+    return [run.mode(mode)[0] for mode in Mode]

@@ -16,7 +16,7 @@ from bmv2_testbed.engines.engine_client import Engine, Generated, engine_argumen
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.spec import TestbedSpec, Wiring, host_name
+from bmv2_testbed.spec import TestbedSpec, host_name
 
 WARM_HOST, ASKED_HOST, FIRST_COLD_HOST = 0, 1, 2
 LINK_BIT_S = 1_000_000_000
@@ -51,7 +51,6 @@ class VllmDemoPlan:
     answer_tokens: int = 16
     cold_engines: int = 4
     seed: int = 1
-    wiring: Wiring = Wiring.NAMESPACES
     rate_bit_s: int = LINK_BIT_S
 
 
@@ -90,7 +89,6 @@ def run_vllm_demo(plan: VllmDemoPlan, model: Path, folder: Path, say: Say) -> Vl
     """Run it all. Raises TestbedError with what went wrong."""
     texts = _texts(plan)
     spec = TestbedSpec(
-        wiring=plan.wiring,
         hosts=FIRST_COLD_HOST + plan.cold_engines,
         rate_bit_s=plan.rate_bit_s,
         seed=plan.seed,

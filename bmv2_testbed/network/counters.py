@@ -26,10 +26,6 @@ class InterfaceCounters:
             self.tx_packets - earlier.tx_packets,
         )
 
-    def plus(self, rx_bytes: int, tx_bytes: int) -> InterfaceCounters:
-        """With bytes added that passed elsewhere."""
-        return InterfaceCounters(self.rx_bytes + rx_bytes, self.rx_packets, self.tx_bytes + tx_bytes, self.tx_packets)
-
 
 def parse_net_dev(text: str, interface: str) -> InterfaceCounters:
     """Counters of one interface out of the text of /proc/PID/net/dev. Raises KeyError if it is not there."""

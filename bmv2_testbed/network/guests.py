@@ -7,8 +7,13 @@ everything else.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,15 +22,23 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests import image
 from bmv2_testbed.guests.machine import MANAGEMENT_GUEST, Guest, GuestPort, GuestSpec, TapPort
 from bmv2_testbed.limits import GUEST_BOOT_DEADLINE_S
-from bmv2_testbed.network.datagrams import DatagramNetwork
+from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Process
-from bmv2_testbed.spec import DATA_PREFIX_BITS, TestbedSpec, data_ip, data_mac, host_name, switch_interface
+from bmv2_testbed.spec import (
+    DATA_PREFIX_BITS,
+    TestbedSpec,
+    data_ip,
+    data_mac,
+    host_name,
+    switch_interface,
+    switch_port,
+)
 
 RDMA_DEVICE = "rxe0"
 
 
-class GuestNetwork(DatagramNetwork):
-    """Guests `h0` and on; places next to the switch are as in the network without root."""
+class GuestNetwork:
+    """Guests `h0` and on; counters are the switch's."""
 
     def __init__(
         self,
@@ -35,7 +48,9 @@ class GuestNetwork(DatagramNetwork):
         port_statistics: Callable[[], Mapping[str, Mapping[str, Any]]],
     ) -> None:
         """Starts all guests; they boot while other things start. Raises TestbedError where there can be none."""
-        super().__init__(spec, port_statistics)
+        self._spec = spec
+        self._port_statistics = port_statistics
+        self._starter = ThreadPoolExecutor(max_workers=1)
         missing = image.why_not_ready()
         found = image.find()
         if missing or found is None:
@@ -58,9 +73,35 @@ class GuestNetwork(DatagramNetwork):
         self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Process:
         """Start a process in a guest (by its host's name) or next to the switch (`switch`)."""
-        if place == "switch":
-            return super().launch(place, argv, environment, out, err)
-        return self.guest(self._host_of(place)).start(argv, environment, out, err)
+        if place != "switch":
+            return self.guest(self._host_of(place)).start(argv, environment, out, err)
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+        # The kernel kills a child when the *thread* that started it ends: one thread that lives as long as we do.
+        return self._starter.submit(start).result()
+
+    def counters(self) -> dict[str, InterfaceCounters]:
+        """What each host has sent into and received from its switch port."""
+        statistics = self._port_statistics()
+        return {
+            host_name(host): InterfaceCounters(
+                rx_bytes=port["tx_bytes"],
+                rx_packets=port["tx_packets"],
+                tx_bytes=port["rx_bytes"],
+                tx_packets=port["rx_packets"],
+            )
+            for host in range(self._spec.hosts)
+            for port in (statistics[str(switch_port(host))],)
+        }
 
     def guest(self, host: int) -> Guest:
         """The guest, booted and on the network."""
@@ -83,10 +124,10 @@ class GuestNetwork(DatagramNetwork):
         self.guest(self._host_of(place)).shell(f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
 
     def stop(self) -> None:
-        """End all guests."""
+        """End all guests, then the thread that starts processes; with it go those that still run."""
         for guest in self._guests:
             guest.stop()
-        super().stop()
+        self._starter.shutdown()
 
     def _boot(self, spec: GuestSpec) -> Guest:
         # As with every process here: it dies with the thread that started it, so that has to be the one that stays.
@@ -131,3 +172,25 @@ def host_script(spec: TestbedSpec, host: int) -> str:
     else:
         lines.append(f"rdma link add {RDMA_DEVICE} type rxe netdev {DATA_INTERFACE}")
     return "\n".join(lines)
+
+
+def guest_endpoints(spec: TestbedSpec) -> Endpoints:
+    """Free loopback ports for everybody. All are held open together while they are chosen, so none comes twice."""
+    with contextlib.ExitStack() as held:
+        tcp = functools.partial(_free_address, held, socket.SOCK_STREAM)
+        udp = functools.partial(_free_address, held, socket.SOCK_DGRAM)
+        hosts = range(spec.hosts)
+        return Endpoints(
+            controller=tcp(),
+            controller_metrics=tcp(),
+            p4runtime=tcp(),
+            agent_http={host: tcp() for host in hosts},
+            switch_datagram={host: udp() for host in hosts},
+            agent_datagram={host: udp() for host in hosts},
+        )
+
+
+def _free_address(held: contextlib.ExitStack, kind: socket.SocketKind) -> str:
+    bound = held.enter_context(socket.socket(socket.AF_INET, kind))
+    bound.bind(("127.0.0.1", 0))
+    return f"127.0.0.1:{bound.getsockname()[1]}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from bmv2_testbed.errors import TestbedError
@@ -37,9 +38,7 @@ PRIVATE_DIRECTORY: Final = "/dev/shm/kvcast"
 def _check(result: int, what: str) -> None:
     if result != 0:
         code = ctypes.get_errno()
-        raise TestbedError(
-            f"{what}: {os.strerror(code)} (the testbed's namespaces need root; use --no-root without it)"
-        )
+        raise TestbedError(f"{what}: {os.strerror(code)} (kvcast doctor testbed says what namespaces need)")
 
 
 def die_with_parent() -> None:
@@ -47,11 +46,36 @@ def die_with_parent() -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
+AS_ITS_OWN_ROOT: Final = ("unshare", "--user", "--map-root-user", "--")
+"""Begins a command line: the program is root in a user namespace of its own, of what it makes there and of nothing
+else."""
+
+
 def can_unshare() -> bool:
-    """Whether this process may make the namespaces. Tried in a program of its own: nothing stays, and a process with
-    threads (gRPC's) must not fork."""
-    attempt = f"import ctypes; raise SystemExit(ctypes.CDLL(None).unshare({CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID}))"
-    return subprocess.run([sys.executable, "-I", "-c", attempt], check=False).returncode == 0
+    """Whether this process may make the namespaces."""
+    return _may_unshare(())
+
+
+def entry() -> tuple[str, ...]:
+    """What a program's command line begins with that may make the namespaces: nothing, or a user namespace around it.
+
+    Raises TestbedError where neither is allowed.
+    """
+    if can_unshare():
+        return ()
+    if shutil.which(AS_ITS_OWN_ROOT[0]) is not None and _may_unshare(AS_ITS_OWN_ROOT):
+        return AS_ITS_OWN_ROOT
+    raise TestbedError(
+        "namespaces need root here: this system gives users none of their own (user.max_user_namespaces, AppArmor)"
+    )
+
+
+def _may_unshare(words: Sequence[str]) -> bool:
+    """Tried in a program of its own: nothing stays, and a process with threads (gRPC's) must not fork."""
+    flags = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID
+    attempt = f"import ctypes; raise SystemExit(ctypes.CDLL(None).unshare({flags}))"
+    argv = [*words, sys.executable, "-I", "-c", attempt]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:

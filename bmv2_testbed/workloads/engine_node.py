@@ -23,7 +23,7 @@ from bmv2_testbed.content import KEY_BYTES, content_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S
 from bmv2_testbed.workloads.gpu import Gpu, Job
-from kvclient.client import AgentClient, Fetched, Where
+from kvclient.client import AgentClient, Fetched, FetchStream, Where
 from planner.workloads.scaled_terms import terms_of
 from planner.workloads.workload_catalog import Mode, Name, Workload, workload
 
@@ -51,7 +51,7 @@ class Checker:
 
     def __init__(self, contents: dict[bytes, bytes]) -> None:
         self._contents = contents
-        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], Fetched] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], Fetched | FetchStream] | None] = queue.SimpleQueue()
         self.fetched_bytes = 0
         self.verified_bytes = 0
         self._sources: dict[bytes, str] = {}
@@ -64,7 +64,7 @@ class Checker:
         """Chunks that came from elsewhere, by how."""
         return dict(Counter(source for source in self._sources.values() if source != _LOCAL))
 
-    def keep(self, keys: Sequence[bytes], got: Fetched) -> None:
+    def keep(self, keys: Sequence[bytes], got: Fetched | FetchStream) -> None:
         """These are the leading ones of `keys`."""
         self._queue.put((keys, got))
 

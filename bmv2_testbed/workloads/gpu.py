@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from bmv2_testbed.limits import FETCH_DEADLINE_S
-from kvclient.client import AgentClient, Fetched, FetchUnderWay, Where
+from kvclient.client import AgentClient, Fetched, FetchStream, Where
 from planner.workloads.scaled_terms import Terms
 from planner.workloads.workload_catalog import Prompt
 
@@ -33,7 +33,7 @@ class Job:
     prompt: Prompt
     keys: Sequence[bytes]
     arrived_s: float
-    answer: Fetched | None = None
+    answer: FetchStream | None = None
     """Of the lookup at its turn."""
     answered: threading.Event = field(default_factory=threading.Event)
     parked: bool = False
@@ -84,7 +84,7 @@ class Saver:
             self._put(job, place)
 
 
-Keep = Callable[[Sequence[bytes], Fetched], None]
+Keep = Callable[[Sequence[bytes], Fetched | FetchStream], None]
 
 
 class Gpu:
@@ -138,9 +138,9 @@ class Gpu:
         """Leading chunks that this engine has."""
         return next((count for count, key in enumerate(keys) if key not in self._own), len(keys))
 
-    def _ask(self, job: Job, queue_s: float, behind: int) -> FetchUnderWay:
+    def _ask(self, job: Job, queue_s: float, behind: int) -> FetchStream:
         recompute_s = self._terms.recompute_s(self._leading(job.keys), len(job.keys))
-        return self._agent.start_fetch(
+        return self._agent.fetch_stream(
             job.keys, deadline_s=FETCH_DEADLINE_S, recompute_s=recompute_s, queue_s=queue_s, behind=behind
         )
 
@@ -150,9 +150,15 @@ class Gpu:
         return next((count for count, place in enumerate(places) if place is not Where.LOCAL), len(places))
 
     @staticmethod
-    def _then(fetch: FetchUnderWay, then: Callable[[Fetched], None]) -> None:
+    def _then(fetch: FetchStream, then: Callable[[FetchStream], None]) -> None:
         """Wait for a fetch beside everything else."""
-        threading.Thread(target=lambda: then(fetch.wait())).start()
+
+        def wait() -> None:
+            for _ in fetch:
+                continue
+            then(fetch)
+
+        threading.Thread(target=wait).start()
 
     # -- turns
 
@@ -173,7 +179,7 @@ class Gpu:
     def _look_up(self, job: Job) -> bool:
         """Whether the answer has come; otherwise the request is parked, and whoever notes its answer queues it."""
 
-        def answered(got: Fetched) -> None:
+        def answered(got: FetchStream) -> None:
             with self._changed:
                 job.answer = got
                 if job.parked:
@@ -198,7 +204,7 @@ class Gpu:
                 self._take(job, self._agent.fetch(job.keys[:local], deadline_s=FETCH_DEADLINE_S))
         return self._leading(job.keys)
 
-    def _take(self, job: Job, got: Fetched) -> None:
+    def _take(self, job: Job, got: Fetched | FetchStream) -> None:
         self._own.update(job.keys[: got.count])
         self._keep(job.keys, got)
 

@@ -33,9 +33,6 @@ class AgentDesk(Protocol):
     def close_stream(self, stream: AgentStream) -> None:
         """It ended."""
 
-    def count_sent(self, message: rpc.ToAgent) -> None:
-        """A message went out."""
-
 
 class Coordinator(control_pb2_grpc.CoordinatorServicer):
     """One coroutine reads, one writes; both end together."""
@@ -54,7 +51,6 @@ class Coordinator(control_pb2_grpc.CoordinatorServicer):
         reader = asyncio.create_task(self._read(requests, stream))
         try:
             while not isinstance(message := await stream.next(), Closing):
-                self._desk.count_sent(message)
                 yield message
             if message.code != "OK":
                 await context.abort(grpc.StatusCode[message.code], message.reason)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from google.protobuf.json_format import MessageToDict
 
-from controlplane.live import Increments, Tables
+from controlplane.core.live import Increments, Tables
 from kvproto.rpc import control_pb2 as rpc
 
 LOOK_S = 0.5

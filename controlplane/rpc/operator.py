@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc
 
-from controlplane import parse, views
-from controlplane.core import Core
-from controlplane.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.effects import JobId
-from controlplane.examination.observations import Surroundings
-from controlplane.expulsions import ExpulsionError
-from controlplane.operations import OperatorError
+from controlplane.core import parse, views
+from controlplane.core.core import Core
+from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.core.effects import Effect
+from controlplane.core.events import (
+    DrainRequested,
+    Event,
+    EvictRequested,
+    ExaminationEnded,
+    ExaminationRequested,
+    JobCancelled,
+    OperatorEvent,
+    PinRequested,
+    UnpinRequested,
+    WarmRequested,
+)
+from controlplane.core.examination.observations import Surroundings
+from controlplane.core.ids import JobId
+from controlplane.core.operations import OperatorError
+from controlplane.core.read_access import ExpulsionError
 from controlplane.rpc.live_feed import LiveFeed
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
@@ -38,8 +51,11 @@ class OperatorDesk(Protocol):
     def now_ns(self) -> int:
         """The monotonic clock, in nanoseconds."""
 
-    def advance(self) -> None:
-        """Carry out what the core wants done."""
+    def handle(self, event: Event) -> Sequence[Effect]:
+        """Give the core an event, and carry out what follows from it."""
+
+    def ask(self, request: OperatorEvent) -> Any:
+        """What the core answers to a request. Raises OperatorError."""
 
     async def wait_for_change(self) -> None:
         """Return when the core has been called again."""
@@ -121,7 +137,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Pin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Keep a prefix."""
         async with self._asking(context):
-            reply = self._desk.core.operations.pin(request, self._desk.now_ns())
+            reply: rpc.PinReply = self._desk.ask(PinRequested(request))
         if not request.in_switch:
             return reply
         async with self._asking(context):
@@ -134,17 +150,19 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Unpin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Let a prefix go again."""
         async with self._asking(context):
-            return self._desk.core.operations.unpin(request)
+            unpinned: rpc.PinReply = self._desk.ask(UnpinRequested(request))
+            return unpinned
 
     async def Evict(self, request: rpc.EvictRequest, context: Any) -> rpc.EvictReply:  # noqa: N802
         """Take a prefix and what hangs on it out."""
         async with self._asking(context):
-            return self._desk.core.operations.evict(request, self._desk.now_ns())
+            evicted: rpc.EvictReply = self._desk.ask(EvictRequested(request))
+            return evicted
 
     async def Warm(self, request: rpc.WarmRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Bring a prefix to nodes; progress until all are through."""
         async with self._asking(context):
-            job = self._desk.core.operations.warm(request)
+            job: JobId = self._desk.ask(WarmRequested(request))
             progress = self._desk.watch(job)
         async for one in self._follow(job, progress):
             yield one
@@ -152,7 +170,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Drain(self, request: rpc.DrainRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Empty a node; progress until it is."""
         async with self._asking(context):
-            job = self._desk.core.operations.drain(request)
+            job: JobId = self._desk.ask(DrainRequested(request))
             progress = self._desk.watch(job)
         async for one in self._follow(job, progress):
             yield one
@@ -183,7 +201,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
         core, began_ns = self._desk.core, self._desk.now_ns()
         surroundings = replace(self._desk.surroundings(), asked_by=request.version)
         async with self._asking(context):
-            number = core.examinations.begin(surroundings, views.switch_state(core), began_ns)
+            number: int = self._desk.ask(ExaminationRequested(surroundings))
         told = ""
         try:
             while (found := core.examinations.findings(number)) is None:
@@ -194,8 +212,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
             took_ms = (self._desk.now_ns() - began_ns) // 1_000_000
             yield rpc.ExamineReply(finished=True, findings=found, took_ms=took_ms)
         finally:
-            core.examinations.end(number)
-            self._desk.advance()
+            self._desk.handle(ExaminationEnded(number))
 
     async def _follow(
         self, job: JobId, progress: asyncio.Queue[tuple[rpc.Progress, bool]]
@@ -207,20 +224,17 @@ class Operator(control_pb2_grpc.OperatorServicer):
                 yield one
         finally:
             if not last:
-                self._desk.core.operations.cancel(job)
-                self._desk.advance()
+                self._desk.handle(JobCancelled(job))
             self._desk.unwatch(job)
 
     @contextlib.asynccontextmanager
     async def _asking(self, context: Any) -> AsyncIterator[None]:
-        """Turn a refusal into the status of the call; carry out the effects of the request."""
+        """Turn a refusal into the status of the call."""
         await self._refuse_on_standby(context)
         try:
             yield
         except OperatorError as error:
             await context.abort(grpc.StatusCode[error.code], str(error))
-        finally:
-            self._desk.advance()
 
     async def _refuse_on_standby(self, context: Any) -> None:
         if reason := self._desk.standby_words():

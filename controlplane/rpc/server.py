@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc.aio
 
-from controlplane.limits import GRPC_MESSAGE_BYTES_MAX
+from controlplane.core.limits import GRPC_MESSAGE_BYTES_MAX
 from controlplane.rpc.coordinator import AgentDesk, Coordinator
 from controlplane.rpc.operator import Operator, OperatorDesk
 from controlplane.rpc.peers import Authorisation

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from controlplane.limits import OUTBOX_MESSAGES_MAX
+from controlplane.core.limits import OUTBOX_MESSAGES_MAX
 from controlplane.rpc.peers import Peer
 from kvproto.rpc import control_pb2 as rpc
 

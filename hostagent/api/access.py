@@ -1,4 +1,4 @@
-"""Who may use the local API: the socket's mode and group, the users, and how many connections a process gets."""
+"""Who may use the local API: the socket's mode and group, and the users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from hostagent import limits
-from kvclient.messages import Status
 
 _CREDENTIALS = struct.Struct("3I")
 _SO_PEERGROUPS = 59
@@ -64,42 +59,3 @@ def peer_of(sock: socket.socket) -> Peer:
     with contextlib.suppress(OSError):
         others.frombytes(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX * others.itemsize))
     return Peer(process, user, frozenset({group, *others}))
-
-
-class Admission:
-    """Counts connections and refuses those beyond the limits."""
-
-    def __init__(
-        self, access: Access, refused: Callable[[Status], None], connections_max: Callable[[str], int]
-    ) -> None:
-        """`refused(why)` hears of every refusal; `connections_max(tenant)`: of all its processes."""
-        self.access = access
-        self._refused = refused
-        self._connections_max = connections_max
-        self._by_process: Counter[int] = Counter()
-        self._by_tenant: Counter[str] = Counter()
-
-    def admit(self, peer: Peer, tenant: str) -> Status:
-        """OK: count the connection, and call `left` when it ends. Else why not."""
-        status = Status.OK
-        if not self.access.allows(peer):
-            status = Status.FORBIDDEN
-        elif (
-            self._by_process.total() >= limits.API_CONNECTIONS_MAX
-            or self._by_process[peer.process] >= limits.API_CONNECTIONS_PER_PROCESS_MAX
-            or self._by_tenant[tenant] >= self._connections_max(tenant)
-        ):
-            status = Status.BUSY
-        if status is Status.OK:
-            self._by_process[peer.process] += 1
-            self._by_tenant[tenant] += 1
-        else:
-            self._refused(status)
-        return status
-
-    def left(self, peer: Peer, tenant: str) -> None:
-        """A connection that was admitted has ended."""
-        self._by_tenant[tenant] -= 1
-        self._by_process[peer.process] -= 1
-        if not self._by_process[peer.process]:
-            del self._by_process[peer.process]

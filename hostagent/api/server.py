@@ -20,15 +20,14 @@ from functools import partial
 from typing import Protocol, TypeAlias, assert_never, cast
 
 from hostagent import limits
-from hostagent.api.access import Admission, Peer, peer_of
-from hostagent.api.tenancy import Pace, Tenancy
+from hostagent.api.access import Peer, peer_of
+from hostagent.api.tenancy import Admission, Pace
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
-from hostagent.listener import Listener
+from hostagent.event_loop import Listener
 from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
-from kvclient.parts import check_parts
 from kvpolicy.tiers.prefill import Prefill
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class Welcome:
 
 
 class Regions(Protocol):
-    """Of whoever copies what engines put (`hostagent.pool.intake`)."""
+    """Of whoever copies what engines put (`hostagent.intake`)."""
 
     def open(self, engine: EngineId) -> int:
         """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
@@ -119,7 +118,6 @@ class ApiServer:
         welcome: Welcome,
         regions: Regions,
         admission: Admission,
-        tenancy: Tenancy,
         local: LocalTables | None = None,
         lone: LoneFiles | None = None,
     ) -> None:
@@ -132,7 +130,6 @@ class ApiServer:
         self._local = local
         self._lone = lone
         self._admission = admission
-        self._tenancy = tenancy
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
@@ -187,12 +184,12 @@ class ApiServer:
 
     def _accept(self, sock: socket.socket) -> None:
         peer = peer_of(sock)
-        tenant = self._tenancy.tenant_of(peer)
+        tenant = self._admission.tenancy.tenant_of(peer)
         status = self._admission.admit(peer, tenant)
         engine = EngineId(self._connections_made + 1)
         # A fresh socket's buffer is empty: the greeting goes in whole.
         if status is Status.OK and not self._greeted(sock, engine, tenant):
-            self._admission.left(peer, tenant)
+            self._admission.connection_ended(peer, tenant)
             status = Status.BUSY
         if status is not Status.OK:
             with contextlib.suppress(OSError):
@@ -206,12 +203,12 @@ class ApiServer:
             engine,
             self._handle,
             self._stats,
-            partial(self._gone, peer, tenant),
-            self._tenancy.pace_of(tenant),
+            partial(self._connection_ended, peer, tenant),
+            self._admission.tenancy.pace_of(tenant),
             self._lone.learn if self._lone is not None else None,
         )
         self._connections[engine] = connection
-        self._handle(events.EngineCame(engine, tenant))
+        self._handle(events.EngineConnected(engine, tenant))
         task = self._loop.create_task(self._adopt(sock, connection))
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
@@ -235,7 +232,7 @@ class ApiServer:
         try:
             local = self._local.open(engine, tenant) if self._local is not None else None
             lone = None
-            if self._lone is not None and not self._tenancy.pace_of(tenant).is_limited:
+            if self._lone is not None and not self._admission.tenancy.pace_of(tenant).is_limited:
                 lone = self._lone.open(engine)
             try:
                 self._welcome.send(sock, region_fd, local, lone)
@@ -255,11 +252,11 @@ class ApiServer:
         if self._lone is not None:
             self._lone.end(engine)
 
-    def _gone(self, peer: Peer, tenant: str, engine: EngineId) -> None:
-        self._admission.left(peer, tenant)
+    def _connection_ended(self, peer: Peer, tenant: str, engine: EngineId) -> None:
+        self._admission.connection_ended(peer, tenant)
         self._end_memory(engine)
         del self._connections[engine]
-        self._handle(events.EngineGone(engine))
+        self._handle(events.EngineDisconnected(engine))
 
     async def _adopt(self, sock: socket.socket, connection: _Connection) -> None:
         await self._loop.connect_accepted_socket(lambda: connection, sock)
@@ -307,8 +304,8 @@ class _Connection(asyncio.Protocol):
         self._engine = engine
         self._handle = handle
         self._stats = stats
-        self._gone = gone
-        self._pace = pace
+        self._connection_ended = gone
+        self._pace = pace if pace.is_limited else None
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
@@ -347,8 +344,7 @@ class _Connection(asyncio.Protocol):
             for _ in range(limits.API_FRAMES_PER_TURN):
                 if not self._waiting or not self._reads_answers or not self._open:
                     break
-                wait_s = self._pace.wait_s(loop.time())
-                if wait_s:
+                if self._pace is not None and (wait_s := self._pace.wait_s(loop.time())):
                     break
                 self._dispatch(self._waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
@@ -387,7 +383,7 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
-            self._gone(self._engine)
+            self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers
 
@@ -472,7 +468,7 @@ class _Connection(asyncio.Protocol):
     def _on_fetch_parts(self, frame: Frame) -> None:
         deadline_s, keys, ranges = messages.unpack_fetch_parts(frame)
         try:
-            check_parts(keys, ranges)
+            messages.check_parts(keys, ranges)
         except ValueError:
             self._send(Kind.FETCH_PARTS, frame.request, Status.MALFORMED)
             return
@@ -496,7 +492,7 @@ class _Connection(asyncio.Protocol):
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
         label = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > limits.API_NAMESPACE_BYTES_MAX:
+        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > messages.NAMESPACE_BYTES_MAX:
             self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
         self._handle(
@@ -507,7 +503,7 @@ class _Connection(asyncio.Protocol):
                 ChunkKey(parent) if parent != messages.NO_KEY else None,
                 size_bytes,
                 position if position != messages.NO_POSITION else None,
-                _text(label),
+                _text(label) if label else "",
             )
         )
 
@@ -552,7 +548,7 @@ class _Connection(asyncio.Protocol):
     def _on_warm(self, frame: Frame) -> None:
         size_bytes, nodes, wait_ms = messages.WARM.unpack_from(frame.body)
         label = frame.body[messages.WARM.size :]
-        if len(label) > limits.API_NAMESPACE_BYTES_MAX:
+        if len(label) > messages.NAMESPACE_BYTES_MAX:
             raise MalformedFrameError(f"a namespace label of {len(label)} bytes")
         self._handle(events.WarmWished(self._engine, _text(label), size_bytes, nodes, wait_ms))
 

@@ -1,16 +1,19 @@
-"""Whose an engine is: the user or group of its process, as the configuration names tenants. Pure.
+"""Whose an engine is: the user or group of its process, as the configuration names tenants; and whether one more may
+connect. Pure.
 
 A user that no tenant names is a tenant of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from hostagent import limits
-from hostagent.api.access import Peer
+from hostagent.api.access import Access, Peer
+from kvclient.messages import Status
 
 BURST_S: Final = 0.1
 """A tenant that was quiet may send so many seconds' worth of requests at once."""
@@ -102,3 +105,40 @@ class Tenancy:
     def delayed_count(self, tenant: str) -> int:
         """Times that requests of a tenant had to wait."""
         return self._paces[tenant].delayed_count if tenant in self._paces else 0
+
+
+class Admission:
+    """Counts connections and refuses those beyond the limits."""
+
+    def __init__(self, access: Access, tenancy: Tenancy, refused: Callable[[Status], None]) -> None:
+        """`tenancy`: whose processes are, and what they may; `refused(why)` hears of every refusal."""
+        self.access = access
+        self.tenancy = tenancy
+        self._refused = refused
+        self._by_process: Counter[int] = Counter()
+        self._by_tenant: Counter[str] = Counter()
+
+    def admit(self, peer: Peer, tenant: str) -> Status:
+        """OK: count the connection, and call `connection_ended` when it ends. Else why not."""
+        status = Status.OK
+        if not self.access.allows(peer):
+            status = Status.FORBIDDEN
+        elif (
+            self._by_process.total() >= limits.API_CONNECTIONS_MAX
+            or self._by_process[peer.process] >= limits.API_CONNECTIONS_PER_PROCESS_MAX
+            or self._by_tenant[tenant] >= self.tenancy.connections_max(tenant)
+        ):
+            status = Status.BUSY
+        if status is Status.OK:
+            self._by_process[peer.process] += 1
+            self._by_tenant[tenant] += 1
+        else:
+            self._refused(status)
+        return status
+
+    def connection_ended(self, peer: Peer, tenant: str) -> None:
+        """A connection that was admitted has ended."""
+        self._by_tenant[tenant] -= 1
+        self._by_process[peer.process] -= 1
+        if not self._by_process[peer.process]:
+            del self._by_process[peer.process]

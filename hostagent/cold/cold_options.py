@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from hostagent import limits
 from kvpolicy.tiers.form_costs import FormChoice
 
 TIMEOUT_S: Final = 10.0
-LOOKUP_WAIT_S: Final = 0.05
 WRITE_BYTES_PER_S: Final = 128 << 20
 
 SECRET_WORDS: Final = (
@@ -39,7 +39,7 @@ class ColdConfig:
     """Further options of the service, read at start from where they are kept."""
     timeout_s: float = TIMEOUT_S
     """An operation that takes longer has failed."""
-    lookup_wait_s: float = LOOKUP_WAIT_S
+    lookup_wait_s: float = limits.COLD_LOOKUP_WAIT_S
     """A request waits at most this long to learn whether the store has its chunks."""
     write_bytes_per_s: int = WRITE_BYTES_PER_S
     """Chunks are written behind no faster than this."""

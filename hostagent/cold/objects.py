@@ -1,7 +1,7 @@
 """What a chunk looks like in a cold store: a record of RECORD_BYTES, then the chunk's bytes, in one object. Pure.
 
 Objects are named by the chunk's key alone, so any node that knows a key can look for it. The record is the disk tier's
-(`hostagent.disk.records`), of a store and slot that stand for "a cold object": it names the key, parent, size and
+(`hostagent.pool.records`), of a store and slot that stand for "a cold object": it names the key, parent, size and
 digest of the object, and fails its own checksum when it is damaged. Every load compares the bytes with the digest. A
 writer of the store is trusted like an agent: give its credentials to agents only.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hostagent.disk.records import RECORD_BYTES, Record, pack_record, unpack_record
+from hostagent.pool.records import RECORD_BYTES, Record, pack_record, unpack_record
 from kvchunk.ids import ChunkKey
 
 __all__ = ["RECORD_BYTES", "object_name", "packed_record", "record_of"]

@@ -24,14 +24,13 @@ from typing import Any, Final, TypeVar
 
 from hostagent import coding, limits
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.events import LoadOutcome, SaveOutcome
-from hostagent.disk.records import NAMESPACE_BYTES_MAX, Record
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.memory import PoolMemory
+from hostagent.pool.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import CodecError, Form, StoredForm

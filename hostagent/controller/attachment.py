@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from hostagent.config import AgentConfig
+from hostagent.configured import configured_fabric
 from hostagent.controller import convert
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.controller.link import ControllerLink
@@ -30,29 +32,27 @@ class Attachment:
 
     def __init__(
         self,
-        controllers: Sequence[str],
-        fabric: Fabric,
+        config: AgentConfig,
         use_fabric: Callable[[Fabric], None],
         hello: Callable[[], pb.FromAgent],
         handle: Callable[[ControllerEvent], None],
         probe: Callable[[pb.Task], None],
-        certificates: Certificates | None = None,
-        integrity: Integrity | None = None,
-        tokens: TokenBook | None = None,
+        certificates: Certificates | None,
+        tokens: TokenBook,
     ) -> None:
-        """`fabric`: as configured, until the controller names one; `use_fabric` raises TransportError where this node
-        cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
+        """`config`: names the controllers, and the fabric until one of them does; `use_fabric` raises TransportError
+        where this node cannot use it; `hello()`: who this node is; `handle(event)`: takes the controller's events;
         `probe(task)`: does a step of an examination; `certificates` None: no TLS;
-        `integrity`: the required digest of chunks, None: the controller chooses; `tokens`: learns who may read."""
+        `tokens`: learns who may read."""
         self._tokens = tokens
-        self.fabric = fabric
+        self.fabric = configured_fabric(config)
         self._use_fabric = use_fabric
         self._handle = handle
         self._probe = probe
-        self._demanded = integrity
-        self._integrity = integrity or Integrity.BLAKE3
+        self._demanded = config.data.integrity
+        self._integrity = self._demanded or Integrity.BLAKE3
         self.hello = hello
-        self._link = ControllerLink(controllers, self, certificates) if controllers else None
+        self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
     @property
     def has_controller(self) -> bool:
@@ -89,9 +89,8 @@ class Attachment:
             except TransportError as error:
                 raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
             self.fabric = fabric
-            if self._tokens is not None:
-                self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
-        if message.HasField("read_access") and self._tokens is not None:
+            self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+        if message.HasField("read_access"):
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
             except ValueError as error:
@@ -108,6 +107,5 @@ class Attachment:
 
     def stream_ended(self) -> None:
         """The stream ended."""
-        if self._tokens is not None:
-            self._tokens.lost(time.monotonic())
+        self._tokens.lost(time.monotonic())
         self._handle(ControllerLost())

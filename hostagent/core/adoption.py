@@ -20,7 +20,8 @@ from kvproto.integrity import algorithm_of
 
 
 class Adoption:
-    """One node's."""
+    """Owns the chunks that are still to be compared, and the pins that keep extents as they are until engines have
+    noticed. What the agent before did with the pool it does not know."""
 
     def __init__(self, node: Node, adopted: Callable[[Chunk], None]) -> None:
         """`adopted(chunk)`: it is READY."""

@@ -88,18 +88,15 @@ class _Claim:
 
 
 class Claims:
-    """One node's knowledge."""
+    """Owns what engines compute, here and elsewhere, whom this node believes, and what the controller was told of it.
+    Who waits for a chunk it does not know."""
 
-    def __init__(
-        self,
-        node: Node,
-        freed: Callable[[Sequence[ChunkKey], Freed], None],
-    ) -> None:
-        """`freed(keys, why)`: one of those who compute them does so no more."""
+    def __init__(self, node: Node, ended: Callable[[Sequence[ChunkKey], Freed], None]) -> None:
+        """`ended(keys, why)`: one of those who compute them does so no more."""
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
-        self._freed = freed
+        self._ended = ended
         self._claims: dict[ChunkKey, dict[Claimer, _Claim]] = {}
         self._of: dict[Claimer, set[ChunkKey]] = {}
         self._due: list[tuple[int, ChunkKey, Claimer]] = []
@@ -110,7 +107,7 @@ class Claims:
         """Claims of this node that the controller knows, and for which time."""
         self._load = Load()
         """Of this node's engines, as far as they claim what they compute."""
-        self._connected = False
+        self._fabric = node.fabric
         self._node: int | None = None
         """This node's number at the controller."""
         self.counts = ClaimCounts()
@@ -171,20 +168,21 @@ class Claims:
         held = self._of.get(claimer, set())
         self._end(claimer, sorted(held) if keys is None else [key for key in dict.fromkeys(keys) if key in held], why)
 
-    def engine_gone(self, engine: EngineId) -> None:
+    def engine_disconnected(self, engine: EngineId) -> None:
         """Its connection ended."""
         self.disclaim(engine, None, Freed.GONE)
         self._trust.forget(Claimer(engine, here=True).name)
 
-    def kept(self, key: ChunkKey) -> bool:
+    def chunk_put(self, key: ChunkKey) -> bool:
         """The chunk is in this node's pool. Returns whether others know of the claim: they should hear at once."""
-        for claimer in [claimer for claimer in self._claims.get(key, ()) if claimer.here]:
-            self._remove(claimer, key)
-            self._trust.kept(claimer.name)
-            self.counts.kept += 1
+        for claimer in list(self._claims.get(key, ())):
+            if claimer.here:
+                self._remove(claimer, key)
+                self._trust.kept(claimer.name)
+                self.counts.kept += 1
         return self._told.pop(key, None) is not None
 
-    def not_put(self, key: ChunkKey) -> None:
+    def put_failed(self, key: ChunkKey) -> None:
         """An engine did not put a chunk: the pool had it already, had no room, or the engine gave it up."""
         for claimer in [claimer for claimer in self._claims.get(key, ()) if claimer.here]:
             self._end(claimer, [key], Freed.WITHDRAWN)
@@ -195,17 +193,15 @@ class Claims:
         """The controller listens; it knows nothing of claims."""
         self._forget_elsewhere(Freed.CONTROLLER)
         self._node = node
-        self._connected = True
         self._told.clear()
         self._tell([key for key, claims in self._claims.items() if any(claimer.here for claimer in claims)])
 
     def controller_lost(self) -> None:
         """Nobody would say what became of other nodes' claims."""
-        self._connected = False
         self._told.clear()
         self._forget_elsewhere(Freed.CONTROLLER)
 
-    def heard(self, news: Iterable[NodeClaims]) -> None:
+    def others_claims_changed(self, news: Iterable[NodeClaims]) -> None:
         """What other nodes compute."""
         for one in news:
             if one.node == self._node:
@@ -222,7 +218,7 @@ class Claims:
             self._remove(claimer, key)
             self._trust.kept(claimer.name)
 
-    def nodes_gone(self, nodes: Iterable[int]) -> None:
+    def nodes_lost(self, nodes: Iterable[int]) -> None:
         """They left the directory."""
         for node in nodes:
             claimer = Claimer(node, here=False)
@@ -236,7 +232,6 @@ class Claims:
 
     def close(self) -> None:
         """Nothing is waited for any more."""
-        self._connected = False
         self._late_alarm.cancel()
 
     # ------------------------------------------------------------------ inside
@@ -280,9 +275,9 @@ class Claims:
             told = [key for key in keys if key in self._told and not self._computes_here(key)]
             for key in told:
                 del self._told[key]
-            if told and self._connected:
+            if told and self._fabric.connected:
                 self._emit(effects.ReportClaims((), tuple(told)))
-        self._freed(keys, why)
+        self._ended(keys, why)
 
     def _computes_here(self, key: ChunkKey) -> bool:
         return any(claimer.here for claimer in self._claims.get(key, ()))
@@ -317,7 +312,7 @@ class Claims:
 
     def _tell(self, keys: Sequence[ChunkKey]) -> None:
         """Tell the controller what it does not know yet, or knows with quite another time."""
-        if not self._connected:
+        if not self._fabric.connected:
             return
         now_ns, made = self._clock.now_ns, []
         for key in keys:

@@ -1,4 +1,4 @@
-"""What this node knows of the cold store, and how it finds out: a bounded index, and looks before a fetch is planned.
+"""The cold store: what this node knows of it and how it finds out, and the writing of last copies behind.
 
 Objects are named by the chunk's key, so any node can look for any chunk. It looks for the first chunk of a request that
 nothing else has; only where that is stored, for those behind it. A chunk that was not there is not looked for again for
@@ -10,19 +10,33 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from hostagent import limits
-from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
+from hostagent.core.clock import NEVER, Alarms
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.node import Node
+from hostagent.core.disk_index import DiskState, Promoter
+from hostagent.core.events import ColdSaveEnded, ColdState, SaveOutcome
+from hostagent.core.forms import Forms, next_victims_to_save
+from hostagent.core.node import Foreground, Node
+from hostagent.core.options import CoreOptions
+from hostagent.pool.chunks import Chunk, ChunkPool
 from kvchunk.ids import ChunkKey
-from kvpolicy.tiers.cold import may_wait_s
+from kvpolicy.tiers.cold import PRESSURE_FREE_SHARE, VICTIMS_LOOKED_AT, may_wait_s, worth_storing
+from kvpolicy.tiers.lane import Lane, LaneLimits
 
 _ABSENT_NS: Final = int(limits.COLD_ABSENT_S * 1e9)
 _SMOOTHING: Final = 0.2
+WRITES_AT_ONCE: Final = 2
+WRITES_WAITING_MAX: Final = 32
+PATIENCE_NS: Final = 250_000_000
+_FAILED_NS: Final = 60_000_000_000
+_FAILED_MAX: Final = 1024
+_PLAN_NS: Final = 10_000_000
+"""Plans are no closer together: each looks at the order of eviction."""
 
 
 @dataclass(slots=True)
@@ -55,14 +69,15 @@ class _Look:
 
 
 class ColdIndex:
-    """One node's. Without a store nothing is ever found."""
+    """Owns what is believed to be in the store, and the looks of requests that wait for an answer. It knows no pool and
+    no fetch. Without a store nothing is ever found."""
 
-    def __init__(self, node: Node) -> None:
-        self._clock = node.clock
-        self._emit = node.emit
-        self.wait_max_s = node.options.cold_wait_max_s
+    def __init__(self, options: CoreOptions, alarms: Alarms, emit: Callable[[effects.Effect], None]) -> None:
+        self._clock = alarms.clock
+        self._emit = emit
+        self.wait_max_s = options.cold_wait_max_s
         """A request waits no longer for a look."""
-        self.has_store = node.options.has_cold
+        self.has_store = options.has_cold
         """There is a cold store."""
         self.state = ColdState.AWAY
         self.lookup_s = 0.0
@@ -73,7 +88,7 @@ class ColdIndex:
         """Until when nobody looks for them."""
         self._looks: dict[int, _Look] = {}
         self._number = 0
-        self._alarm = node.alarms.add(self._too_late)
+        self._alarm = alarms.add(self._too_late)
 
     # ------------------------------------------------------------------ the index
 
@@ -90,7 +105,7 @@ class ColdIndex:
         """A chunk that can be read from the store, as far as is known."""
         return None if self.state is ColdState.AWAY else self._known.get(key)
 
-    def stored(self, entry: ChunkEntry) -> None:
+    def chunk_stored(self, entry: ChunkEntry) -> None:
         """A chunk is in the store."""
         self._absent.pop(entry.key, None)
         self._known[entry.key] = entry
@@ -98,7 +113,7 @@ class ColdIndex:
         if len(self._known) > limits.COLD_INDEX_CHUNKS_MAX:
             self._known.popitem(last=False)
 
-    def gone(self, key: ChunkKey) -> None:
+    def chunk_lost(self, key: ChunkKey) -> None:
         """A chunk is not in the store, or what is there is none."""
         self._known.pop(key, None)
         self._absent[key] = self._clock.now_ns + _ABSENT_NS
@@ -113,7 +128,7 @@ class ColdIndex:
         elif outcome is events.LoadOutcome.DAMAGED:
             self.counts.damaged += 1
         if outcome in (events.LoadOutcome.ABSENT, events.LoadOutcome.DAMAGED):
-            self.gone(key)
+            self.chunk_lost(key)
 
     # ------------------------------------------------------------------ looking
 
@@ -157,12 +172,12 @@ class ColdIndex:
         self._emit(effects.LookUpCold(look.number, tuple(keys)))
         self._arm()
 
-    def looked_up(self, event: events.ColdLookedUp) -> None:
+    def lookup_ended(self, event: events.ColdLookedUp) -> None:
         """The store's answer; perhaps to one who went on without."""
         for entry in event.found:
-            self.stored(entry)
+            self.chunk_stored(entry)
         for key in (*event.absent, *event.damaged):
-            self.gone(key)
+            self.chunk_lost(key)
         self.counts.found += len(event.found)
         self.counts.damaged += len(event.damaged)
         look = self._looks.pop(event.number, None)
@@ -204,7 +219,7 @@ class ColdIndex:
             for look in looks:
                 look.then()
 
-    def probed(self, lookup_s: float) -> None:
+    def store_probed(self, lookup_s: float) -> None:
         """What a look takes, measured by itself."""
         self.lookup_s = lookup_s
 
@@ -212,3 +227,148 @@ class ColdIndex:
         """Those who wait are not told any more."""
         self._looks.clear()
         self._alarm.cancel()
+
+
+@dataclass(slots=True)
+class ColdWriteCounts:
+    """Running totals, for metrics."""
+
+    stored: int = 0
+    failed: int = 0
+    dropped: int = 0
+    """Worth storing, and evicted before their turn came, or the store went away."""
+
+
+class ColdWrites:
+    """Writes last copies behind to the cold store before they are evicted: owns a bounded lane, for which nothing ever
+    waits. It does nothing while the store takes nothing."""
+
+    def __init__(self, node: Node, index: ColdIndex, promoter: Promoter, foreground: Foreground, forms: Forms) -> None:
+        """`promoter`: brings what the disk is about to evict into the pool, from where it is written."""
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._disk = node.disk
+        self._directory = node.directory
+        self._index = index
+        self._costs = node.costs
+        self._promoter = promoter
+        self._foreground = foreground
+        self._forms = forms
+        self.counts = ColdWriteCounts()
+        self.lane: Lane[ChunkKey] = Lane(
+            LaneLimits(
+                WRITES_WAITING_MAX,
+                WRITES_AT_ONCE,
+                patience_ns=PATIENCE_NS,
+                bytes_per_s=node.options.cold_write_bytes_per_s,
+            )
+        )
+        self._alarm = node.alarms.add(self._pump)
+        self._plan_after_ns = 0
+        self._writing: set[Chunk] = set()
+        self._failed_ns: dict[ChunkKey, int] = {}
+        """Until when a chunk that the store did not take is not offered again."""
+
+    def close(self) -> None:
+        """Begin nothing any more, and take the pins of what is being written back."""
+        self._alarm.cancel()
+        for chunk in self._writing:
+            self._pool.unpin(chunk)
+        self._writing.clear()
+
+    def look_soon(self) -> None:
+        """Chunks came, engines are served, or the store takes something again."""
+        due_ns = self._alarm.due_ns
+        if self._index.state is ColdState.ON and (due_ns is None or due_ns > self._clock.now_ns):
+            self._alarm.set(self._clock.now_ns)
+
+    def _pump(self) -> None:
+        self._alarm.cancel()
+        if self._index.state is not ColdState.ON:
+            self.counts.dropped += len(self.lane.drop(lambda _: True))
+            return
+        now_ns = self._clock.now_ns
+        due_ns = self._plan_after_ns
+        if now_ns >= due_ns:
+            self._plan_after_ns = now_ns + _PLAN_NS
+            self._plan()
+            due_ns = NEVER
+        busy = self._foreground.busy
+        while (key := self.lane.take(busy, now_ns)) is not None:
+            self._begin(key)
+        due_ns = min(due_ns, self.lane.due_ns(busy, now_ns) or NEVER)
+        if due_ns < NEVER:
+            self._alarm.set(max(due_ns, now_ns + 1_000_000))
+
+    def _plan(self) -> None:
+        """Offer what would be evicted next and is worth it."""
+        if _is_full(self._pool):
+            self._consider(self._pool)
+        if self._disk is not None and self._disk.state is not DiskState.OFF and _is_full(self._disk.pool):
+            self._consider(self._disk.pool)
+
+    def _consider(self, pool: ChunkPool) -> None:
+        now_ns = self._clock.now_ns
+        for chunk in next_victims_to_save(pool, VICTIMS_LOOKED_AT):
+            key = chunk.key
+            if key in self.lane or not self.lane.has_room or not self._is_last(key, pool):
+                continue
+            if self._failed_ns.get(key, 0) > now_ns:
+                continue
+            rate = pool.values.rate(key, now_ns)
+            if worth_storing(self._costs, chunk.size_bytes, rate, self._forms.cold_bytes(chunk)):
+                self.lane.offer(key, chunk.size_bytes, now_ns)
+
+    def _is_last(self, key: ChunkKey, pool: ChunkPool) -> bool:
+        """Whether a chunk is nowhere else, once this pool has evicted it."""
+        if self._index.knows(key) or self._directory.tiers_elsewhere(key):
+            return False
+        if pool is self._pool:
+            return self._disk is None or self._disk.find(key) is None
+        return True
+
+    # ------------------------------------------------------------------ one write
+
+    def _begin(self, key: ChunkKey) -> None:
+        if self._pool.find(key) is not None:
+            self._write(key)
+        elif not self._promoter.load(key, partial(self._write, key)):
+            self.counts.dropped += 1
+            self.lane.ended(key)
+
+    def _write(self, key: ChunkKey) -> None:
+        chunk = self._pool.find(key)
+        if chunk is None or self._index.state is not ColdState.ON:
+            self.counts.dropped += 1
+            self.lane.ended(key)
+            self.look_soon()
+            return
+        self._pool.pin(chunk)
+        self._writing.add(chunk)
+        self._emit(effects.SaveCold(chunk, self._forms.for_cold(chunk)))
+
+    def save_ended(self, event: ColdSaveEnded) -> None:
+        """What became of SaveCold."""
+        chunk, outcome = event.chunk, event.outcome
+        if chunk not in self._writing:
+            return
+        self._writing.remove(chunk)
+        if outcome is SaveOutcome.STORED:
+            self.counts.stored += 1
+            digest = event.digest or chunk.digest
+            entry = ChunkEntry(chunk.key, chunk.parent, chunk.size_bytes, digest, chunk.position, ())
+            self._index.chunk_stored(replace(entry, namespace=chunk.namespace, stored=event.stored))
+        else:
+            self.counts.failed += 1
+            if len(self._failed_ns) >= _FAILED_MAX:
+                self._failed_ns.clear()
+            self._failed_ns[chunk.key] = self._clock.now_ns + _FAILED_NS
+        self._pool.unpin(chunk)
+        self.lane.ended(chunk.key)
+        self.look_soon()
+
+
+def _is_full(pool: ChunkPool) -> bool:
+    usage = pool.usage()
+    return usage.free_bytes < PRESSURE_FREE_SHARE * usage.size_bytes

@@ -5,9 +5,11 @@
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
 their way), `PartFetches` (parts of chunks), `Claims` and `Waits` (chunks that are still being computed),
 `FetchPlanner` (from where, or not at all), `Serving` (what peers get), `Tiering` and `PeerLoads` (the disk),
+`ColdIndex` and `ColdWrites` (the cold store), `Twins` and `TwinMaking` (chunks in fewer bytes for the network),
 `Membership` (this node's place in the fabric), `DirectoryNews` (what is heard of others), `Tasks` (the controller's
-work), `Reports` (news for the controller). The shell owns clock, sockets, the bytes of chunks, hashing and disk I/O: it
-feeds one event at a time and carries out the effects in the order given.
+work), `Reports`, `LoadReports` and `Heartbeat` (what the controller is told). What they share is a `Node`. The shell
+owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the effects
+in the order given.
 """
 
 from __future__ import annotations
@@ -19,34 +21,28 @@ from typing import Any
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.adoption import Adoption
-from hostagent.core.claims import Claims
+from hostagent.core.claims import Claims, Freed
 from hostagent.core.clock import NEVER, Alarms
-from hostagent.core.cold import ColdIndex
-from hostagent.core.cold_writes import ColdWrites
+from hostagent.core.cold import ColdIndex, ColdWrites
 from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
-from hostagent.core.forms import Forms
-from hostagent.core.interests import Interests
-from hostagent.core.knowledge import Knowledge
-from hostagent.core.load_reports import LoadReports, NoReads, ServedReads
+from hostagent.core.forms import Forms, is_twin
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.lone_chunks import LoneChunks
-from hostagent.core.membership import Membership
-from hostagent.core.node import Node
+from hostagent.core.membership import Interests, Membership
+from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
-from hostagent.core.peer_loads import PeerLoads
-from hostagent.core.reports import Reports
+from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
-from hostagent.core.tiering import Tiering
-from hostagent.core.twin_making import TwinMaking
-from hostagent.core.twins import TWIN_COST_SHARE, Twins, is_twin
+from hostagent.core.tiering import PeerLoads, Tiering
+from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
 from hostagent.core.waits import Waits
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
@@ -69,11 +65,11 @@ from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
-_STALE_DIRECTORY_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 
 
 class AgentCore:
-    """One node's. Deterministic: the same events at the same times give the same effects."""
+    """Owns the parts, and what concerns several of them. Deterministic: the same events at the same times give the same
+    effects."""
 
     def __init__(
         self,
@@ -87,10 +83,15 @@ class AgentCore:
     ) -> None:
         """`served_reads`: of peers, by the shell; None: it serves none. `index`: of the pool's memory, where somebody
         keeps that for the next agent. `catalog`: of the pool's chunks, for engines that read without asking."""
-        self._served_reads = served_reads or NoReads()
         self._knowledge = knowledge
+        self._disk = disk
         self._allowance = Allowance()
         self._effects: list[effects.Effect] = []
+        alarms = Alarms(knowledge.clock)
+        self.cold = ColdIndex(options, alarms, self._effects.append)
+        twins_here = TwinsHere()
+        self._twins_here = twins_here
+        # What evicting a chunk costs depends on all three: on disk, in the cold store, a twin.
         self.pool = ChunkPool(
             options.pool_bytes,
             limits.EXTENT_ALIGN_BYTES,
@@ -100,41 +101,29 @@ class AgentCore:
             Tenants(options.pool_bytes, options.tenant_weights),
             catalog,
         )
-        self._node = node = Node(
-            options,
-            Alarms(knowledge.clock),
-            self._effects.append,
-            self.pool,
-            disk,
-            knowledge.directory,
-            knowledge.costs,
-        )
+        fabric = FabricState(options.pool_address, options.segment_bytes)
+        self._node = node = Node(options, alarms, self._effects.append, self.pool, disk, knowledge, fabric)
+        self.alarms = alarms
         self.directory = node.directory
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         self.forms = Forms(node)
-        self.cold = ColdIndex(node)
-        self._sources = Sources(node, loads, self.cold)
-        self.twins = Twins(node, self._sources, self.forms)
-        self.claims = Claims(node, lambda keys, why: self.waits.freed(keys, why))
-        self.fetches = Fetches(
-            node, self._sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader
-        )
+        sources = Sources(node, loads, self.cold)
+        self.twins = Twins(node, twins_here, sources, self.forms)
+        self.claims = Claims(node, self._claims_ended)
+        self.fetches = Fetches(node, sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader)
         self.parts = PartFetches(node, self.fetches)
         self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(node, self.fetches)
-        self._serving = Serving(node, self._peer_loads.load, self._asked)
+        self._serving = Serving(node, self._peer_loads.load, self._peer_asked)
         self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
-        self.twin_making = TwinMaking(
-            node,
-            self.forms,
-            self.twins,
-            lambda: self._reports.integrity,
-            lambda: self.fetches.busy,
-            self._reports.pool_changed,
+        self._load_reports = LoadReports(node, served_reads or NoReads(), self._serving)
+        heartbeat = Heartbeat(node, self.fetches, self._tasks, self.gate)
+        self._membership = Membership(
+            node, self.fetches, self._serving, self.claims, self._reports, self._load_reports, heartbeat
         )
-        self._load_reports = LoadReports(node, lambda: self.load, lambda: self.connected)
+        self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
         self.locks = Locks(node)
         self.interests = Interests(node)
         self.local_reads = LocalReads(node, self)
@@ -152,27 +141,9 @@ class AgentCore:
             drop=self._drop_everywhere,
             in_cold=lambda key: self.cold.find(key) is not None,
         )
-        self._membership = Membership(
-            node,
-            self._sources,
-            self.gate,
-            self.claims,
-            self.fetches,
-            self._serving,
-            self._tasks,
-            self._reports,
-            self._load_reports,
-            self._engines,
-        )
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self._engines.tenant_of)
         self._directory_news = DirectoryNews(
-            node,
-            loads,
-            self.fetches,
-            self.claims,
-            self.waits,
-            lambda: self.connected,
-            self.lone_gets.directory_changed,
+            node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
         )
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
@@ -181,22 +152,16 @@ class AgentCore:
 
     def _make_tiering(self) -> Tiering | None:
         """What moves chunks between DRAM and the disk; None: there is no disk."""
-        if self._node.disk is None:
+        if self._disk is None:
             return None
-        return Tiering(
-            self._node,
-            self._node.disk,
-            self._peer_loads,
-            lambda: self.fetches.busy,
-            self._reports.pool_changed,
-            self.forms.for_disk,
-        )
+        node, changed = self._node, self._reports.pool_changed
+        return Tiering(node, self._disk, self._peer_loads, self.fetches, self.forms, changed)
 
     def _make_cold_writes(self) -> ColdWrites | None:
         """What writes last copies to the cold store; None: there is none."""
         if not self._node.options.has_cold:
             return None
-        return ColdWrites(self._node, self.cold, self._peer_loads, lambda: self.fetches.busy, self.forms)
+        return ColdWrites(self._node, self.cold, self._peer_loads, self.fetches, self.forms)
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         """Which part takes which event."""
@@ -216,29 +181,29 @@ class AgentCore:
             events.LockRequested: engines.lock,
             events.UnlockRequested: engines.unlock,
             events.DropRequested: engines.drop,
-            events.HintGiven: self._hinted,
+            events.HintGiven: self._hint_given,
             events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
             events.ClaimWithdrawn: engines.disclaim,
-            events.EngineCame: engines.came,
-            events.EngineGone: lambda event: engines.gone(event.engine),
+            events.EngineConnected: engines.engine_connected,
+            events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
             events.DirectoryChanged: self._directory_news.changed,
             events.SwitchStateGiven: membership.switch_state_given,
             events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
             events.TaskCancelled: lambda event: self._tasks.cancel(event.number),
-            events.ControllerLost: membership.controller_lost,
+            events.ControllerLost: self._controller_lost,
             events.LoadEnded: lambda event: fetches.load_ended(event.into, event.outcome, event.hashed),
             events.SaveEnded: self._save_ended,
             events.FormMeasured: lambda event: self.forms.costs.measured(event.work),
             events.ColdStateGiven: self._cold_state_given,
             events.ColdProbed: self._cold_probed,
-            events.ColdLookedUp: self.cold.looked_up,
+            events.ColdLookedUp: self.cold.lookup_ended,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
-            events.TwinEncoded: self.twin_making.encoded,
-            events.TwinPlaced: lambda event: self.twin_making.placed(event.into, event.hashed),
+            events.TwinEncoded: self.twin_making.twin_encoded,
+            events.TwinPlaced: self.twin_making.twin_placed,
             events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
@@ -293,11 +258,11 @@ class AgentCore:
     def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
         """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
         self._node.clock.now_ns = now_ns
-        self._load_reports.queued()
+        self._load_reports.queue_grew()
         return self._serving.lend(key)
 
     def _peers_read(self, event: events.PeersRead) -> None:
-        self._load_reports.queued()
+        self._load_reports.queue_grew()
         self._serving.lent(event.keys)
         self.local_reads.lent()
 
@@ -310,8 +275,8 @@ class AgentCore:
     def namespace_of(self, key: ChunkKey) -> str | None:
         """The label of a chunk in the pool or on disk; None: it is not here."""
         chunk = self.pool.find(key)
-        if chunk is None and self._node.disk is not None:
-            chunk = self._node.disk.find(key)
+        if chunk is None and self._disk is not None:
+            chunk = self._disk.find(key)
         return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
@@ -333,7 +298,7 @@ class AgentCore:
     @property
     def connected(self) -> bool:
         """Whether the controller listens."""
-        return self._reports.connected
+        return self._node.fabric.connected
 
     @property
     def holder_counts(self) -> HolderCounts:
@@ -348,8 +313,7 @@ class AgentCore:
     @property
     def load(self) -> HolderLoad:
         """What is queued for readers of this node: reliable reads and casts."""
-        reads, cast_bytes = self._served_reads, self._serving.queued_bytes
-        return HolderLoad(reads.reads_queued_bytes + cast_bytes, reads.readers_served + (cast_bytes > 0))
+        return self._load_reports.load
 
     @property
     def lanes(self) -> Mapping[str, Lane[Any]]:
@@ -383,28 +347,40 @@ class AgentCore:
     # ------------------------------------------------------------------ what concerns several parts
 
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
-        costs_s = self._knowledge.eviction_cost.of_dram(chunks, self._lies_beside)
-        twins = self.twins
-        return [
-            cost_s * TWIN_COST_SHARE if chunk.key in twins else cost_s
-            for chunk, cost_s in zip(chunks, costs_s, strict=True)
-        ]
+        costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, self._lies_beside)
+        twins = self._twins_here
+        if twins:
+            for at, chunk in enumerate(chunks):
+                if chunk.key in twins:
+                    costs_s[at] *= TWIN_COST_SHARE
+        return costs_s
 
     def _lies_beside(self, key: ChunkKey) -> list[Tier]:
-        """Where this node finds a chunk that its pool does not have, but for other nodes."""
-        tiers = [Tier.LOCAL_DISK] if self._node.disk is not None and self._node.disk.find(key) is not None else []
-        if self.cold.knows(key):
+        """Where this node finds a chunk that its pool does not have."""
+        tiers = list(self._knowledge.directory.tiers_elsewhere(key))
+        if self._disk is not None and self._disk.find(key) is not None:
+            tiers.append(Tier.LOCAL_DISK)
+        if self.cold.has_store and self.cold.knows(key):
             tiers.append(Tier.COLD)
         return tiers
 
-    def _asked(self, key: ChunkKey) -> None:
+    def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        self.twin_making.asked(key)
+        self.twin_making.peer_asked(key)
+
+    def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
+        """One of those who compute these chunks does so no more."""
+        self.waits.freed(keys, why)
+
+    def _controller_lost(self, _: events.ControllerLost) -> None:
+        self._membership.controller_lost()
+        self.claims.controller_lost()
+        self._tasks.abandon()
 
     def drop(self, key: ChunkKey) -> DropOutcome:
         """Take a chunk out of the pool and off the disk; a pinned chunk stays."""
         outcome = self.pool.drop(key)
-        stored = self._node.disk is not None and self._node.disk.find(key) is not None
+        stored = self._disk is not None and self._disk.find(key) is not None
         if outcome is not DropOutcome.HELD and stored:
             self._effects.append(effects.ForgetStored(key))
             outcome = DropOutcome.DROPPED if outcome is DropOutcome.ABSENT else outcome
@@ -415,42 +391,47 @@ class AgentCore:
         """As `drop`, and out of the cold store: an engine does not want the chunk to be anywhere."""
         outcome = self.drop(key)
         if self.cold_writes is not None and outcome is not DropOutcome.HELD:
-            self.cold.gone(key)
+            self.cold.chunk_lost(key)
             self._effects.append(effects.ForgetCold(key))
         return outcome
 
     def _put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
-        self._stored(chunk)
-        self.twin_making.put(chunk)
-        if self.claims.kept(chunk.key):
+        self._keep_copies(chunk)
+        if self.forms.has_wire:
+            self.twin_making.chunk_put(chunk)
+        if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
 
-    def _stored(self, chunk: Chunk) -> None:
+    def _chunk_ready(self, chunk: Chunk) -> None:
         if is_twin(chunk):
-            self.twins.arrived(chunk)
-            return  # a disk and a cold store have forms of their own
+            self._twins_here[chunk.key] = chunk
+        else:  # a disk and a cold store have forms of their own
+            self._keep_copies(chunk)
+
+    def _keep_copies(self, chunk: Chunk) -> None:
+        """A chunk is in the pool, and may go to the disk and the cold store."""
         if self.tiering is not None:
-            self.tiering.arrived(chunk)
+            self.tiering.chunk_ready(chunk)
         if self.cold_writes is not None:
             self.cold_writes.look_soon()
 
     def _chunk_adopted(self, chunk: Chunk) -> None:
-        self._stored(chunk)
+        self._chunk_ready(chunk)
         self._reports.pool_changed()
 
     def _warm_wished(self, event: events.WarmWished) -> None:
         label = self._engines.label(event.engine, event.namespace)
         self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
-    def _hinted(self, event: events.HintGiven) -> None:
-        for pool in [self.pool] if self._node.disk is None else [self.pool, self._node.disk.pool]:
+    def _hint_given(self, event: events.HintGiven) -> None:
+        for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
             if event.hint is Hint.SESSION_ENDED:
                 pool.finished(event.keys)
             else:
                 pool.expect(event.keys, event.within_ms / 1000)
-        self._reports.hinted(event.keys, event.hint, event.within_ms)
+        self._reports.hint_given(event.keys, event.hint, event.within_ms)
 
     def _controls_received(self, event: events.ControlsReceived) -> None:
         """Answers go to the reader, questions to the holder."""
@@ -460,7 +441,7 @@ class AgentCore:
         for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
         if for_holder:
             self._serving.controls_received(for_holder)
-            self._load_reports.queued()
+            self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
             if operation not in _FOR_READER and operation not in _FOR_HOLDER:
@@ -496,7 +477,7 @@ class AgentCore:
             self.cold_writes.look_soon()
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
-        self.cold.probed(event.lookup_s)
+        self.cold.store_probed(event.lookup_s)
         self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
@@ -528,7 +509,7 @@ class AgentCore:
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
         """Announced at once when the controller wanted it, else when the rush is over."""
         if self.pool.find(chunk.key) is chunk:
-            self._stored(chunk)
+            self._chunk_ready(chunk)
         if asked_for:
             self._reports.pool_changed()
         else:
@@ -574,6 +555,7 @@ class AgentCore:
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()
+        self._membership.close()
         self._tasks.close()
         self._peer_loads.close()
         if self.tiering is not None:

@@ -27,10 +27,9 @@ class DirectoryNews:
         fetches: Fetches,
         claims: Claims,
         waits: Waits,
-        connected: Callable[[], bool],
         lone_changed: Callable[[Iterable[ChunkKey]], None],
     ) -> None:
-        """`connected()`: whether a controller listens; `lone_changed`: looks again at who may be asked for these."""
+        """`lone_changed`: looks again at who may be asked for these."""
         self._clock = node.clock
         self._directory = node.directory
         self._pool = node.pool
@@ -39,7 +38,7 @@ class DirectoryNews:
         self._fetches = fetches
         self._claims = claims
         self._waits = waits
-        self._connected = connected
+        self._fabric = node.fabric
         self._lone_changed = lone_changed
         self._forget_stale = node.alarms.add(self._stale_is_old)
 
@@ -78,19 +77,19 @@ class DirectoryNews:
 
     def _tell_waits(self, delta: Delta, applied: Applied) -> None:
         """What others compute, and what is there by now: in this order, because a claim may come with its chunk."""
-        self._claims.heard(delta.claims)
+        self._claims.others_claims_changed(delta.claims)
         if self._claims:
             for key in applied.changed:
                 entry = self._directory.find(key)
                 if entry is not None:
                     self._claims.kept_elsewhere(key, entry.holders)
-            self._claims.nodes_gone(delta.nodes_gone)
+            self._claims.nodes_lost(delta.nodes_gone)
         self._waits.came(applied.changed)
         for one in delta.claims:
             self._waits.promised([chunk.key for chunk in one.made])
 
     def _stale_is_old(self) -> None:
-        if self._connected():
+        if self._fabric.connected:
             self._tell_fetches(self._directory.forget_stale())
         else:
             self._forget_stale.set(self._clock.now_ns + _STALE_NS)

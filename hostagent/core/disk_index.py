@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Protocol
 
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -39,4 +40,12 @@ class DiskIndex(Protocol):
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """(chunks stored and still there, keys gone) since the last call."""
+        ...
+
+
+class Promoter(Protocol):
+    """Who loads chunks from disk into the pool: `PeerLoads`."""
+
+    def load(self, key: ChunkKey, then: Callable[[], None]) -> bool:
+        """Load a stored chunk into the pool; `then` is called once, later. False: it cannot be loaded now."""
         ...

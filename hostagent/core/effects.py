@@ -224,11 +224,13 @@ class DatagramsDropped:
 
 @dataclass(frozen=True, slots=True)
 class TakeChunk:
-    """Copy a chunk from an engine's write region into its place in the pool; answered by ChunkTaken."""
+    """Copy a chunk from an engine's write region into its place in the pool, and hash the copy; answered by
+    ChunkTaken."""
 
     chunk: Chunk
     engine: EngineId
     region_offset: int
+    integrity: Integrity
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from hostagent.core.claims import Claims, Freed
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
 from hostagent.core.fetch import FetchResult
 from hostagent.core.fetches import Fetches
-from hostagent.core.interests import Interests
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
+from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
 from hostagent.core.waits import Wait, Waits
@@ -27,7 +27,6 @@ from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
-from kvproto.integrity import Integrity
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -101,8 +100,7 @@ class Engines:
         self._commits: dict[Chunk, _Commit] = {}
         """Written chunks whose digest is being computed; an engine that goes away does not stop them."""
         self._lease = 0
-        self.integrity = Integrity.BLAKE3
-        """How the fabric digests chunks; the controller may say otherwise."""
+        self._fabric = node.fabric
 
     @property
     def leases_count(self) -> int:
@@ -116,11 +114,11 @@ class Engines:
         self._lease += 1
         return LeaseId(self._lease)
 
-    def came(self, event: events.EngineCame) -> None:
+    def engine_connected(self, event: events.EngineConnected) -> None:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
         self._pool.tenants.came(event.tenant)
-        self._interests.came(event.engine, event.tenant)
+        self._interests.engine_connected(event.engine, event.tenant)
         self._local_reads.came()
 
     def tenant_of(self, engine: EngineId) -> str:
@@ -144,7 +142,7 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self.label(event.engine, event.namespace)
+        label = self._interests.label(holdings.tenant, event.namespace)
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
@@ -152,7 +150,7 @@ class Engines:
             made = made if isinstance(beside, Refusal) else beside
         if isinstance(made, Refusal):
             if made is not Refusal.FILLING:
-                self._claims.not_put(event.key)
+                self._claims.put_failed(event.key)
             self._emit(effects.ReserveAnswered(event.engine, event.request, _REFUSALS[made]))
             self._emit(effects.ReservationEnded(made.value))
             return
@@ -171,17 +169,17 @@ class Engines:
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
         if event.region_offset is None:
-            self._emit(effects.ComputeDigest(chunk, self.integrity))
+            self._emit(effects.ComputeDigest(chunk, self._fabric.integrity))
         else:
-            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset))
+            self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 
     def taken(self, event: events.ChunkTaken) -> None:
         """The chunk is in the pool, where no engine can change it any more."""
-        if event.whole:
-            self._emit(effects.ComputeDigest(event.chunk, self.integrity))
+        self._pool.unpin(event.chunk)
+        if event.hashed is not None:
+            self.digest_computed(event.chunk, event.hashed)
             return
         commit = self._commits.pop(event.chunk)
-        self._pool.unpin(event.chunk)
         self._give_up(event.chunk)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.MALFORMED))
 
@@ -194,7 +192,7 @@ class Engines:
         if quicker is not None:
             # A fetch brought the chunk while the engine wrote it.
             self._pool.abort(chunk)
-            self._claims.not_put(chunk.key)
+            self._claims.put_failed(chunk.key)
             self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, quicker.digest))
             return
         if not self._fetches.put_instead(chunk, hashed):
@@ -212,7 +210,7 @@ class Engines:
     def _give_up(self, chunk: Chunk) -> None:
         """An engine does not write it any more."""
         self._pool.abort(chunk)
-        self._claims.not_put(chunk.key)
+        self._claims.put_failed(chunk.key)
         self._waits.came((chunk.key,))
         self._waits.freed((chunk.key,), Freed.WITHDRAWN)
 
@@ -410,9 +408,10 @@ class Engines:
 
     # ------------------------------------------------------------------ the end
 
-    def gone(self, engine: EngineId) -> None:
+    def engine_disconnected(self, event: events.EngineDisconnected) -> None:
         """The connection ended: give back all that its engine held."""
-        self._interests.gone(engine)
+        engine = event.engine
+        self._interests.engine_disconnected(engine)
         holdings = self._engines.pop(engine, None)
         if holdings is None:
             return
@@ -428,7 +427,7 @@ class Engines:
                 self._pool.unpin(chunk)
         for chunk in holdings.reservations.values():
             self._give_up(chunk)
-        self._claims.engine_gone(engine)
+        self._claims.engine_disconnected(engine)
         self._locks.engine_gone(engine)
         for pinned in holdings.pins.values():
             for chunk in pinned:

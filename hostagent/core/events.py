@@ -9,11 +9,11 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.cold.cold_state import ColdState
 from hostagent.core.directory import ChunkEntry, Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
+from hostagent.pool.tenants import EngineId as EngineId
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvchunk.parts import ByteRange
@@ -26,8 +26,6 @@ from kvproto import events as protocol
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
 
-EngineId = NewType("EngineId", int)
-"""One connection of an engine; never used again."""
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
 
@@ -216,7 +214,7 @@ class ClaimWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCame:
+class EngineConnected:
     """A connection begins; `tenant`: whose engine it is. Engines that never came are nobody's."""
 
     engine: EngineId
@@ -224,7 +222,7 @@ class EngineCame:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineGone:
+class EngineDisconnected:
     """A connection ended, whoever ended it: what its engine held is given back."""
 
     engine: EngineId
@@ -344,10 +342,10 @@ class SaveEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTaken:
-    """Answer to TakeChunk. Not `whole`: the engine's write region does not have those bytes."""
+    """Answer to TakeChunk. `hashed` None: the engine's write region does not have those bytes."""
 
     chunk: Chunk
-    whole: bool
+    hashed: Hashed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +389,16 @@ class FormMeasured:
 
 
 # --- of the cold store ------------------------------------------------------------------------------------------------
+
+
+class ColdState(enum.Enum):
+    """Which operations of the store work at present."""
+
+    AWAY = "away"
+    """It does not answer, or has not been tried: the agent sends it nothing but trials."""
+    READING = "reading"
+    """Writes fail, reads work."""
+    ON = "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,8 +592,8 @@ EngineEvent: TypeAlias = (
     | WarmWished
     | ClaimMade
     | ClaimWithdrawn
-    | EngineCame
-    | EngineGone
+    | EngineConnected
+    | EngineDisconnected
 )
 ControllerEvent: TypeAlias = (
     Welcomed | DirectoryChanged | SwitchStateGiven | MemberGiven | TaskGiven | TaskCancelled | ControllerLost

@@ -1,25 +1,29 @@
-"""Which form a chunk of this node is stored in, and what the gate reckons for one that was."""
+"""Which form a chunk of this node is stored in or offered to others in, and what the gate reckons for one that was."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from hostagent.core.node import Node
-from hostagent.pool.chunks import Chunk
+from hostagent.pool.chunks import Chunk, ChunkPool
 from kvchunk.kv_layout import terms_of
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts
 from kvpolicy.tiers.wire_forms import form_to_make, takes_twin
 from kvpolicy.value import Tier
+from kvproto.twins import twin_code
 
 
 class Forms:
-    """One node's."""
+    """Weighs what coding takes here against what fewer bytes save. It knows no lane and no twin: a chunk, a place for
+    it, and what both cost."""
 
     def __init__(self, node: Node) -> None:
         self._source_costs = node.costs
         self._options = node.options
         self.costs = FormCosts()
+        self.has_wire = node.options.wire_form is not FormChoice.RAW
+        """Whether anything may cross the network in fewer bytes."""
 
     def for_disk(self, chunk: Chunk) -> Form:
         """Only what comes back as it was: other nodes are told of copies on disk by their digests."""
@@ -33,11 +37,6 @@ class Forms:
         options, source = self._options, self._source_costs.cost(Tier.COLD)
         allowed = _allowed(chunk.namespace, chunk.size_bytes)
         return self.costs.best(options.cold_form, allowed, chunk.size_bytes, source, options.cold_write_bytes_per_s)
-
-    @property
-    def has_wire(self) -> bool:
-        """Whether anything may cross the network in fewer bytes."""
-        return self._options.wire_form is not FormChoice.RAW
 
     @property
     def reads_twins(self) -> bool:
@@ -77,6 +76,17 @@ class Forms:
             for tier, one in stored.items()
             if one.form is not Form.RAW
         }
+
+
+def is_twin(chunk: Chunk) -> bool:
+    """Whether a chunk is its parent in another form."""
+    return twin_code(chunk.key, chunk.parent) is not None
+
+
+def next_victims_to_save(pool: ChunkPool, count: int) -> list[Chunk]:
+    """Of the chunks that this pool evicts next, those that others may want to save: twins are made again."""
+    chunks = (pool.find(key) for key in pool.next_victims(count))
+    return [chunk for chunk in chunks if chunk is not None and not is_twin(chunk)]
 
 
 def _allowed(namespace: str, size_bytes: int) -> Sequence[Form]:

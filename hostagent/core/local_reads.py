@@ -8,7 +8,6 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.fetch import FetchObserver
 from hostagent.core.node import Node
-from hostagent.pool.chunks import Chunk
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 
@@ -59,13 +58,9 @@ class LocalReads:
 
     def look(self) -> None:
         """Learn what was read since the last look, and free what is not read any more."""
-        for hits, chunks in self._pool.take_hits():
+        for hits, chunks in self._pool.look():
             self.hits_count += hits.count
             for chunk in chunks:
                 self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
-            self._told(chunks)
-        self._pool.sweep()
-
-    def _told(self, chunks: list[Chunk]) -> None:
-        delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
-        self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))
+            delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
+            self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))

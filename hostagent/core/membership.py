@@ -1,73 +1,46 @@
-"""A node's place in the fabric: what the controller says that it is, and what the node says of itself.
-
-Owns the parameters of its readers, its switch's epoch, and the heartbeat.
-"""
+"""A node's place in the fabric: what the controller says that it is, and which namespaces it says that it uses."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims
-from hostagent.core.disk_index import DiskState
-from hostagent.core.engines import Engines
+from hostagent.core.events import EngineId
 from hostagent.core.fetches import Fetches
-from hostagent.core.load_reports import LoadReports
 from hostagent.core.node import Node
-from hostagent.core.reports import Reports
+from hostagent.core.reports import Heartbeat, LoadReports, Reports
 from hostagent.core.serving import Serving
-from hostagent.core.sources import Sources
-from hostagent.core.tasks import SwitchPlace, Tasks
-from hostagent.core.twins import is_twin
-from kvchunk.ids import ChunkKey
-from kvpolicy.tiers.gate import Gate
-from kvproto.commands import SendControl
+from kvclient.messages import NAMESPACE_BYTES_MAX
 from kvproto.session.parameters import ReaderParameters
-from kvproto.wire.control import Control, Op
 
 
 class Membership:
-    """One node's."""
+    """Owns the parameters of this node's readers, the epoch of its switch, and `FabricState`. It passes on what the
+    controller says; what the controller hears it leaves to the parts of `reports`."""
 
     def __init__(
         self,
         node: Node,
-        sources: Sources,
-        gate: Gate,
-        claims: Claims,
         fetches: Fetches,
         serving: Serving,
-        tasks: Tasks,
+        claims: Claims,
         reports: Reports,
         load_reports: LoadReports,
-        engines: Engines,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._clock = node.clock
-        self._emit = node.emit
         self.parameters = node.options.reader
-        self._pool_address = node.options.pool_address
-        self._pool = node.pool
-        self._disk = node.disk
         self._directory = node.directory
-        self._sources = sources
-        self._gate = gate
-        self._claims = claims
+        self._fabric = node.fabric
         self._fetches = fetches
         self._serving = serving
-        self._tasks = tasks
+        self._claims = claims
         self._reports = reports
         self._load_reports = load_reports
-        self._engines = engines
+        self._heartbeat = heartbeat
         self._receive_buffer_bytes = 0
         self._switch_epoch: int | None = None
-        self._here: ChunkKey | None = None
-        """What this node says to the switch, so that the controller learns where it is."""
-        self._heartbeat_ns = int(limits.HEARTBEAT_S_DEFAULT * 1e9)
-        self._heartbeat = node.alarms.add(self._beat)
-
-    # ------------------------------------------------------------------ what is said to this node
 
     def started(self, event: events.Started) -> None:
         """The transport is there: the window follows from its receive buffer."""
@@ -77,10 +50,9 @@ class Membership:
 
     def welcomed(self, event: events.Welcomed) -> None:
         """A controller listens: the node works as it says, and tells it what is here."""
-        self._pool_address = event.pool_address or self._pool_address
-        if self._pool_address is not None:
-            self._sources.use_pool_address(self._pool_address)
-        self._tasks.use_switch(SwitchPlace(self._pool_address, event.segment_bytes))
+        fabric = self._fabric
+        fabric.pool_address = event.pool_address or fabric.pool_address
+        fabric.segment_bytes = event.segment_bytes
         self._serving.use_segment_bytes(event.segment_bytes)
         self._configure(
             replace(
@@ -91,12 +63,12 @@ class Membership:
             )
         )
         self._directory.restart(event.controller)
-        self._engines.integrity = self._reports.integrity = event.integrity
+        fabric.integrity = event.integrity
+        fabric.connected = True
         self._reports.snapshot(event.controller)
-        self._load_reports.attached(wanted=event.takes_loads)
+        self._load_reports.begin(wanted=event.takes_loads)
         self._claims.welcomed(event.node)
-        self._heartbeat_ns = int(max(limits.HEARTBEAT_S_MIN, event.heartbeat_s or limits.HEARTBEAT_S_DEFAULT) * 1e9)
-        self._beat()
+        self._heartbeat.begin(event.heartbeat_s)
 
     def member_given(self, event: events.MemberGiven) -> None:
         """The node's index at its switch is another."""
@@ -107,15 +79,16 @@ class Membership:
         if event.epoch != self._switch_epoch:
             self._switch_epoch = event.epoch
             self._fetches.switch_restarted()
-        self._here = event.here
-        self._say_here()
+        self._heartbeat.say_here(event.here)
 
-    def controller_lost(self, _: events.ControllerLost) -> None:
+    def controller_lost(self) -> None:
         """Go on with the directory as it is; fetches here go on teaching the pools which chunks to keep."""
-        self._reports.disconnected()
-        self._claims.controller_lost()
-        self._tasks.abandon()
-        self._heartbeat.cancel()
+        self._fabric.connected = False
+        self._heartbeat.close()
+
+    def close(self) -> None:
+        """The process ends: nothing is told to the controller any more."""
+        self.controller_lost()
 
     def _configure(self, parameters: ReaderParameters) -> None:
         """Use `parameters`, with a window that follows from the receive buffer once its size is known."""
@@ -124,38 +97,49 @@ class Membership:
         self.parameters = replace(parameters, receive_window_segments=window)
         self._fetches.configure(self.parameters)
 
-    # ------------------------------------------------------------------ what this node says
 
-    def _say_here(self) -> None:
-        """From the data interface: the switch tells the controller at which port that is, if it does not know yet."""
-        if self._here is not None and self._pool_address is not None:
-            self._emit(SendControl(Control(Op.HERE, self._here, 1), self._pool_address))
+class Interests:
+    """Which namespaces this node's engines use, and what theirs are called: as the configuration names tenants.
 
-    def _beat(self) -> None:
-        self._heartbeat.set(self._clock.now_ns + self._heartbeat_ns)
-        disk = self._disk.pool.usage() if self._disk is not None and self._disk.state is not DiskState.OFF else None
-        self._emit(
-            effects.BeatHeart(
-                self._pool.usage(),
-                self._directory.sequence,
-                self._tasks.running_count,
-                self._next_victims(),
-                disk.size_bytes - disk.free_bytes if disk is not None else 0,
-                [
-                    effects.Arriving(one.chunk.key, one.entry.size_bytes, self._fetches.arrivals.left_bytes(one))
-                    for one in islice(self._fetches.arrivals.under_way.values(), limits.ARRIVING_TOLD)
-                ],
-                self._gate_news(),
-            )
-        )
-        self._say_here()
+    A tenant with a namespace puts its chunks there and is told of no others; an engine's label only names a part of it.
+    An engine of any other tenant uses whatever this node may have. While no engine is connected, those of the last ones
+    count. Knows no engine but by its number.
+    """
 
-    def _next_victims(self) -> list[ChunkKey]:
-        """What others may want to save; twins are made again."""
-        chunks = (self._pool.find(key) for key in self._pool.next_victims(limits.NEXT_VICTIMS_TOLD))
-        return [chunk.key for chunk in chunks if chunk is not None and not is_twin(chunk)]
+    def __init__(self, node: Node) -> None:
+        self._emit = node.emit
+        self._namespaces = node.options.tenant_namespaces
+        self._engines: dict[EngineId, str] = {}
+        """Tenants of those that are connected."""
+        self.current: tuple[str, ...] | None = None
+        """Patterns (`kvproto.grants`); None: all that this node may have."""
 
-    def _gate_news(self) -> effects.GateNews:
-        counts = self._gate.counts
-        decisions = {choice.value: count for choice, count in counts.decisions.items()}
-        return effects.GateNews(decisions, counts.saved_s, counts.last)
+    def engine_connected(self, engine: EngineId, tenant: str) -> None:
+        """An engine is connected."""
+        self._engines[engine] = tenant
+        self._look()
+
+    def engine_disconnected(self, engine: EngineId) -> None:
+        """It is not any more."""
+        if self._engines.pop(engine, None) is not None:
+            self._look()
+
+    def label(self, tenant: str, said: str) -> str:
+        """The namespace of what a tenant's engine puts under a label. Nobody gets into another one's by a label."""
+        own = self._namespaces.get(tenant)
+        if own is None and said.partition("/")[0] in self._namespaces.values():
+            own = tenant
+        return said if own is None else _clipped(f"{own}/{said}")
+
+    def _look(self) -> None:
+        if not self._engines:
+            return
+        used = {self._namespaces.get(tenant) for tenant in self._engines.values()}
+        patterns = None if None in used else tuple(sorted(f"{one}/*" for one in used))
+        if patterns != self.current:
+            self.current = patterns
+            self._emit(effects.ReportInterests(patterns))
+
+
+def _clipped(label: str) -> str:
+    return label.encode()[:NAMESPACE_BYTES_MAX].decode(errors="ignore")

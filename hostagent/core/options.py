@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hostagent.cold.cold_options import LOOKUP_WAIT_S
+from hostagent import limits
 from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.ids import Address, Member
@@ -31,14 +31,14 @@ class CoreOptions:
     merge_wait_max_s: float = WAIT_MAX_S
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the tenants that are named; others have weight 1."""
     tenant_namespaces: Mapping[str, str] = field(default_factory=dict)
     """By tenant: where its chunks go, and what it is told of."""
-    """Of the tenants that are named; others have weight 1."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
     has_cold: bool = False
     """There is a cold store."""
-    cold_wait_max_s: float = LOOKUP_WAIT_S
+    cold_wait_max_s: float = limits.COLD_LOOKUP_WAIT_S
     """A request waits at most this long to learn what the cold store has."""
     cold_write_bytes_per_s: int = 0
     """Writes to the cold store are no faster; 0: no limit."""

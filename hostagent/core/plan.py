@@ -324,7 +324,8 @@ class FetchPlanner:
         if isinstance(room, Refusal):
             return False
         self._take_in(plan, found, room, route, {})
-        self._twins.arrived(plan.to_come[-1][1])
+        came = plan.to_come[-1][1]
+        self._twins.here[came.key] = came
         return True
 
 

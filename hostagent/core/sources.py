@@ -15,7 +15,7 @@ from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
-from kvproto.ids import Address, NodeId
+from kvproto.ids import NodeId
 
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
@@ -60,11 +60,7 @@ class Sources:
         self._directory = node.directory
         self._disk = node.disk
         self._loads = loads
-        self._pool_address = node.options.pool_address
-
-    def use_pool_address(self, pool_address: Address) -> None:
-        """The controller says where the switch is asked."""
-        self._pool_address = pool_address
+        self._fabric = node.fabric
 
     def find(self, key: ChunkKey, *, from_disk_only: bool = False, known: Known | None = None) -> Found | None:
         """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right. `known`: what
@@ -109,8 +105,9 @@ class Sources:
     def _refs(
         self, in_dram: Sequence[NodeEntry], on_disk: Sequence[NodeEntry], *, served: bool
     ) -> tuple[HolderRef, ...]:
-        if not (in_dram or on_disk) and served and self._pool_address is not None:
-            return (HolderRef(SWITCH_NODE, self._pool_address, readable=False),)
+        pool_address = self._fabric.pool_address
+        if not (in_dram or on_disk) and served and pool_address is not None:
+            return (HolderRef(SWITCH_NODE, pool_address, readable=False),)
         return tuple(
             HolderRef(
                 NodeId(node.name),

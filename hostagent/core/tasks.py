@@ -31,7 +31,7 @@ from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.lane import Lane, LaneLimits
 from kvproto.commands import FillEnded
-from kvproto.ids import Address, FetchId, FillId
+from kvproto.ids import FetchId, FillId
 from kvproto.integrity import algorithm_of
 
 BACKGROUND_FETCHES_MAX = 2
@@ -54,14 +54,6 @@ class _Running:
     fetch: FetchId | None = None
     fill: FillId | None = None
     ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchPlace:
-    """Where FILL goes, and in which pieces."""
-
-    pool_address: Address | None
-    segment_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +83,7 @@ class Tasks:
         self._fetches = fetches
         self._serving = serving
         self._drop_copies = drop
-        self._switch = SwitchPlace(node.options.pool_address, node.options.segment_bytes)
+        self._fabric = node.fabric
         self._running: dict[int, _Running] = {}
         self.background: Lane[int] = Lane(
             LaneLimits(limits.TASKS_RUNNING_MAX, BACKGROUND_FETCHES_MAX, BACKGROUND_PATIENCE_NS)
@@ -109,10 +101,6 @@ class Tasks:
     def running_count(self) -> int:
         """Tasks of the controller that have not ended."""
         return len(self._running)
-
-    def use_switch(self, switch: SwitchPlace) -> None:
-        """The controller says where the switch is filled."""
-        self._switch = switch
 
     def pinned_keys(self) -> list[ChunkKey]:
         """Chunks kept because the controller said so."""
@@ -203,11 +191,11 @@ class Tasks:
 
     def _start_fill(self, running: _Running, work: FillWork) -> None:
         chunk = self._pool.find(work.key)
-        pool_address = self._switch.pool_address
+        pool_address = self._fabric.pool_address
         if chunk is None or pool_address is None:
             self._end(running, TaskStatus.FAILED, failed=[work.key], detail="the chunk is not here")
             return
-        segments = -(-chunk.size_bytes // self._switch.segment_bytes)
+        segments = -(-chunk.size_bytes // self._fabric.segment_bytes)
         if segments != work.segments:
             detail = f"{work.segments} segments asked for, the chunk has {segments}"
             self._end(running, TaskStatus.REFUSED, failed=[work.key], detail=detail)
@@ -272,10 +260,10 @@ class Tasks:
             Purpose.TASK,
             running.deadline_ns,
             partial(self._fetched, running, keys),
-            progressed=partial(self._heard, running, keys),
+            progressed=partial(self._fetch_progressed, running, keys),
         )
 
-    def _heard(
+    def _fetch_progressed(
         self,
         running: _Running,
         keys: Sequence[ChunkKey],

@@ -1,21 +1,21 @@
-"""Background traffic between this node's pool and its disk: carries out the plans of `kvpolicy.tiers.flow`.
-
-Owns the set of unsaved chunks and two lanes, for writes and for promotions; engines' fetches go before both.
-"""
+"""Traffic between this node's pool and its disk that no engine waits for: loads for peers, writes, promotions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.disk_index import DiskIndex, DiskState
+from hostagent.core.disk_index import DiskIndex, DiskState, Promoter
 from hostagent.core.events import SaveOutcome
-from hostagent.core.node import Node
+from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetches import Fetches
+from hostagent.core.forms import Forms
+from hostagent.core.node import Foreground, Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
-from kvcodec.forms import Form
 from kvpolicy.tiers.flow import PROMOTE_FREE_SHARE, Stored, plan_demotions, plan_promotions
 from kvpolicy.tiers.lane import Lane, LaneLimits
 
@@ -31,38 +31,89 @@ PATIENCE_NS: Final = 250_000_000
 PLAN_PROMOTIONS_NS: Final = 10_000_000_000
 """How often promotions are planned."""
 _PUMP_NS_MIN: Final = 1_000_000
+_DEADLINE_NS: Final = int(limits.PREPARE_DEADLINE_S * 1e9)
 
 
-class Promoter(Protocol):
-    """Who loads chunks from disk into the pool: `PeerLoads`."""
+class PeerLoads:
+    """Brings chunks from this node's disk into its pool, not for its engines but for peers and promotions: one load per
+    chunk, however many wait for it. Who waits, and for what, it does not know."""
+
+    def __init__(self, node: Node, fetches: Fetches) -> None:
+        self._clock = node.clock
+        self._pool = node.pool
+        self._disk = node.disk
+        self._fetches = fetches
+        self._waiting: dict[ChunkKey, list[Callable[[], None]]] = {}
+        self._ended: list[tuple[ChunkKey, FetchResult]] = []
+        self._answer_soon = node.alarms.add(self._answer)
+
+    @property
+    def under_way_count(self) -> int:
+        """Chunks that are being loaded for peers or to promote them."""
+        return len(self._waiting)
+
+    def can_load(self, key: ChunkKey) -> bool:
+        """Whether `load` would return True."""
+        if key in self._waiting:
+            return True
+        return self._disk is not None and self._disk.find(key) is not None and len(self._waiting) < limits.PREPARED_MAX
 
     def load(self, key: ChunkKey, then: Callable[[], None]) -> bool:
-        """Load a stored chunk into the pool; `then` is called once, later. False: it cannot be loaded now."""
-        ...
+        """Bring a chunk from disk; `then` is called once, never inside this call, when it is in the pool or is not, and
+        the chunk stays until all who waited have had their turn. False: it is not on disk, or too many are wanted."""
+        if not self.can_load(key):
+            return False
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(then)
+            return True
+        self._waiting[key] = [then]
+        self._fetches.begin([key], Purpose.DISK, self._clock.now_ns + _DEADLINE_NS, partial(self._load_ended, key))
+        return True
+
+    def _load_ended(self, key: ChunkKey, result: FetchResult) -> None:
+        """Perhaps before `load` has returned."""
+        self._ended.append((key, result))
+        self._answer_soon.set(self._clock.now_ns)
+
+    def _answer(self) -> None:
+        ended, self._ended = self._ended, []
+        for key, result in ended:
+            for then in self._waiting.pop(key, ()):
+                then()
+            for chunk, _ in result.chunks:
+                self._pool.unpin(chunk)
+
+    def close(self) -> None:
+        """Unpin chunks of loads that have ended, without calling those who wait."""
+        for _, result in self._ended:
+            for chunk, _ in result.chunks:
+                self._pool.unpin(chunk)
+        self._ended.clear()
 
 
 class Tiering:
-    """One node's. It has nothing to do until `start`."""
+    """Carries out the plans of `kvpolicy.tiers.flow`. Owns the set of unsaved chunks and two lanes, for writes and for
+    promotions; what engines wait for goes before both. It has nothing to do until `start`."""
 
     def __init__(
         self,
         node: Node,
         disk: DiskIndex,
         promoter: Promoter,
-        busy: Callable[[], bool],
+        foreground: Foreground,
+        forms: Forms,
         changed: Callable[[], None],
-        form_of: Callable[[Chunk], Form],
     ) -> None:
-        """`busy()`: an engine waits for something; `changed()`: chunks came to the disk or left it;
-        `form_of(chunk)`: what it is stored in."""
+        """`changed()`: chunks came to the disk or left it."""
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
         self._disk = disk
         self._promoter = promoter
-        self._busy = busy
+        self._foreground = foreground
         self._changed = changed
-        self._form_of = form_of
+        self._forms = forms
         self._promotes = node.options.promote
         self._unsaved: dict[ChunkKey, None] = {}
         self.refused_count = 0
@@ -90,7 +141,7 @@ class Tiering:
     def start(self) -> None:
         """Begin: what the pool has is not on disk, what the disk has is not in the pool."""
         for chunk in self._pool.ready_chunks():
-            self.arrived(chunk)
+            self.chunk_ready(chunk)
         self._plan_promotions()
 
     def close(self) -> None:
@@ -103,7 +154,7 @@ class Tiering:
         self._flushing = True
         self._pump()
 
-    def arrived(self, chunk: Chunk) -> None:
+    def chunk_ready(self, chunk: Chunk) -> None:
         """A chunk became READY in the pool."""
         if self._disk.find(chunk.key) is None:
             self._unsaved[chunk.key] = None
@@ -125,7 +176,7 @@ class Tiering:
         self._pump_alarm.cancel()
         self._plan_writes()
         now_ns = self._clock.now_ns
-        busy = self._busy() and not self._flushing
+        busy = self._foreground.busy and not self._flushing
         while (key := self.writes.take(busy, now_ns)) is not None:
             self._write(key)
         while (key := self.promotions.take(busy, now_ns)) is not None:
@@ -163,7 +214,7 @@ class Tiering:
             self._no_longer_unsaved(key)
         elif self._disk.pool.admits(chunk):
             self._pool.pin(chunk)
-            self._emit(effects.SaveChunk(chunk, self._form_of(chunk)))
+            self._emit(effects.SaveChunk(chunk, self._forms.for_disk(chunk)))
         else:
             self.refused_count += 1
             self._no_longer_unsaved(key)
@@ -193,7 +244,7 @@ class Tiering:
             return
         plan = plan_promotions(
             self._disk.pool.dearest(DEAREST_LOOKED_AT),
-            self._stored,
+            self._stored_chunk,
             lambda key: self._pool.find(key) is not None,
             room_bytes,
             PROMOTIONS_WAITING_MAX,
@@ -205,15 +256,15 @@ class Tiering:
                 self.promotions.offer(key, found.size_bytes, now_ns)
         self._pump_soon(now_ns)
 
-    def _stored(self, key: ChunkKey) -> Stored | None:
+    def _stored_chunk(self, key: ChunkKey) -> Stored | None:
         found = self._disk.find(key)
         return None if found is None else Stored(found.parent, found.size_bytes)
 
     def _promote(self, key: ChunkKey) -> None:
         here = self._pool.find(key) is not None
-        if here or not self._promoter.load(key, partial(self._promoted, key)):
+        if here or not self._promoter.load(key, partial(self._promotion_ended, key)):
             self.promotions.ended(key)
 
-    def _promoted(self, key: ChunkKey) -> None:
+    def _promotion_ended(self, key: ChunkKey) -> None:
         self.promotions.ended(key)
         self._pump_soon(self._clock.now_ns)

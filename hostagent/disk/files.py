@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hostagent.disk.records import (
+from hostagent.pool.records import (
     HEADER_BYTES,
     RECORD_BYTES,
     STORE_ID_BYTES,

@@ -1,5 +1,7 @@
 """Shows engines what is in the pool, and reads what they lease by themselves. Pure: the layout is `kvclient.catalog`.
 
+`Catalog` knows words, `Shown` the chunks that they stand for.
+
 Engines lease chunks in tables of their own, without a word to the agent. So before a chunk's memory is given to anybody
 else the agent hides the chunk, and looks into all tables: a chunk that is leased there stays until the lease ends, or
 its engine's connection.
@@ -11,9 +13,9 @@ and of those no more bytes than the connection may lease. An engine that leases 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from kvclient import catalog
 from kvclient.barrier import ORDERS_WRITES
@@ -67,6 +69,18 @@ class Hits:
     """Of chunks among them that are still shown, oldest first, as `Catalog.show` gave them out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A table at the last look. One that has not changed says nothing new."""
+
+    content: bytes
+    hits_count: int
+    leases: Sequence[int]
+
+
+_UNSEEN: Final = _Seen(b"", 0, ())
+
+
 class Grants:
     """How much connections may lease without asking."""
 
@@ -105,8 +119,8 @@ class Catalog:
         self._tables = tables
         self._sizes: dict[int, int] = {}
         """Bytes of each chunk that is shown, or hidden and still leased, by its word."""
-        self._seen: dict[Table, int] = {}
-        """Hits of each connection that were taken."""
+        self._seen: dict[Table, _Seen] = {}
+        """Each connection's table at the last look."""
         self.unshown_count = 0
         """Chunks for which there was no entry in their set: engines ask the agent for them."""
         self.beyond_count = 0
@@ -154,17 +168,17 @@ class Catalog:
         """Words of the chunks that engines read at this moment, of those shown and of those hidden before."""
         found: set[int] = set()
         for table in self._tables.all():
-            found.update(self._honoured(table))
+            found.update(self._honoured(table, catalog.leases_of(table.read())))
         return found
 
-    def _honoured(self, table: Table) -> list[int]:
+    def _honoured(self, table: Table, leases: Sequence[int]) -> list[int]:
         """Leases of one connection, as far as it may have them."""
         sizes, most_bytes = self._sizes, SHOWN_TWICE * table.allowance_bytes
-        words: list[int] = []
+        words = [word for word in leases if word in sizes]
         for _ in range(LOOKS_MAX):
-            words = [word for word in catalog.leases_of(table.read()) if word in sizes]
-            if sum(sizes[word] for word in words) <= most_bytes:
+            if sum(map(sizes.__getitem__, words)) <= most_bytes:
                 return words
+            words = [word for word in catalog.leases_of(table.read()) if word in sizes]
         self.beyond_count += 1
         honoured: list[int] = []
         for word in words:
@@ -174,18 +188,114 @@ class Catalog:
             honoured.append(word)
         return honoured
 
-    def take_hits(self) -> list[Hits]:
-        """What engines have read without asking since the last call."""
-        tables = self._tables.all()
-        seen, self._seen = self._seen, {}
-        taken = []
-        for table in tables:
-            self._seen[table], hits = self._hits_of(table, seen.get(table, 0))
-            if hits.count:
-                taken.append(hits)
-        return taken
+    def look(self) -> tuple[list[Hits], set[int]]:
+        """(what engines have read without asking since the last look, words of the chunks that they read now)."""
+        hits: list[Hits] = []
+        leased: set[int] = set()
+        before, self._seen = self._seen, {}
+        for table in self._tables.all():
+            content, seen = table.read(), before.get(table, _UNSEEN)
+            if content != seen.content:
+                hits_count, words = catalog.hits_of(content, seen.hits_count)
+                seen = _Seen(content, hits_count, catalog.leases_of(content))
+                if words:
+                    hits.append(Hits(table.tenant, len(words), tuple(filter(self._sizes.__contains__, words))))
+            self._seen[table] = seen
+            if seen.leases:
+                leased.update(self._honoured(table, seen.leases))
+        return hits, leased
 
-    def _hits_of(self, table: Table, seen: int) -> tuple[int, Hits]:
-        now, words = catalog.hits_of(table.read(), seen)
-        known = tuple(word for word in words if word in self._sizes)
-        return now, Hits(table.tenant, len(words), known)
+
+class Showable(Protocol):
+    """A chunk."""
+
+    @property
+    def key(self) -> bytes:
+        """Its name."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """In the pool."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its content."""
+        ...
+
+    shown: int
+    """Its word in the catalog; NOT_SHOWN: it never was there."""
+
+
+T = TypeVar("T", bound=Showable)
+
+
+class Shown(Generic[T]):
+    """Which chunks of a pool engines find by themselves, and which of them they have leased."""
+
+    def __init__(self, catalog: Catalog | None) -> None:
+        """None: engines find nothing by themselves."""
+        self._catalog = catalog
+        self._chunks: dict[int, T] = {}
+        """Those that engines find, by their words."""
+        self._leased: set[int] = set()
+        """Words of chunks that engines had leased at the last look."""
+        self._lingering: list[T] = []
+        """Those that engines do not find any more, and had leased when they were hidden."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether engines find anything."""
+        return self._catalog is not None
+
+    @property
+    def lingering_count(self) -> int:
+        """Chunks that stay although nobody finds them, because an engine has leased them."""
+        return len(self._lingering)
+
+    def show(self, chunk: T) -> None:
+        """Engines find a chunk from now on, if there is an entry for it."""
+        if self._catalog is not None:
+            chunk.shown = self._catalog.show(chunk.key, chunk.offset, chunk.size_bytes)
+            if chunk.shown != NOT_SHOWN:
+                self._chunks[chunk.shown] = chunk
+
+    def hide(self, chunks: Iterable[T]) -> list[T]:
+        """Engines do not find these any more. Those that are leased at this moment: keep them until `sweep` has
+        them."""
+        hidden = [chunk for chunk in chunks if chunk.shown != NOT_SHOWN]
+        if self._catalog is None or not hidden:
+            return []
+        for chunk in hidden:
+            del self._chunks[chunk.shown]
+        words = self._catalog.hide([chunk.shown for chunk in hidden])
+        leased = [chunk for chunk in hidden if chunk.shown in words]
+        self._lingering += leased
+        return leased
+
+    def is_leased(self, chunk: T) -> bool:
+        """Whether an engine had leased a chunk at the last look."""
+        return chunk.shown != NOT_SHOWN and chunk.shown in self._leased
+
+    def look(self) -> list[tuple[Hits, list[T]]]:
+        """What engines have read without asking since the last call, and which chunks that was. `sweep` next."""
+        if self._catalog is None:
+            return []
+        hits, self._leased = self._catalog.look()
+        return [(one, [self._chunks[word] for word in one.words if word in self._chunks]) for one in hits]
+
+    def sweep(self, *, anew: bool) -> list[T]:
+        """Chunks that had to stay for engines and are leased no more; `anew`: as far as can be seen now, not as of the
+        last look."""
+        if self._catalog is None:
+            return []
+        if anew:
+            self._leased = self._catalog.leased()
+        if not self._lingering:
+            return []
+        over = [chunk for chunk in self._lingering if chunk.shown not in self._leased]
+        self._lingering = [chunk for chunk in self._lingering if chunk.shown in self._leased]
+        for chunk in over:
+            self._catalog.forget(chunk.shown)
+        return over

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from hostagent.disk.records import Record
-from hostagent.pool.catalog import NOT_SHOWN, Catalog, Hits
+from hostagent.pool.catalog import NOT_SHOWN, Catalog, Hits, Shown
 from hostagent.pool.extents import ExtentAllocator
 from hostagent.pool.index import NO_SLOT, Found, PoolIndex
-from hostagent.pool.shown import Shown
-from hostagent.pool.tenants import NOBODY, Tenants
-from hostagent.pool.turns import Turns
+from hostagent.pool.records import Record
+from hostagent.pool.tenants import NOBODY, Tenants, Turns
 from hostagent.pool.victims import Victims
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey, Digest
@@ -95,6 +93,8 @@ class Chunk:
     """Its word in the catalog that engines read, while it is READY."""
     stored: StoredForm | None = None
     """How it lies in the slab of a disk, where it lies there in fewer bytes; None: as it is."""
+    extent_bytes: int = 0
+    """What it takes of the pool: its room, rounded up to pages."""
 
     @property
     def room_bytes(self) -> int:
@@ -186,7 +186,11 @@ class ChunkPool:
         if position is None:
             before = self._chunks.get(parent) if parent is not None else None
             position = before.position + 1 if before is not None else 0
-        return self.reserve_all([(Touch(key, parent, position, size_bytes), namespace)], tenant)[0]
+        touch = Touch(key, parent, position, size_bytes)
+        made = self._reserve(touch, namespace, tenant)
+        if isinstance(made, Chunk):
+            self.values.add((touch,), self._now_ns(), is_whole=False)
+        return made
 
     def reserve_all(
         self, wanted: Sequence[tuple[Touch, str]], tenant: str = NOBODY, *, any_order: bool = False
@@ -204,7 +208,7 @@ class ChunkPool:
                 filling.append(touch)
             elif not any_order:
                 break
-        self.values.add(filling, self._now_ns())
+        self.values.add(filling, self._now_ns(), is_whole=False)
         return made
 
     def _clear(self, wanted: Sequence[tuple[Touch, str]], tenant: str, *, any_order: bool) -> None:
@@ -238,14 +242,10 @@ class ChunkPool:
         present = self._chunks.get(key)
         if present is not None:
             return Refusal.EXISTS if present.state is ChunkState.READY else Refusal.FILLING
-        if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
-            return Refusal.TOO_LARGE
-        offset = self._make_room(size_bytes, parent, tenant)
-        if offset is None:
-            return Refusal.FULL
-        chunk = self._begin_filling(
-            Chunk(key, parent, touch.position, namespace, offset, size_bytes, ChunkState.FILLING, tenant=tenant)
-        )
+        chunk = Chunk(key, parent, touch.position, namespace, 0, size_bytes, ChunkState.FILLING, tenant=tenant)
+        refusal = self._begin_filling(chunk)
+        if refusal is not None:
+            return refusal
         self._enter(chunk)
         return chunk
 
@@ -257,63 +257,56 @@ class ChunkPool:
             raise ValueError(f"chunk {key.hex()} is not filling")
         if key in self._beside or first.size_bytes != size_bytes:
             return Refusal.FILLING
-        offset = self._make_room(size_bytes, first.parent, tenant)
-        if offset is None:
-            return Refusal.FULL
-        chunk = self._beside[key] = self._begin_filling(
-            Chunk(
-                key,
-                first.parent,
-                first.position,
-                first.namespace,
-                offset,
-                size_bytes,
-                ChunkState.FILLING,
-                tenant=tenant,
-            )
+        chunk = Chunk(
+            key, first.parent, first.position, first.namespace, 0, size_bytes, ChunkState.FILLING, tenant=tenant
         )
+        refusal = self._begin_filling(chunk)
+        if refusal is not None:
+            return refusal
+        self._beside[key] = chunk
         return chunk
 
     def reserve_apart(self, key: ChunkKey, size_bytes: int, tenant: str = NOBODY) -> Chunk | Refusal:
         """Room for parts of a chunk: FILLING, and never more than that. Nobody finds it, whatever its key; `abort` it,
         and its memory goes with the last pin."""
-        if self._extents.extent_bytes(size_bytes) > self._extents.size_bytes:
-            return Refusal.TOO_LARGE
-        offset = self._make_room(size_bytes, None, tenant)
-        if offset is None:
-            return Refusal.FULL
-        chunk = self._begin_filling(Chunk(key, None, 0, "", offset, size_bytes, ChunkState.FILLING, tenant=tenant))
+        chunk = Chunk(key, None, 0, "", 0, size_bytes, ChunkState.FILLING, tenant=tenant)
+        refusal = self._begin_filling(chunk)
+        if refusal is not None:
+            return refusal
         self._apart.add(chunk)
         return chunk
 
-    def _make_room(self, size_bytes: int, parent: ChunkKey | None, tenant: str) -> int | None:
-        """The offset of an extent, for which others may have been evicted; None: there is no room for this tenant."""
+    def _begin_filling(self, chunk: Chunk) -> Refusal | None:
+        """Give a chunk its extent, for which others may have been evicted, and count it. Refused: there is none for its
+        tenant."""
+        extents, tenant, size_bytes = self._extents, chunk.tenant, chunk.size_bytes
+        chunk.extent_bytes = extents.extent_bytes(size_bytes)
+        if chunk.extent_bytes > extents.size_bytes:
+            return Refusal.TOO_LARGE
         offset = None
-        if self.tenants.may_hold(tenant, self._extents.extent_bytes(size_bytes)):
-            offset = self._extents.allocate(size_bytes)
+        if self.tenants.may_hold(tenant, chunk.extent_bytes):
+            offset = extents.allocate(chunk.extent_bytes)
             if offset is None:
-                self.sweep()
-                offset = self._extents.allocate(size_bytes)
-            while offset is None:
-                victims = self._victims.plan(size_bytes, self._prefix(parent), tenant, self._now_ns())
-                if victims is None:
-                    break
-                self._evict(victims)
-                # An engine may have leased one of them since `sweep`: it stays, and others go.
-                offset = self._extents.allocate(size_bytes)
+                offset = self._make_room(chunk)
         if offset is None:
             self.tenants.refused_count[tenant] += 1
-        return offset
-
-    def _begin_filling(self, chunk: Chunk) -> Chunk:
-        """Its extent is given out, and counted."""
+            return Refusal.FULL
+        chunk.offset = offset
         if self._index is not None:
             chunk.slot = self._index.hold(_record(chunk))
-        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        self._filling_bytes += extent_bytes
-        self.tenants.use(chunk.tenant, extent_bytes)
-        self.tenants.hold(chunk.tenant, extent_bytes)
-        return chunk
+        self._filling_bytes += chunk.extent_bytes
+        self.tenants.use(tenant, chunk.extent_bytes, held=True)
+        return None
+
+    def _make_room(self, chunk: Chunk) -> int | None:
+        """The offset of an extent after evicting others; None: all of them have to stay."""
+        self.sweep()
+        while (offset := self._extents.allocate(chunk.extent_bytes)) is None:
+            victims = self._victims.plan(chunk.size_bytes, self._prefix(chunk.parent), chunk.tenant, self._now_ns())
+            if victims is None:
+                return None
+            self._evict(victims)  # one that an engine has leased since `sweep` stays: then others go
+        return offset
 
     def _enter(self, chunk: Chunk) -> None:
         """It is the chunk of its key from now on; the values are to hear of it."""
@@ -330,13 +323,12 @@ class ChunkPool:
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
             self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
-        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        self._filling_bytes -= extent_bytes
-        if not chunk.is_held:
-            self.tenants.hold(chunk.tenant, -extent_bytes)
+        self._filling_bytes -= chunk.extent_bytes
+        if not (chunk.pins or chunk.holds):
+            self.tenants.hold(chunk.tenant, -chunk.extent_bytes)
         if not self.values.is_known(chunk.key):
             # An engine asks for a chunk before it computes it: the put is the chunk's first use.
-            self.values.fetched([_touch(chunk)], self._now_ns())
+            self.values.fetched((_touch(chunk),), self._now_ns())
         self._added[chunk.key] = chunk
         self.shown.show(chunk)
 
@@ -344,16 +336,14 @@ class ChunkPool:
         """A FILLING chunk of a disk's slab took fewer bytes than it has: the end of its extent is free again."""
         if chunk.state is not ChunkState.FILLING or stored.size_bytes > chunk.room_bytes:
             raise ValueError(f"chunk {chunk.key.hex()} cannot shrink to {stored.size_bytes} bytes")
-        before_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        after_bytes = self._extents.extent_bytes(stored.size_bytes)
+        before_bytes, chunk.extent_bytes = chunk.extent_bytes, self._extents.extent_bytes(stored.size_bytes)
         chunk.stored = stored
-        freed_bytes = before_bytes - after_bytes
+        freed_bytes = before_bytes - chunk.extent_bytes
         if freed_bytes:
-            self._extents.free(chunk.offset + after_bytes, freed_bytes)
+            self._extents.free(chunk.offset + chunk.extent_bytes, freed_bytes)
             self._filling_bytes -= freed_bytes
             self._pinned_bytes -= freed_bytes * bool(chunk.pins or chunk.holds)
-            self.tenants.use(chunk.tenant, -freed_bytes)
-            self.tenants.hold(chunk.tenant, -freed_bytes)
+            self.tenants.use(chunk.tenant, -freed_bytes, held=True)
 
     def abort(self, chunk: Chunk) -> None:
         """A chunk being filled is given up; its memory is free again once nothing pins it."""
@@ -374,11 +364,12 @@ class ChunkPool:
     ) -> Chunk | None:
         """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
         chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest, stored=stored)
-        if key in self._chunks or not self._extents.take(offset, chunk.room_bytes):
+        chunk.extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
+        if key in self._chunks or not self._extents.take(offset, chunk.extent_bytes):
             return None
         self._enter(chunk)
         self._added[key] = chunk
-        self.tenants.use(NOBODY, self._extents.extent_bytes(chunk.room_bytes))
+        self.tenants.use(NOBODY, chunk.extent_bytes)
         self.values.add([_touch(chunk)], self._now_ns())
         return chunk
 
@@ -404,13 +395,12 @@ class ChunkPool:
             ChunkState.FILLING,
             record.digest,
             slot=found.slot,
+            extent_bytes=self._extents.extent_bytes(record.size_bytes),
         )
-        extent_bytes = self._extents.extent_bytes(record.size_bytes)
-        self.tenants.use(NOBODY, extent_bytes)
+        self.tenants.use(NOBODY, chunk.extent_bytes, held=found.ready)
         if found.ready:
             self._enter(chunk)
-            self._filling_bytes += extent_bytes
-            self.tenants.hold(NOBODY, extent_bytes)
+            self._filling_bytes += chunk.extent_bytes
             self.values.add([_touch(chunk)], self._now_ns())
         else:
             chunk.state = ChunkState.EVICTING
@@ -482,22 +472,19 @@ class ChunkPool:
     def lend(self, chunk: Chunk, tenant: str) -> bool:
         """Whether an engine of a tenant may pin or retain a chunk now. A chunk that was nobody's is the tenant's then:
         somebody here has asked for it."""
-        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
         owner = tenant if chunk.tenant == NOBODY else chunk.tenant
         if not chunk.is_held or owner != chunk.tenant:
-            if not self.tenants.may_hold(owner, extent_bytes):
+            if not self.tenants.may_hold(owner, chunk.extent_bytes):
                 self.tenants.refused_count[tenant] += 1
                 return False
             if owner != chunk.tenant:
-                self._move(chunk, owner, extent_bytes)
+                self._move(chunk, owner)
         return True
 
-    def _move(self, chunk: Chunk, tenant: str, extent_bytes: int) -> None:
+    def _move(self, chunk: Chunk, tenant: str) -> None:
         """A chunk counts for another tenant."""
-        for owner, change in ((chunk.tenant, -extent_bytes), (tenant, extent_bytes)):
-            self.tenants.use(owner, change)
-            if chunk.is_held:
-                self.tenants.hold(owner, change)
+        for owner, change in ((chunk.tenant, -chunk.extent_bytes), (tenant, chunk.extent_bytes)):
+            self.tenants.use(owner, change, held=chunk.is_held)
         if self._chunks.get(chunk.key) is chunk:
             self._turns.remove(chunk.tenant, chunk.key, chunk.parent)
             self._turns.add(tenant, chunk.key, chunk.parent)
@@ -577,7 +564,7 @@ class ChunkPool:
 
     def _keep(self, chunk: Chunk, *, pins: int = 0, holds: int = 0) -> None:
         """Change a chunk's counts, and the totals with them."""
-        before, was_held = bool(chunk.pins or chunk.holds), chunk.is_held
+        before = bool(chunk.pins or chunk.holds)
         chunk.pins += pins
         chunk.holds += holds
         self.pins_count += pins
@@ -585,9 +572,10 @@ class ChunkPool:
             self._index.use(chunk.slot, in_use=chunk.pins > 0)
         after = bool(chunk.pins or chunk.holds)
         if before is not after:
-            extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-            self._pinned_bytes += (after - before) * extent_bytes
-            self.tenants.hold(chunk.tenant, (chunk.is_held - was_held) * extent_bytes)
+            change_bytes = (after - before) * chunk.extent_bytes
+            self._pinned_bytes += change_bytes
+            if chunk.state is not ChunkState.FILLING:
+                self.tenants.hold(chunk.tenant, change_bytes)
 
     def _evictable(self, key: ChunkKey) -> bool:
         chunk = self._chunks[key]
@@ -622,13 +610,15 @@ class ChunkPool:
 
     def sweep(self) -> None:
         """Look at what engines have leased without asking, and free what had to stay only for them."""
-        for chunk in self.shown.look():
+        for chunk in self.shown.sweep(anew=True):
             self.unpin(chunk)
 
-    def take_hits(self) -> list[tuple[Hits, list[Chunk]]]:
-        """What engines have read without asking since the last call, and which chunks that was; the values learn of
-        each chunk once. A chunk that was nobody's is the tenant's then, as far as it may hold it."""
-        taken = list(self.shown.take_hits())
+    def look(self) -> list[tuple[Hits, list[Chunk]]]:
+        """`sweep`, and what engines have read without asking since the last call, and which chunks that was; the values
+        learn of each chunk once. A chunk that was nobody's is the tenant's then, as far as it may hold it."""
+        taken = self.shown.look()
+        for chunk in self.shown.sweep(anew=False):
+            self.unpin(chunk)
         for hits, chunks in taken:
             distinct = list(dict.fromkeys(chunks))
             for chunk in distinct:
@@ -652,16 +642,14 @@ class ChunkPool:
                 self.values.add([_touch(beside)], self._now_ns())
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
-            self._filling_bytes -= self._extents.extent_bytes(chunk.room_bytes)
+            self._filling_bytes -= chunk.extent_bytes
         if chunk.state is ChunkState.READY and self._added.pop(chunk.key, None) is None:
             self._removed.add(chunk.key)
 
     def _free(self, chunk: Chunk) -> None:
         if self._index is not None:
             self._index.free(chunk.slot)
-        self._extents.free(chunk.offset, chunk.room_bytes)
-        extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        self.tenants.use(chunk.tenant, -extent_bytes)
-        if chunk.is_held:
-            self.tenants.hold(chunk.tenant, -extent_bytes)  # one that was being written, and is given up
+        self._extents.free(chunk.offset, chunk.extent_bytes)
+        # One that was being written, and is given up, was held all the time.
+        self.tenants.use(chunk.tenant, -chunk.extent_bytes, held=chunk.is_held)
         chunk.state = ChunkState.GONE

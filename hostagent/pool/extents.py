@@ -30,7 +30,7 @@ class ExtentAllocator:
         """Offset of a free extent, now taken; None, and nothing changed, when no gap is large enough."""
         if size_bytes <= 0:
             raise ValueError(f"cannot allocate {size_bytes} bytes")
-        needed = self.extent_bytes(size_bytes)
+        needed = -(-size_bytes // self._align_bytes) * self._align_bytes
         for index, gap in enumerate(self._gap_bytes):
             if gap >= needed:
                 offset = self._offsets[index]

@@ -2,7 +2,7 @@
 
 The index is a second piece of shared memory; whoever keeps both for the next agent lets it go on with the chunks of
 this one (`hostagent.pool.keeping`). It is a header page, a byte of state for each slot, and a record of one sector for
-each slot, in the format of the disk tier (`hostagent.disk.records`).
+each slot, in the format of the disk tier (`hostagent.pool.records`).
 
 The process may be killed between any two bytes that it writes. So
 
@@ -28,7 +28,7 @@ from typing import Final, Protocol
 
 import xxhash
 
-from hostagent.disk.records import RECORD_BYTES, STORE_ID_BYTES, Record, pack_record, unpack_record
+from hostagent.pool.records import RECORD_BYTES, STORE_ID_BYTES, Record, pack_record, unpack_record
 
 HEADER_BYTES: Final = 4096
 FORMAT: Final = 2

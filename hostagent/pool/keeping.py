@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from hostagent import limits
-from hostagent.config import PoolConfig
-from hostagent.disk.records import STORE_ID_BYTES
 from hostagent.pool import seals
 from hostagent.pool.index import Found, PoolIndex, index_bytes
 from hostagent.pool.memory import HugePages, PoolMemory
+from hostagent.pool.records import STORE_ID_BYTES
 from kvdaemon import notify
 from kvproto.units import format_bytes
 
@@ -41,17 +40,18 @@ class Pool:
     """The memory is that of an agent before: its pages are there."""
 
 
-def open_pool(config: PoolConfig, huge_pages: HugePages) -> Pool:
-    """The pool of the agent before, or a new one. Raises OSError when there is not enough memory."""
+def open_pool(size_bytes: int, huge_pages: HugePages, *, keep: bool) -> Pool:
+    """The pool of the agent before, or a new one; `keep`: it is to outlive this agent. Raises OSError when there is not
+    enough memory."""
     kept = notify.kept_files()
-    pool = _kept_pool(config, huge_pages, kept) if config.keep else None
+    pool = _kept_pool(size_bytes, huge_pages, kept) if keep else None
     if pool is not None:
         return pool
     for name, descriptor in kept.items():
         os.close(descriptor)
         notify.forget_file(name)
-    keeps = config.keep and notify.is_listened_to()
-    memory = PoolMemory(config.size_bytes, prefault=False, huge_pages=huge_pages, handed_on=keeps)
+    keeps = keep and notify.is_listened_to()
+    memory = PoolMemory(size_bytes, prefault=False, huge_pages=huge_pages, handed_on=keeps)
     return Pool(memory, _new_index(memory)) if keeps else Pool(memory)
 
 
@@ -76,7 +76,7 @@ def _index(descriptor: int, memory: PoolMemory) -> PoolIndex:
     return PoolIndex(mapped, slots_count, inode.to_bytes(STORE_ID_BYTES, "big"))
 
 
-def _kept_pool(config: PoolConfig, huge_pages: HugePages, kept: Mapping[str, int]) -> Pool | None:
+def _kept_pool(size_bytes: int, huge_pages: HugePages, kept: Mapping[str, int]) -> Pool | None:
     """The pool in the files that were kept; None, with a line in the log if there are any: it does not fit."""
     if not kept:
         return None
@@ -85,23 +85,23 @@ def _kept_pool(config: PoolConfig, huge_pages: HugePages, kept: Mapping[str, int
         log.warning("the pool of the agent before is given up: %s is all that was kept of it", ", ".join(sorted(kept)))
         return None
     facts = os.fstat(pool_fd)
-    if facts.st_size != config.size_bytes:
+    if facts.st_size != size_bytes:
         log.warning(
             "the pool of the agent before is given up: it has %s, pool.size is %s",
             format_bytes(facts.st_size),
-            format_bytes(config.size_bytes),
+            format_bytes(size_bytes),
         )
         return None
     if not seals.has_fixed_size(pool_fd):
         log.warning("the pool of the agent before is given up: its file is not sealed, engines could shrink it")
         return None
-    memory = PoolMemory(config.size_bytes, prefault=False, kept_fd=pool_fd)
+    memory = PoolMemory(size_bytes, prefault=False, kept_fd=pool_fd)
     if huge_pages is not HugePages.IF_FREE and memory.huge_pages is not (huge_pages is HugePages.REQUIRED):
         log.warning("the pool of the agent before is given up: pool.huge_pages was another")
         return None
-    slots_count = config.size_bytes // limits.EXTENT_ALIGN_BYTES
+    slots_count = size_bytes // limits.EXTENT_ALIGN_BYTES
     index = _index(index_fd, memory) if os.fstat(index_fd).st_size == index_bytes(slots_count) else None
-    found = index.find(config.size_bytes) if index is not None else None
+    found = index.find(size_bytes) if index is not None else None
     if found is None:
         log.warning("the pool of the agent before is given up: its index is of another version or another pool")
         return None

@@ -14,11 +14,10 @@ import struct
 from collections.abc import Sequence
 
 from hostagent import limits
-from hostagent.core.events import EngineId
 from hostagent.pool import seals
 from hostagent.pool.catalog import Catalog, Grants
 from hostagent.pool.memory import address_of
-from hostagent.pool.tenants import NOBODY
+from hostagent.pool.tenants import NOBODY, EngineId
 from kvclient import barrier, catalog
 
 log = logging.getLogger(__name__)

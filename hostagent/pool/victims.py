@@ -8,8 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from hostagent.pool.extents import ExtentAllocator
-from hostagent.pool.tenants import Tenants
-from hostagent.pool.turns import Spared, SparedTooManyError, Turns
+from hostagent.pool.tenants import Spared, SparedTooManyError, Tenants, Turns
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import CacheValues
 
@@ -20,12 +19,8 @@ class Placed(Protocol):
     key: ChunkKey
     parent: ChunkKey | None
     offset: int
+    extent_bytes: int
     tenant: str
-
-    @property
-    def room_bytes(self) -> int:
-        """Of its extent, but for rounding up."""
-        ...
 
 
 C = TypeVar("C", bound=Placed)
@@ -84,8 +79,8 @@ class Victims(Generic[C]):
             for key in order:
                 victim = self._chunks[key]
                 victims.append(victim)
-                self._tenants.use(victim.tenant, -self._extents.extent_bytes(victim.room_bytes))
-                trial.free(victim.offset, victim.room_bytes)
+                self._tenants.use(victim.tenant, -victim.extent_bytes)
+                trial.free(victim.offset, victim.extent_bytes)
                 while trial.allocate(sizes_bytes[placed]) is not None:
                     placed += 1
                     if placed == len(sizes_bytes):
@@ -95,7 +90,7 @@ class Victims(Generic[C]):
             if close is not None:
                 close()
             for victim in victims:
-                self._tenants.use(victim.tenant, self._extents.extent_bytes(victim.room_bytes))
+                self._tenants.use(victim.tenant, victim.extent_bytes)
         return None
 
     def _by_turns(self, size_bytes: int, kept: set[ChunkKey], may_lose: Callable[[str], bool]) -> list[C] | None:
@@ -121,9 +116,9 @@ class Victims(Generic[C]):
                 victim = victims[key] = self._chunks[key]
                 if victim.parent is not None:
                     gone[victim.parent] += 1
-                self._tenants.use(victim.tenant, -self._extents.extent_bytes(victim.room_bytes))
-                trial.free(victim.offset, victim.room_bytes)
+                self._tenants.use(victim.tenant, -victim.extent_bytes)
+                trial.free(victim.offset, victim.extent_bytes)
             return list(victims.values())
         finally:
             for victim in victims.values():
-                self._tenants.use(victim.tenant, self._extents.extent_bytes(victim.room_bytes))
+                self._tenants.use(victim.tenant, victim.extent_bytes)

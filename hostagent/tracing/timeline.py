@@ -149,7 +149,7 @@ class FetchWatch:
             events.LoadEnded: self._loaded,
             events.ColdLoadEnded: self._loaded,
             events.LeaseReleased: self._released,
-            events.EngineGone: self._engine_gone,
+            events.EngineDisconnected: self._engine_disconnected,
         }
         self._effect_handlers: dict[type, Callable[[Any, int], None]] = {
             effects.FetchPlanned: self._planned,
@@ -270,7 +270,7 @@ class FetchWatch:
             if timeline.ended_ns and not timeline.leases_held:
                 self._copied(timeline, now_ns)
 
-    def _engine_gone(self, event: events.EngineGone, now_ns: int) -> None:
+    def _engine_disconnected(self, event: events.EngineDisconnected, now_ns: int) -> None:
         for asked in [one for one in self._fetches if one[0] == event.engine]:
             self._close(self._fetches.pop(asked), now_ns)
         held = [one for one in self._leases if one[0] == event.engine]

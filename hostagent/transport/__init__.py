@@ -6,7 +6,6 @@ from hostagent.config import DataConfig
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Transport
-from hostagent.transport.frames import FramesTransport
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.device import device_names
@@ -23,8 +22,6 @@ def make_transport(
 ) -> Transport:
     """The transport that the configuration names. `tokens`: who may read; None: everybody. `leases`: of the pool's
     chunks, for transports that answer reads by themselves."""
-    if config.frames is not None:
-        return FramesTransport(config, config.frames, memory, tokens)
     if config.transport in ("auto", "verbs"):
         return VerbsTransport(config, memory, tokens, leases)
     return SocketsTransport(config, memory, tokens, leases)

@@ -2,9 +2,9 @@
 
 Memory. A transport is given the pool once, before it starts, and reads from and writes into it by offset, so that an
     implementation may register it once. Between `read()` and its outcome (or `cancel()` returning) the target range
-    belongs to the transport; afterwards it never touches it again. Payload rows handed to `casts_received` belong to
-    the transport and are valid only inside the call. Between `expect()` and `forget()` returning, the transport may
-    write cast segments of that chunk to its place, those that `missing` says; afterwards it never touches it again.
+    belongs to the transport; afterwards it never touches it again. Between `expect()` and `forget()` returning, the
+    transport may write cast segments of that chunk to its place, those that `missing` says; afterwards it never touches
+    it again.
 Completion. A read reports its end to its `ReadRequest`. Every segment given to `cast()` is reported once, by
     `segments_sent` or `segments_failed`, and every one given to `fill()` by `fill_sent` (with `cast_too` as those of
     `cast()`), never inside the call itself; the chunk must stay pinned until then. Reliable reads served to peers pin
@@ -32,7 +32,7 @@ from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address
 from kvproto.wire.control import Control
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 
 log = logging.getLogger(__name__)
 
@@ -192,15 +192,8 @@ class TransportSink(Protocol):
         """Control datagrams that came together, in order."""
         ...
 
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        """Verified segments of one chunk. `payload` has shape (len(group.rows), segment_bytes)."""
-        ...
-
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
-        """Verified segments of expected chunks lie at their places; duplicates are reported, too.
-
-        From transports that place casts by themselves; the others hand them over by `casts_received`.
-        """
+        """Verified segments of expected chunks lie at their places; duplicates are reported, too."""
         ...
 
     def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None:

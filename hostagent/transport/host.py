@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.config import DataConfig
-from hostagent.native.library import datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
@@ -32,7 +32,7 @@ from hostagent.transport.base import (
     TransportFacts,
     TransportSink,
 )
-from hostagent.transport.casts import ControlIntake
+from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.read_tokens import TokenBook
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address, parse_address
@@ -59,8 +59,8 @@ class Host:
     counters: TransportCounters
     address: str
     own: Address
-    native: ctypes.CDLL | None = None
-    """The data path in C; None: Python does the same work."""
+    native: ctypes.CDLL
+    """The data path in C."""
     tokens: TokenBook | None = None
     """Who may read; None: everybody."""
     leases: LocalLeases | None = None
@@ -163,7 +163,7 @@ class HostTransport:
         raise NotImplementedError
 
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
-        """Bind and listen. Raises TransportError."""
+        """Bind and listen. Raises TransportError, or NotShippedError."""
         address = interface_address(self._config)
         self._host = Host(
             config=self._config,
@@ -173,7 +173,7 @@ class HostTransport:
             counters=self.counters,
             address=address,
             own=parse_address(address),
-            native=datapath_or_none() if self._config.native == "auto" else None,
+            native=datapath(),
             tokens=self._tokens,
             leases=self._leases,
         )

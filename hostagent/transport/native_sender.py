@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hostagent import limits
-from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome, offset_of
+from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace
 from kvchunk.ids import ChunkKey
@@ -25,7 +25,8 @@ from kvproto.wire.layouts import KV_CONTROL_BYTES, KV_CONTROL_DTYPE
 
 _OUTCOMES = 64
 """Most outcomes fetched by one call."""
-_FILL_SEGMENT_AT = offset_of(KV_CONTROL_DTYPE, "segment")
+assert KV_CONTROL_DTYPE.fields is not None
+_FILL_SEGMENT_AT = int(KV_CONTROL_DTYPE.fields["segment"][1])
 
 assert KV_CONTROL_BYTES <= PREFIX_BYTES_MAX
 

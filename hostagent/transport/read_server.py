@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from hostagent import limits
-from hostagent.listener import Listener
+from hostagent.event_loop import Listener
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportError, TransportSink
 from hostagent.transport.native_reads import NativeReads

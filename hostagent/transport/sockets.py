@@ -8,25 +8,21 @@ socket keeps the source port, which the ICRC covers, the same.
 from __future__ import annotations
 
 import socket
-from typing import Protocol
-
-import numpy as np
 
 from hostagent import limits
-from hostagent.transport import mmsg
+from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
-from hostagent.transport.casts import CastIntake, CastSender, FramingCache
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
-from hostagent.transport.native_sender import NativeSender, SegmentRun, Told
+from hostagent.transport.native_sender import NativeSender, SegmentRun
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address
-from kvproto.wire.control import Control, Flag, Op
+from kvproto.wire.control import Flag
 from kvproto.wire.data import Fabric
 
 _TRUESIZE_FACTOR = 2
@@ -40,55 +36,6 @@ class SocketsTransport(HostTransport):
         return Parts(SocketCasts(host), TcpReads(host))
 
 
-class SegmentSender(Protocol):
-    """Sends runs of segments as whole datagrams through one socket, in order, as fast as it takes them."""
-
-    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
-        """The segments' outcome is reported later, maybe in parts. Raises ValueError for those that no chunk has."""
-        ...
-
-    def fabric_changed(self) -> None:
-        """Forget segments prepared for the old fabric."""
-        ...
-
-    def give_up(self) -> None:
-        """Others send from now on: segments that have not left are reported as failed, later."""
-        ...
-
-    def close(self) -> None:
-        """Send and report nothing more, except segments that were given up."""
-        ...
-
-
-class NumpySender:
-    """In Python: headers and ICRCs of a chunk are prepared once."""
-
-    def __init__(self, host: Host, sock: socket.socket) -> None:
-        self._framings = FramingCache(host.memory, host.own, sock.getsockname()[1])
-        self._sender = CastSender(sock, host.loop)
-
-    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
-        """See `SegmentSender`."""
-        prepared = self._framings.of(run.chunk, run.fabric)
-        to = (format_address(destination[0]), destination[1])
-        prefixes = _NO_PREFIX
-        if run.fill is not None:
-            prefixes = fill_headers(run.chunk.key, prepared.framing.segments, run.first, run.count, run.fill)
-        self._sender.add(prepared, run.first, run.count, to, prefixes, sent, failed)
-
-    def fabric_changed(self) -> None:
-        """Forget everything prepared for the old fabric."""
-        self._framings.clear()
-
-    def give_up(self) -> None:
-        """See `SegmentSender`."""
-        self._sender.give_up()
-
-    def close(self) -> None:
-        """See `SegmentSender`."""
-        self._sender.close()
-
-
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
@@ -96,17 +43,13 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port")
-        sock.setsockopt(socket.IPPROTO_IP, mmsg.IP_MTU_DISCOVER, mmsg.IP_PMTUDISC_DO)
-        sock.setsockopt(socket.SOL_SOCKET, mmsg.SO_NO_CHECK, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
+        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
-        mmsg.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        self._sender: SegmentSender
-        if host.native is not None:
-            self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
-        else:
-            self._sender = NumpySender(host, sock)
+        socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
+        self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
@@ -143,7 +86,7 @@ class SegmentSocket:
         self._host.sink.fill_sent(key, count)
 
     def give_up(self) -> None:
-        """See `SegmentSender.give_up`."""
+        """See `NativeSender.give_up`."""
         self._sender.give_up()
 
     def close(self) -> None:
@@ -161,7 +104,7 @@ class SocketCasts(ExpectedCasts):
         self._host = host
         self._outgoing = SegmentSocket(host, host.config.cast_port)
         self._group_socket: socket.socket | None = None
-        self._intake: CastIntake | NativeIntake | None = None
+        self._intake: NativeIntake | None = None
         self._segment_bytes = 0
 
     def use_fabric(self, fabric: Fabric) -> int:
@@ -174,12 +117,12 @@ class SocketCasts(ExpectedCasts):
             self._segment_bytes = fabric.segment_bytes
         self._group_socket = casts = group_socket(host.address, format_address(fabric.group), host.config.cast_port)
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        casts.setsockopt(socket.SOL_SOCKET, mmsg.SO_RXQ_OVFL, 1)
-        mmsg.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
+        casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
+        socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
         self._intake = self._take(casts, fabric)
         for chunk, missing in self._expected.values():
             self._intake.expect(chunk, missing)
-        return 2 * mmsg.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
+        return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
     def _taker(self) -> Intake | None:
         return self._intake
@@ -202,7 +145,7 @@ class SocketCasts(ExpectedCasts):
         return self._outgoing.socket
 
     def give_up(self) -> None:
-        """See `CastSender.give_up`."""
+        """See `NativeSender.give_up`."""
         self._outgoing.give_up()
 
     def close(self) -> None:
@@ -210,10 +153,8 @@ class SocketCasts(ExpectedCasts):
         self._outgoing.close()
         self._leave()
 
-    def _take(self, casts: socket.socket, fabric: Fabric) -> CastIntake | NativeIntake:
+    def _take(self, casts: socket.socket, fabric: Fabric) -> NativeIntake:
         host = self._host
-        if host.native is None:
-            return CastIntake(casts, host.loop, host.sink, host.counters, fabric, host.own)
         return NativeIntake(host.native, casts, host.loop, host.sink, host.counters, host.memory, fabric, host.own)
 
     def _leave(self) -> None:
@@ -233,7 +174,7 @@ def read_client(host: Host) -> ReadClient:
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
         own_address=host.address,
-        pulls=None if host.native is None else NativePulls(host.native, host.loop),
+        pulls=NativePulls(host.native, host.loop),
     )
 
 
@@ -243,7 +184,7 @@ class TcpReads:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._native: NativeReads | None = None
-        if host.native is not None and host.leases is not None:
+        if host.leases is not None:
             self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
         self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
         self._client = read_client(host)
@@ -263,15 +204,3 @@ class TcpReads:
         if self._native is not None:
             self._native.close()
         self._client.close()
-
-
-_NO_PREFIX: mmsg.U8 = np.zeros((1, 0), np.uint8)
-
-
-def fill_headers(key: ChunkKey, segments: int, first: int, count: int, flags: Flag) -> mmsg.U8:
-    """Control headers of FILL for segments [first, first + count), shape (count, 40)."""
-    packed = b"".join(
-        Control(Op.FILL, key, segments, segment=segment, flags=flags).encode()
-        for segment in range(first, first + count)
-    )
-    return np.frombuffer(packed, np.uint8).reshape(count, -1)

@@ -10,20 +10,21 @@ from pathlib import Path
 
 from hostagent import limits
 from hostagent.config import API_SOCKET, AgentConfig, DataConfig, PoolConfig
-from hostagent.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.native.library import datapath
 from hostagent.pool.available import available_bytes
 from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
-from hostagent.transport.mmsg import ask_buffer, granted_receive_bytes, granted_send_bytes
+from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
+from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, judged
+from kvcodec.native import native_loops
+from kvcodec.shipped import NotShippedError
 from kvproto.units import format_bytes, format_rate
 from kvproto.wire.data import DATA_OVERHEAD_BYTES
 from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
-from p4switch.build import BuildError
 
 HEADERS_BYTES = IPV4_BYTES + UDP_BYTES + KV_CONTROL_BYTES + DATA_OVERHEAD_BYTES
 """What stands round a segment in a FILL, the largest datagram there is."""
@@ -38,12 +39,12 @@ def examine(config: AgentConfig | None) -> list[Finding]:
     data = config.data if config is not None else DataConfig()
     pool = config.pool if config is not None else PoolConfig()
     api_socket = config.api_socket if config is not None else API_SOCKET
-    findings = [_receive_buffer(data), _send_buffer(), _data_path(data), _memory(pool, api_socket)]
+    findings = [_receive_buffer(data), _send_buffer(), _shipped(), _memory(pool, api_socket)]
     if config is None:
         findings.append(
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
-    elif data.transport != "frames":
+    else:
         findings += _data_network(data)
     if config is not None:
         if not _is_served(api_socket):
@@ -76,19 +77,16 @@ def _send_buffer() -> Finding:
     return judged("send buffer", format_bytes(granted), format_bytes(wanted), granted >= wanted, Level.SLOW, remedy)
 
 
-def _data_path(data: DataConfig) -> Finding:
-    """Tried by building and loading it, as an agent would."""
-    costs = "until then a cast segment of 4 KiB costs 15 to 70 us of a core instead of 4 to 12, a read 70 more"
-    if data.transport == "frames":
-        return Finding("data path", "through Python", "any (frames are for testbeds)")
-    if data.native == "never":
-        return Finding("data path", "through Python", "in C", Level.SLOW, f"data.native: auto ({costs})")
+def _shipped() -> Finding:
+    """Tried by loading it, as an agent would."""
+    name, wanted = "shared objects", "data path and codec, in C"
     try:
         datapath()
-    except BuildError as error:
-        remedy = f"apt install gcc libc6-dev ({costs})"
-        return Finding("data path", f"through Python: {error}", "in C", Level.SLOW, remedy)
-    return Finding("data path", "in C", "in C")
+        native_loops()
+    except NotShippedError as error:
+        problem, _, remedy = str(error).partition(": ")
+        return Finding(name, problem, wanted, Level.MISSING, remedy)
+    return Finding(name, wanted, wanted)
 
 
 def _memory(pool: PoolConfig, socket_path: str) -> Finding:

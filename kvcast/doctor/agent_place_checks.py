@@ -45,14 +45,13 @@ def ports(config: AgentConfig) -> Finding:
 
 def _wanted(config: AgentConfig) -> Iterator[tuple[str, socket.SocketKind, str, int]]:
     data = config.data
-    if data.transport != "frames":
-        try:
-            address = interface_address(data)
-        except TransportError:
-            return
-        yield "data.cast_port", socket.SOCK_DGRAM, address, data.cast_port
-        yield "data.control_port", socket.SOCK_DGRAM, address, data.control_port
-        yield "data.read_port", socket.SOCK_STREAM, address, data.read_port
+    try:
+        address = interface_address(data)
+    except TransportError:
+        return
+    yield "data.cast_port", socket.SOCK_DGRAM, address, data.cast_port
+    yield "data.control_port", socket.SOCK_DGRAM, address, data.control_port
+    yield "data.read_port", socket.SOCK_STREAM, address, data.read_port
     yield "http.port", socket.SOCK_STREAM, *config.http
 
 

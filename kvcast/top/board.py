@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from controlplane.live import Tables, apply
+from controlplane.core.live import Tables, apply
 from kvproto.rpc import control_pb2 as rpc
 
 SOURCES: Final = (

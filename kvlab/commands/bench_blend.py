@@ -13,7 +13,6 @@ from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError, need
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_no_root, wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--windows", type=whole(1), default=24, help="contexts of held-out text (default 24)")
     parser.add_argument("--seed", type=whole(0), default=1, help="of the order in which documents are put (default 1)")
-    add_no_root(parser)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
     parser.add_argument(
         "--plot", type=output_file, metavar="FILE", help="draw quality over the share there, as FILE.svg and FILE.png"
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     try:
         with progress(console) as (say, moved):
-            report = run_blend(plan, carry_by_testbed(wiring_of(args.no_root)), say, moved)
+            report = run_blend(plan, carry_by_testbed(), say, moved)
     except TestbedError as error:
         raise UsageError(str(error)) from error
     console.print(blend_table(report))

@@ -23,7 +23,7 @@ from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_no_root, add_target, size, wiring_of
+from kvlab.wiring import add_target, size
 from kvproto.integrity import Integrity
 
 
@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
     )
     add_target(parser)
-    add_no_root(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of the content (default 1)")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
@@ -71,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),
-        wiring=wiring_of(args.no_root),
         integrities=tuple(dict.fromkeys(map(Integrity, args.integrity or (Integrity.BLAKE3.value,)))),
     )
     console, runs = Console(), []

@@ -17,12 +17,12 @@ from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
-from bmv2_testbed.spec import Faults, Target, Wiring
+from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
 from kvcast.cli import UsageError, need
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvlab.wiring import add_target, rate, size
 from kvpolicy.tiers.form_costs import FormChoice
 
 
@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="N endless loops beside it, in a CPU group of the same weight (with --isolate)",
     )
     add_target(parser)
-    add_no_root(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
     parser.add_argument(
         "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
@@ -99,15 +98,12 @@ def run(args: argparse.Namespace) -> int:
         slow={} if args.slow is None else {args.slow_reader: args.slow},
         faults=Faults(loss=args.loss),
         target=target,
-        wiring=wiring_of(args.no_root),
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
         curves=args.plot is not None,
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
-    if plan.wiring is Wiring.DATAGRAMS and args.peer:
-        raise UsageError("peers need the links of namespaces: leave out --peer, or become root and leave out --no-root")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     modes = _chosen(args.mode or [Mode.CAST.value], Mode)
@@ -137,11 +133,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    if plan.wiring is Wiring.DATAGRAMS:
-        console.print(
-            "Without root: casts are shaped and counted where they leave the switch, what hosts send is not shaped; "
-            "reliable reads go over plain loopback TCP, not shaped, and are counted by the agents. Compare casts only."
-        )
     if args.plot is not None:
         from bmv2_testbed.bench.incast_picture import draw
 
@@ -241,7 +232,6 @@ def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[s
         "seed": plan.seed,
         "slow": {str(reader): rate for reader, rate in plan.slow.items()},
         "loss": plan.faults.loss,
-        "wiring": plan.wiring.value,
         "machine": machine_facts(),
         "modes": {name: case.to_json() for name, case in cases.items()},
         "peers": {name: case.to_json() for name, case in peers.items()},

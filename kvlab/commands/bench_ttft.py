@@ -18,7 +18,7 @@ from kvcast.arguments import output_file, whole
 from kvcast.cli import UsageError
 from kvlab.engine_demo import play
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_no_root, add_target, wiring_of
+from kvlab.wiring import add_target
 
 MODELS: dict[str, dict[str, Any]] = {"small": {}, "demo": MODEL}
 """What differs from a small Llama."""
@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", type=whole(2), default=4, help="that fetch at once (default 4)")
     parser.add_argument("--seed", type=whole(), default=1, help="of prompts (default 1)")
     add_target(parser)
-    add_no_root(parser)
     parser.add_argument(
         "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
     )
@@ -61,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         engines_at_once=args.engines,
         seed=args.seed,
         target=Target(args.target),
-        wiring=wiring_of(args.no_root),
     )
     console = Console()
     figures, isolation = play(args, console, partial(run_first_token_bench, plan), MODELS[args.model])

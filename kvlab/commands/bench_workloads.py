@@ -19,7 +19,7 @@ from kvcast.arguments import above_zero, output_file, whole
 from kvcast.cli import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_target, wiring_of
+from kvlab.wiring import add_target
 from planner.workloads.workload_catalog import Mode, Name, workload
 
 
@@ -68,7 +68,6 @@ def run_plan(console: Console, args: argparse.Namespace) -> tuple[list[Row], dic
     target = Target(args.target)
     if target is Target.BRIDGE:
         raise UsageError("--target bridge cannot cast: choose p4switch, tna or bmv2")
-    wiring_of(no_root=False)
     plan = RowsPlan(
         workloads=[Name(name) for name in dict.fromkeys(args.workload or Name)],
         modes=[Mode(mode) for mode in dict.fromkeys(args.mode or Mode)],

@@ -14,7 +14,7 @@ from rich.console import Console
 from bmv2_testbed.bench.figures import IncastFigures, incast_table
 from bmv2_testbed.demo.run import DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.spec import Target, Wiring
+from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
 from kvcast.cli import UsageError, need
@@ -22,7 +22,7 @@ from kvdaemon.programs import programs_directory
 from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
 from kvlab.figures import machine_facts
-from kvlab.wiring import add_no_root, add_target, size, wiring_of
+from kvlab.wiring import add_target, size
 from kvproto.units import format_rate
 from planner.workloads.workload_catalog import NODES
 
@@ -33,7 +33,6 @@ agents, links of {rate}.
      Llama 3 8B); agents, switch, links and bytes are real, blocks and links scaled down alike: seconds stay seconds.
 Every byte that arrives is compared with what it must be.
 """
-NO_WORKLOADS = "Without root there are no shaped links between hosts: unicast and the workloads are left out.\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--length", type=above_zero, metavar="S", help="only what comes in the first S seconds of each workload"
     )
     add_target(parser)
-    add_no_root(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of content, prompts and arrivals (default 1)")
     parser.add_argument("--out", type=output_folder, default=Path("out/demo"), help="where pictures and figures go")
 
@@ -57,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
         length_s=args.length or math.inf,
         seed=args.seed,
         target=Target(args.target),
-        wiring=wiring_of(args.no_root),
     )
     _introduce(console, plan)
     started_s = time.monotonic()
@@ -91,8 +88,6 @@ def _introduce(console: Console, plan: DemoPlan) -> None:
             rate=format_rate(plan.scale.link_bit_s),
         )
     )
-    if plan.wiring is not Wiring.NAMESPACES:
-        console.print(NO_WORKLOADS)
 
 
 def _show_incast(console: Console, plan: DemoPlan, cases: Sequence[IncastFigures]) -> None:

@@ -14,7 +14,6 @@ from bmv2_testbed.demo.prefill_systems import nixl_refusal
 from kvcast.arguments import whole
 from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +26,8 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
     check_demo_arguments(args, "demo-pd")
     console = Console()
-    wiring = wiring_of(args.no_root)
-    refusal = nixl_refusal(wiring)
-    plan = PrefillDemoPlan(
-        prompt_tokens=args.tokens, rounds=args.rounds, seed=args.seed, wiring=wiring, with_nixl=refusal is None
-    )
+    refusal = nixl_refusal()
+    plan = PrefillDemoPlan(prompt_tokens=args.tokens, rounds=args.rounds, seed=args.seed, with_nixl=refusal is None)
     console.print(
         f"[bold]kvcast demo-pd[/bold]: one vLLM engine computes prompts, {plan.decoders} decode (float32, CPU), each "
         "on a host of its own with its agent; a controller; one switch. Then the same with vLLM's NIXL connector."

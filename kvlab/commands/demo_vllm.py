@@ -19,7 +19,6 @@ from bmv2_testbed.demo.vllm import (
 )
 from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import wiring_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
     check_demo_arguments(args, "demo-vllm")
     console = Console()
-    plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed, wiring=wiring_of(args.no_root))
+    plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed)
     hosts = FIRST_COLD_HOST + plan.cold_engines
     console.print(
         f"[bold]kvcast demo-vllm[/bold]: {hosts} vLLM engines (float32, CPU) on {hosts} hosts, "

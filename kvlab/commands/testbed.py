@@ -18,7 +18,7 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.cli import UsageError
-from kvlab.wiring import add_no_root, add_target, rate, size, wiring_of
+from kvlab.wiring import add_target, rate, size
 from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -67,7 +67,6 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     up.add_argument("--rate", type=rate, help="rate of every link, both ways, as 100mbit (default: not shaped)")
     up.add_argument("--slow", type=_slow, action="append", default=[], metavar="HOST=RATE", help="as 3=50mbit")
     up.add_argument("--pool", type=size, help="pool of each agent (default 256MiB; with --roce 32MiB)")
-    add_no_root(up)
     up.add_argument(
         "--roce", action="store_true", help="hosts are virtual machines with soft-RoCE (needs QEMU, no root)"
     )
@@ -116,7 +115,7 @@ def spec_of(args: argparse.Namespace) -> TestbedSpec:
         raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
     return TestbedSpec(
         target=Target(args.target),
-        wiring=Wiring.GUESTS if args.roce else wiring_of(args.no_root),
+        wiring=Wiring.GUESTS if args.roce else Wiring.NAMESPACES,
         hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),

@@ -6,7 +6,7 @@ that is remembered of a chunk, in the pool or not, is one row of a `ChunkTable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp2, inf, log2
 from typing import TypeAlias
 
@@ -15,14 +15,12 @@ import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import formula
-from kvpolicy.value.ages import FINISHED_SCORE, ReuseAges
 from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
 from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
-from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, kind_of_session
-from kvpolicy.value.selector import PolicySelector
-from kvpolicy.value.shadows import ShownChunk
+from kvpolicy.value.reuse import FINISHED_SCORE, KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, kind_of_session
+from kvpolicy.value.shadows import PolicySelector, ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 
 _WEIGHT_MIN = 1e-30
@@ -32,6 +30,8 @@ _ROOM_SHARE = 8
 _TIE_S = 1e-6
 """Fetches of one moment still come one after the other."""
 _AGE = Rule.AGE
+_PRESUMED = class_of(1, None, KIND_NEW, 0, False)
+"""Class of chunks that nobody has fetched yet."""
 
 EvictionCosts: TypeAlias = Callable[[Sequence[Touch]], Sequence[float]]
 """Of each of these chunks: seconds above 0 that a reader waits longer when this pool's copy is gone. See
@@ -100,15 +100,14 @@ class CacheValues:
         if not chunks:
             return
         keys = [touch.key for touch in chunks]
-        mixes = [mixed(key) for key in keys]
+        mixes = list(map(mixed, keys))
         slots = self._slots(keys, mixes)
-        touches_at = self._table.touches_at
-        touches = [touches_at[slot] for slot in slots]
+        touches = list(map(self._table.touches_at.__getitem__, slots))
         kind = self._kind(touches, chunks[0].parent)
         self._access_history.fetched(chunks, slots, touches, kind, now_s)
         self._learn_ages()
         if self._eviction_costs is not None:
-            self._describe(slots, chunks)
+            self._weigh(slots, chunks, self._eviction_costs)
         turn = self._selector.turn
         self._shadow(chunks, slots, touches, mixes, turn)
         flags_at, children_at, turn_at = self._table.flags_at, self._table.children_at, self._table.turn_at
@@ -150,7 +149,7 @@ class CacheValues:
             table = self._table
             weight = self._weight(slot, now_s)
             if table.weight_at[slot] == 0.0:
-                self._presume([slot])
+                self._presume(slot)
             table.weight_at[slot] = max(weight, self._decay(max(0.0, within_s)), _WEIGHT_MIN)
             self._stamp(slot)
             table.flags_at[slot] &= ~FINISHED & 0xFF
@@ -159,31 +158,44 @@ class CacheValues:
 
     # -- who is in the pool
 
-    def add(self, chunks: Sequence[Touch], now_ns: int) -> None:
-        """Chunks arrived. Raises ValueError when one is here already."""
+    def add(self, chunks: Sequence[Touch], now_ns: int, *, is_whole: bool = True) -> None:
+        """Chunks arrived. Not `is_whole`: they begin to arrive, and cannot go before they are whole; by then each has
+        been `fetched`. Raises ValueError when one is here already."""
         self._seconds(now_ns)
         table, slots = self._table, dict[ChunkKey, int]()
+        rejoined: list[int] = []
         for touch in chunks:
             slot = slots[touch.key] = self._slot(touch.key)
             flags = table.flags_at[slot]
             if flags & RESIDENT:
                 raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
             table.flags_at[slot] = (flags | RESIDENT) & ~ORPHAN & 0xFF
-        parents = [self._above(touch.parent, slots) for touch in chunks]
-        added = list(slots.values())
-        parent_at, children_at, weight_at, size_at = (
-            table.parent_at, table.children_at, table.weight_at, table.size_at,
-        )  # fmt: skip
-        rejoined = [slot for slot in added if children_at[slot]]
-        self._describe(added, chunks)
-        self._presume([slot for slot in added if weight_at[slot] == 0.0])
-        for slot, parent in zip(added, parents, strict=True):
-            parent_at[slot] = parent
-            if parent != NONE:
-                children_at[parent] += 1
+            if table.children_at[slot]:
+                rejoined.append(slot)
+        for touch, slot in zip(chunks, slots.values(), strict=True):
+            if touch.parent is not None:
+                parent = slots.get(touch.parent)
+                if parent is None:
+                    parent = self._slot(touch.parent)
+                table.parent_at[slot] = parent
+                table.children_at[parent] += 1
+        # All rows are there by now: the table, and with it these columns, grows no more.
+        size_at, weight_at, touches_at, last_at = table.size_at, table.weight_at, table.touches_at, table.last_at
+        unweighed: dict[int, Touch] = {}
+        for touch, slot in zip(chunks, slots.values(), strict=True):
+            if size_at[slot] == 0.0:
+                size_at[slot] = touch.size_bytes
             self._used_bytes += int(size_at[slot])
-        self._count += len(added)
-        for slot in added:
+            # Whatever was fetched at this moment has been weighed, and what nobody has fetched will be.
+            is_fetched = last_at[slot] == self._fetched_s if touches_at[slot] else not is_whole
+            if self._eviction_costs is not None and not is_fetched:
+                unweighed[slot] = touch
+            if weight_at[slot] == 0.0:
+                self._presume(slot)
+        if self._eviction_costs is not None and unweighed:
+            self._weigh(unweighed, list(unweighed.values()), self._eviction_costs)
+        self._count += len(slots)
+        for slot in slots.values():
             self._order.changed(slot)
         for slot in rejoined:
             self._mark_orphans(slot, False)
@@ -243,8 +255,11 @@ class CacheValues:
         if self._active.filtered and table.touches_at[slot] < 2:
             return None
         if table.weight_at[slot] == 0.0:
-            self._presume([slot])
-        self._describe([slot], [touch])
+            self._presume(slot)
+        if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
+            table.size_at[slot] = touch.size_bytes
+        if self._eviction_costs is not None:
+            self._weigh([slot], [touch], self._eviction_costs)
         score = self._score_one(slot)
         keep = NONE if touch.parent is None else self._find(touch.parent)
         self._expire()
@@ -420,29 +435,24 @@ class CacheValues:
             self._order.forget()
         self._sample_mask = self._selector.sample_mask
 
-    def _presume(self, slots: Sequence[int]) -> None:
-        """Nobody has fetched these yet: they were put here for somebody who will, as if fetched once now."""
+    def _presume(self, slot: int) -> None:
+        """Nobody has fetched this chunk yet: it was put here for somebody who will, as if fetched once now."""
         table = self._table
-        group = class_of(1, None, KIND_NEW, 0, False)
-        self._reuse.work_out(group)
-        level = self._reuse.levels[group]
-        for slot in slots:
-            self._stamp(slot)
-            table.weight_at[slot], table.group_at[slot], table.level_at[slot] = 1.0, group, level
+        self._reuse.work_out(_PRESUMED)
+        self._stamp(slot)
+        table.weight_at[slot], table.group_at[slot] = 1.0, _PRESUMED
+        table.level_at[slot] = self._reuse.levels[_PRESUMED]
 
     def _stamp(self, slot: int) -> None:
         """As if the chunk were fetched now, for orders that ask when that was."""
         table = self._table
         table.last_at[slot], table.turn_at[slot] = self._now_s, self._selector.turn
 
-    def _describe(self, slots: Sequence[int], chunks: Sequence[Touch]) -> None:
-        flags_at, size_at, worth_at = self._table.flags_at, self._table.size_at, self._table.worth_at
-        for slot, touch in zip(slots, chunks, strict=True):
-            if not flags_at[slot] & RESIDENT or size_at[slot] == 0.0:
-                size_at[slot] = touch.size_bytes
-        if self._eviction_costs is not None:
-            for slot, touch, cost_s in zip(slots, chunks, self._eviction_costs(chunks), strict=True):
-                worth_at[slot] = log2(cost_s / max(1, touch.size_bytes))
+    def _weigh(self, slots: Iterable[int], chunks: Sequence[Touch], eviction_costs: EvictionCosts) -> None:
+        """Note what evicting these chunks costs for each of their bytes."""
+        worth_at = self._table.worth_at
+        for slot, touch, cost_s in zip(slots, chunks, eviction_costs(chunks), strict=True):
+            worth_at[slot] = log2(cost_s / max(1, touch.size_bytes))
 
     def _score_one(self, slot: int) -> float:
         table = self._table
@@ -501,13 +511,6 @@ class CacheValues:
         slot = self._table.find(key)
         return self._new_slot(key, mixed(key)) if slot == NONE else slot
 
-    def _above(self, parent: ChunkKey | None, slots: Mapping[ChunkKey, int]) -> int:
-        """Slot of a parent, most likely one of `slots`; NONE for none."""
-        if parent is None:
-            return NONE
-        slot = slots.get(parent)
-        return self._slot(parent) if slot is None else slot
-
     def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
         """Slots of the chunks of a fetch, new ones for those that have none."""
         slots = self._table.find_all(keys, mixes)
@@ -523,9 +526,10 @@ class CacheValues:
         return slots
 
     def _new_slot(self, key: ChunkKey, mix: int) -> int:
-        if self._table.full:
-            self._purge()
         slot = self._table.take(key, mix)
+        if slot == NONE:
+            self._purge()
+            slot = self._table.take(key, mix)
         self._stamp(slot)
         return slot
 

@@ -10,10 +10,13 @@ from rate. Then the overhead assumed so far (at most half of what was seen) stan
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+from kvchunk.ids import ChunkKey
+from kvpolicy.value.history import Touch
 
 FORGETTING: Final = 0.8
 SPREAD_MIN: Final = 0.2
@@ -140,9 +143,27 @@ class SourceCosts:
         """Seconds until `size_bytes` are here."""
         return self.cost(source).of(size_bytes)
 
+    def eviction_costs_s(
+        self, chunks: Sequence[Touch], here: Tier, others: Callable[[ChunkKey], Iterable[Tier]]
+    ) -> list[float]:
+        """`eviction_cost_s` of each chunk, of which `others(key)` have copies. Chunks of one prefix mostly have one
+        size and lie in the same places: each case is worked out once."""
+        known: dict[tuple[int, tuple[Tier, ...]], float] = {}
+        costs_s: list[float] = []
+        for chunk in chunks:
+            case = chunk.size_bytes, tuple(others(chunk.key))
+            cost_s = known.get(case)
+            if cost_s is None:
+                cost_s = known[case] = self.eviction_cost_s(chunk.size_bytes, here, case[1])
+            costs_s.append(cost_s)
+        return costs_s
+
     def eviction_cost_s(self, size_bytes: int, here: Tier, others: Iterable[Tier]) -> float:
         """What each reader waits longer when the copy at `here` is gone and `others` have one: the next cheaper source,
         recomputing always among them, less this one. Above 0."""
-        recompute_s = self.cost_s(Tier.RECOMPUTE, size_bytes)
-        next_s = min((self.cost_s(other, size_bytes) for other in others), default=recompute_s)
-        return max(min(next_s, recompute_s) - self.cost_s(here, size_bytes), EVICTION_COST_MIN_SHARE * recompute_s)
+        costs_s: list[float] = []
+        for source in (here, Tier.RECOMPUTE, *others):
+            line = self._fitted.get(source) or self.priors[source]
+            costs_s.append(line.overhead_s + size_bytes / line.rate_bytes_per_s)
+        here_s, recompute_s = costs_s[:2]
+        return max(min(costs_s[1:]) - here_s, EVICTION_COST_MIN_SHARE * recompute_s)

@@ -11,8 +11,7 @@ from math import exp2
 from typing import TypeAlias
 
 from kvchunk.ids import ChunkKey
-from kvpolicy.value.ages import ReuseAges
-from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseTimes, class_of, place_in_prefix
+from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, place_in_prefix
 from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
 
 TOUCHES_MAX = 0xFFFF
@@ -64,9 +63,8 @@ readers, place in the prefix, whether it is the last."""
 
 @dataclass(slots=True)
 class _Run:
-    """Neighbouring chunks of a fetch with one history, from index `begin` on, and what the fetch makes of them."""
+    """Neighbouring chunks of a fetch with one history, and what the fetch makes of them."""
 
-    begin: int
     left: int | None
     """Class that they were in; None: never fetched before."""
     gap_s: float
@@ -74,6 +72,7 @@ class _Run:
     touches: int
     weight: float
     group: int
+    count: int = 0
 
 
 class AccessHistory:
@@ -148,9 +147,10 @@ class AccessHistory:
             before = (touches[at], last_at[slot], weight_at[slot], group_at[slot], touch.readers, place, at == last)
             if before != history:
                 history = before
-                run = self._run(at, before, kind, now_s)
+                run = self._run(before, kind, now_s)
                 runs.append(run)
                 touched, weight, gap_ds, group = run.touches, run.weight, run.gap_ds, run.group
+            run.count += 1
             touches_at[slot] = touched
             last_at[slot] = now_s
             weight_at[slot] = weight
@@ -165,13 +165,12 @@ class AccessHistory:
                     flags_at[slot] = flags & ~FINISHED
         return runs
 
-    def _run(self, begin: int, history: _History, kind: int, now_s: float) -> _Run:
+    def _run(self, history: _History, kind: int, now_s: float) -> _Run:
         """What a fetch makes of chunks with this history."""
         touches, last_s, weight, group, readers, place, is_last = history
         gap_s = now_s - last_s
         touched = min(touches + 1, TOUCHES_MAX)
         return _Run(
-            begin=begin,
             left=group if touches else None,
             gap_s=gap_s,
             gap_ds=min(int(gap_s * 10), _GAP_MAX) if touches else 0,
@@ -184,16 +183,16 @@ class AccessHistory:
         """Learn how long classes waited, and note what their classes say of chunks just fetched. An ancestor is worth
         at least what its descendants are, so it takes the highest level behind it."""
         reuse, ages = self._reuse, self._ages
-        ends = [*(run.begin for run in runs[1:]), len(slots)]
-        for run, end in zip(runs, ends, strict=True):
+        for run in runs:
             if run.left is not None:
-                reuse.left(run.left, run.gap_s, end - run.begin)
-                ages.left(run.left, run.gap_s, end - run.begin)
-            reuse.entered(run.group, end - run.begin)
-            ages.entered(run.group, end - run.begin)
-        level_at, best = self._table.level_at, 0
-        for run, end in zip(reversed(runs), reversed(ends), strict=True):
+                reuse.left(run.left, run.gap_s, run.count)
+                ages.left(run.left, run.gap_s, run.count)
+            reuse.entered(run.group, run.count)
+            ages.entered(run.group, run.count)
+        level_at, best, end = self._table.level_at, 0, len(slots)
+        for run in reversed(runs):
             reuse.work_out(run.group)
             best = max(best, reuse.levels[run.group])
-            for slot in slots[run.begin : end]:
+            for slot in slots[end - run.count : end]:
                 level_at[slot] = best
+            end -= run.count

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
-from kvpolicy.value.ages import FINISHED_SCORE
 from kvpolicy.value.lowest import Entry, LowestFirst
+from kvpolicy.value.reuse import FINISHED_SCORE
 from kvpolicy.value.table import MOVED, NONE, RESIDENT, ChunkTable
 
 QUEUE_MIN: Final = 64

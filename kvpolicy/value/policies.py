@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp2, log2
 from typing import Final, TypeAlias
@@ -28,7 +29,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kvpolicy.value.reuse import LEVEL_LOWEST, LEVEL_STEPS, log2_rate
+from kvpolicy.value.reuse import LEVEL_LOWEST, LEVEL_STEPS
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.uint16]
@@ -98,24 +99,30 @@ class Scorer:
 
     def mean_rate_per_s(self, level: int, weight: float) -> float:
         """Mean of a Poisson rate of which `weight` decayed fetches were seen, with the class as prior."""
-        return (self._prior + weight) / (self._prior / exp2(log2_rate(level)) + self._memory_s)
+        return (self._prior + weight) / (self._prior / exp2(level / LEVEL_STEPS - LEVEL_LOWEST) + self._memory_s)
 
     def one(self, policy: Policy, facts: Facts) -> float:
         """Score of one chunk. Of `age` only the part that stays as it is: the index comes on top."""
-        last_s, weight, touches, level, log_worth, turn = facts
-        rule = policy.rule
-        if rule is _LRU:
-            return log_worth + turn + _TIE * last_s
-        if rule is _AGE:
-            return log_worth
-        if rule is _TURNOVER:
-            return log_worth + log2(touches or 1) + turn + _TIE * last_s
-        log_rate = log2(touches or 1) if rule is _COUNT else log2(self.mean_rate_per_s(level, weight))
-        return log_worth + last_s / policy.half_life_s + log_rate
+        return self.every(facts, (policy,))[0]
 
-    def every(self, facts: Facts) -> list[float]:
-        """`one` of all policies."""
-        return [self.one(policy, facts) for policy in self.policies]
+    def every(self, facts: Facts, policies: Sequence[Policy] = ()) -> list[float]:
+        """`one` of all policies, or of these."""
+        last_s, weight, touches, level, log_worth, turn = facts
+        scores: list[float] = []
+        for policy in policies or self.policies:
+            rule = policy.rule
+            if rule is _LRU:
+                score = log_worth + turn + _TIE * last_s
+            elif rule is _AGE:
+                score = log_worth
+            elif rule is _TURNOVER:
+                score = log_worth + log2(touches or 1) + turn + _TIE * last_s
+            elif rule is _COUNT:
+                score = log_worth + last_s / policy.half_life_s + log2(touches or 1)
+            else:
+                score = log_worth + last_s / policy.half_life_s + log2(self.mean_rate_per_s(level, weight))
+            scores.append(score)
+        return scores
 
     def many(
         self,

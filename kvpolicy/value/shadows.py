@@ -1,8 +1,13 @@
-"""Shadow caches: what the pool would have had under each policy. Keys only, all policies side by side.
+"""Shadow caches: what the pool would have had under each policy, and which policy decides. Keys only, all policies side
+by side.
 
 A shadow does what a pool of the same size does under its policy: a fetch hits as many leading chunks as it has, what it
 lacks comes in in prefix order until one is refused, leaves go before their ancestors, and nothing that a fetch uses
 goes for it. Where only a sample of the chunks is shown, a chunk hangs on the nearest sampled one before it.
+
+The policy decides whose shadow did best of late on a sample of the live stream. The sample is one of keys (all fetches
+of a sampled chunk are seen), and halves whenever the shadows grow beyond their bound, as SHARDS does with a fixed size
+(Waldspurger et al., FAST '15).
 
 A fetch that a shadow has whole costs it one look at the fetch's last chunk, because inner chunks cannot go. Owns who is
 in which shadow, and what each chunk scored when it was fetched last.
@@ -19,14 +24,17 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from kvpolicy.value.ages import FINISHED_SCORE, NEVER, Floats, Numbers, ReuseAges
-from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.lowest import Entry, LowestFirst
 from kvpolicy.value.order import QUEUE_MIN, QUEUE_SHARE
-from kvpolicy.value.policies import Facts, Policy, Rule
+from kvpolicy.value.policies import LEAD_CHUNKS, MARGIN, Facts, Policy, Rule
+from kvpolicy.value.reuse import FINISHED_SCORE, NEVER, AgingScores, Floats, Numbers, ReuseAges
+from kvpolicy.value.table import MIX_BITS
 
 STEADY_QUEUE_SHARE: Final = 8
 """`QUEUE_SHARE` where scores do not change with age: a pass costs more than a longer queue."""
+
+_CHECK_EVERY: Final = 64
+"""Sampled chunks between two looks at who is ahead."""
 
 EveryScore: TypeAlias = Callable[[Facts], Sequence[float]]
 
@@ -137,7 +145,8 @@ class ShadowCache:
         for at in range(leading, len(chunks)):
             chunk = chunks[at]
             if chunk in here:  # its ancestors were not named by the fetch that brought it
-                self._settle()
+                if self._heir is not None:
+                    self._settle(self._heir)
                 self._hold(chunk)
                 if tail != NOBODY:
                     self._release(tail)
@@ -156,9 +165,12 @@ class ShadowCache:
             here[chunk] = links[at]
             held[chunk] = held.get(chunk, 0) | bit
             tail = chunk
-        self._settle()
-        if tail != NOBODY:
+        if self._heir is not None:
+            self._settle(self._heir)
+        if tail in self._children:
             self._release(tail)
+        elif tail != NOBODY:
+            self._rank(tail)
 
     def finished(self, chunk: int) -> None:
         """What is known of the chunk has changed."""
@@ -203,16 +215,20 @@ class ShadowCache:
 
     def _score(self, own: ShownChunk) -> float:
         base = (own.scores or self._scores(own))[self._at]
-        return base if self._aging is None else self._aging.one(base, own.group, own.last_s, self._as_of_s)
+        return base if self._aging is None else self._aging.one(base, own.group, own.facts[0], self._as_of_s)
 
     def _scores(self, own: ShownChunk) -> Sequence[float]:
         own.scores = self._every(own.facts)
         return own.scores
 
     def _rank(self, leaf: int) -> None:
-        score = self._leaves[leaf] = self._score(self._shown[leaf])
-        if self._aging is not None:
+        own = self._shown[leaf]
+        if self._aging is None:
+            score = (own.scores or self._scores(own))[self._at]
+        else:
+            score = self._score(own)
             self._moved.add(leaf)
+        self._leaves[leaf] = score
         if score < self._order.border:
             self._order.changed(score, leaf, leaf)
 
@@ -281,15 +297,15 @@ class ShadowCache:
             else:
                 order.changed(*heir)
 
-    def _settle(self) -> None:
-        """Nothing more goes for now."""
-        if self._heir is not None:
-            self._order.changed(*self._heir)
-            self._heir = None
+    def _settle(self, heir: Entry) -> None:
+        """Nothing more goes for now: the leaf that would have gone next enters the order."""
+        self._order.changed(*heir)
+        self._heir = None
 
     def _make_more_room(self, score: float, size_bytes: float, now_s: float) -> bool:
         """`_make_room` by more than one."""
-        self._settle()
+        if self._heir is not None:
+            self._settle(self._heir)
         gone: list[tuple[int, int, float]] = []
         while self.used_bytes + size_bytes > self.capacity_bytes:
             lowest = self._lowest(now_s)
@@ -384,8 +400,6 @@ class ShadowCaches:
             )
             for at, one in enumerate(policies)
         )
-        self.turn = 0.0
-        """How often the bytes that the first policy missed would have filled its shadow."""
         self._aged = tuple(shadow for shadow, one in zip(self.each, policies, strict=True) if one.rule is Rule.AGE)
 
     @property
@@ -393,8 +407,9 @@ class ShadowCaches:
         """Chunks that something is known of."""
         return len(self._shown)
 
-    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], unit: float, now_s: float) -> None:
-        """Sampled chunks of one fetch, in its order; a hit counts for `unit` times what it saves."""
+    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], unit: float, now_s: float) -> float:
+        """Sampled chunks of one fetch, in its order; a hit counts for `unit` times what it saves. Returns what the
+        first policy missed, as a share of the bytes of its shadow."""
         held = self._held
         have, leading = self._all, [len(chunks)] * len(self.each)
         for at, chunk in enumerate(chunks):
@@ -411,8 +426,9 @@ class ShadowCaches:
             shadow.rejuvenated(chunks)
         if have == self._all:
             self._all_have(chunks[-1], unit * sum([one.saved for one in shown]))
-            return
-        links = list(zip((NOBODY, *chunks), [one.size_bytes for one in shown], strict=False))
+            return 0.0
+        sizes_bytes = [one.size_bytes for one in shown]
+        links = list(zip((NOBODY, *chunks), sizes_bytes, strict=False))
         saved = list(accumulate([one.saved for one in shown], initial=0.0))
         for shadow, found in zip(self.each, leading, strict=True):
             shadow.hits += unit * saved[found]
@@ -420,10 +436,9 @@ class ShadowCaches:
                 shadow.used(chunks[-1])
             else:
                 shadow.lacked(chunks, links, found, now_s)
-        missed_bytes = sum([one.size_bytes for one in shown[leading[0] :]])
-        self.turn += missed_bytes / max(1.0, self.each[0].capacity_bytes)
         self._gone += chunks
         self._clean()
+        return sum(sizes_bytes[leading[0] :]) / max(1.0, self.each[0].capacity_bytes)
 
     def _all_have(self, last: int, hits: float) -> None:
         """All shadows have all of a fetch, the last of which is this."""
@@ -457,3 +472,86 @@ class ShadowCaches:
         for chunk in [chunk for chunk in self._held if chunk & odd]:
             del self._held[chunk], self._shown[chunk]
         self._clean()
+
+
+class PolicySelector:
+    """The policies' shadows, and who decides."""
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        capacity_bytes: float,
+        ages: ReuseAges,
+        every: EveryScore,
+        shadow_chunks_max: int,
+        half_touches: int,
+    ) -> None:
+        self._policies = tuple(policies)
+        self._shadows = ShadowCaches(policies, capacity_bytes, ages, every)
+        self._chunks_max = shadow_chunks_max
+        self._fade = 0.5 ** (1 / half_touches)
+        self._unit = 1.0
+        """What a hit now counts for, against one at the start: grows instead of all others fading."""
+        self._shift = 0
+        self._until_check = 0
+        self._total = 0.0
+        self._seen = 0.0
+        """Chunks, and what they were worth: recent ones count more, as hits do."""
+        self.active = 0
+        """Index of the policy that decides."""
+        self.sample_mask = 0
+        """A chunk is sampled if its mixed key has none of these bits."""
+        self.turn = 0.0
+        """How often the bytes that the first policy missed would have filled its shadow."""
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of keys that the shadows see."""
+        return float(0.5**self._shift)
+
+    def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], now_s: float) -> bool:
+        """Sampled chunks of one fetch, in its order. True if another policy decides from now on."""
+        unit, count = self._unit, len(chunks)
+        self.turn += self._shadows.fetched(chunks, shown, unit, now_s)
+        self._total += unit * sum([one.saved for one in shown])
+        self._seen += unit * count
+        self._unit = unit / self._fade**count
+        self._until_check -= count
+        if self._until_check > 0:
+            return False
+        self._until_check = _CHECK_EVERY
+        return self._check()
+
+    def finished(self, chunk: int) -> None:
+        """The chunk goes first in every shadow."""
+        self._shadows.finished(chunk)
+
+    def ages_changed(self) -> None:
+        """Ages say something else than before."""
+        self._shadows.ages_changed()
+
+    def shares(self) -> dict[str, float]:
+        """Recent share of what was fetched that each policy would have had, by name."""
+        total = self._total or 1.0
+        return {
+            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self._shadows.each, strict=True)
+        }
+
+    def _check(self) -> bool:
+        shadows = self._shadows.each
+        if max(map(len, shadows)) > self._chunks_max:
+            self._shift += 1
+            self.sample_mask = ((1 << self._shift) - 1) << (MIX_BITS - self._shift)
+            self._shadows.shrink(1 << (MIX_BITS - self._shift))
+        if self._unit > 1e100:
+            for shadow in shadows:
+                shadow.hits /= self._unit
+            self._total /= self._unit
+            self._seen /= self._unit
+            self._unit = 1.0
+        best = max(range(len(shadows)), key=lambda at: shadows[at].hits)
+        chance = LEAD_CHUNKS * self._unit * self._total / self._seen
+        if shadows[best].hits > shadows[self.active].hits * (1 + MARGIN) + chance:
+            self.active = best
+            return True
+        return False

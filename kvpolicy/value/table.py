@@ -102,11 +102,6 @@ class ChunkTable:
         """All slots in use lie below it."""
         return self._fresh
 
-    @property
-    def full(self) -> bool:
-        """Whether `take` of a new key would need a slot that is not there."""
-        return not self._free and self._fresh == self._slots_max
-
     def allow(self, slots_max: int) -> None:
         """Let the table grow to `slots` slots."""
         self._slots_max = max(self._slots_max, slots_max)
@@ -118,11 +113,7 @@ class ChunkTable:
 
     def find(self, key: ChunkKey) -> int:
         """Slot of a key, or NONE."""
-        return self.find_mixed(key, mixed(key))
-
-    def find_mixed(self, key: ChunkKey, mix: int) -> int:
-        """`find` for callers that have the key's mix already."""
-        return self.find_all((key,), (mix,))[0]
+        return self.find_all((key,), (mixed(key),))[0]
 
     def find_all(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
         """Slots of keys, NONE for those that have none. Raises ValueError for a key of another length."""
@@ -144,14 +135,14 @@ class ChunkTable:
         return slots
 
     def take(self, key: ChunkKey, mix: int) -> int:
-        """A new slot for a key that has none, all columns zero, `parent` NONE. Raises MemoryError when full."""
+        """A new slot for a key that has none, all columns zero, `parent` NONE. NONE: all slots are in use."""
         if self._free:
             slot = self._free.pop()
         else:
             slot = self._fresh
+            if slot == self._slots_max:
+                return NONE
             if slot == self._slots:
-                if slot == self._slots_max:
-                    raise MemoryError(f"all {self._slots_max} slots are in use")
                 self._grow(min(self._slots_max, 2 * slot))
             self._fresh = slot + 1
         self._high_at[slot], self._low_at[slot] = _HALVES.unpack(key)

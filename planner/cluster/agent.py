@@ -16,7 +16,7 @@ from hostagent.controller import convert
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.events import ControllerEvent, EngineId, LeaseId, LoadOutcome, SaveOutcome
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import FillWork, Task
 from hostagent.limits import API_DEADLINE_S_MAX

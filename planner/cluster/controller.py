@@ -7,28 +7,30 @@ the machine that plans.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from controlplane.core import Core
-from controlplane.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.limits import LOADS_PUBLISH_S, PUBLISH_S, PUSHES_AT_ONCE_UNICAST
-from controlplane.locations import Location
-from controlplane.nodes import Graces
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.switch.entries import FabricEntry
-from controlplane.switch.target import HeatReport, Sighting, Up
+from controlplane.core.core import Core
+from controlplane.core.effects import Effect, Inform, ReadTheSwitch, SendTo, Warn, WriteTheSwitch
+from controlplane.core.events import Event, HelloReceived, MessageReceived, SwitchRead, SwitchWritten, TimerFired
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.limits import PUSHES_AT_ONCE_UNICAST
+from controlplane.core.locations import Location
+from controlplane.core.nodes import Graces
+from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.switch.entries import FabricEntry
+from controlplane.core.switch.target import HeatReport, Sighting, Up
 from hostagent.controller import convert
 from hostagent.core.events import ControllerEvent
 from kvpolicy.tiers.push import PushParameters
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
-from planner.cluster.clock import VirtualClock
+from planner.cluster.clock import Timer, VirtualClock
 from planner.cluster.switch import VirtualSwitch
 
-_TICK_S = 0.05
+_LOOK_S = 0.05
 _HEARTBEAT_S = 1.0
 _FABRIC = FabricEntry(
     group_mac=bytes.fromhex("01005e4b0001"),
@@ -54,15 +56,14 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A message, its size, and what it says to an agent's core."""
+    """A message, and what it says to an agent's core."""
 
     message: rpc.ToAgent
-    size_bytes: int
     events: Sequence[ControllerEvent]
 
 
 class VirtualController:
-    """Owns the core, and the clock's ticks for it."""
+    """Owns the core, and its timer on the virtual clock."""
 
     def __init__(
         self,
@@ -80,8 +81,10 @@ class VirtualController:
         self._peers: list[Peer] = []
         self._seen: set[int] = set()
         """Nodes that the switch has reported."""
-        self._publish_due = False
-        self._sent = _Sent(rpc.ToAgent(), 0, [])
+        self._timer: Timer | None = None
+        self._timer_ns = 0
+        """When it fires."""
+        self._sent = _Sent(rpc.ToAgent(), [])
         """The message sent last: most go to every agent."""
         self.cpu_s = 0.0
         """Processor time that the core took, as measured here."""
@@ -92,65 +95,66 @@ class VirtualController:
                 incarnation=1,
                 with_switch=switch is not None,
                 pushes=PushParameters(nodes_at_once=0 if casts else PUSHES_AT_ONCE_UNICAST),
+                look_ns=int((_LOOK_S if switch is not None else _HEARTBEAT_S) * 1e9),
             )
         )
-        for node in range(peers):
-            self._timed(self.core.hello, node, _hello(node, pool_bytes, disk_bytes), 0)
+        self._early = [
+            effect
+            for node in range(peers)
+            for effect in self._timed(HelloReceived(node, _hello(node, pool_bytes, disk_bytes)))
+        ]
+        """What is to be done when the agents are there."""
         if switch is not None:
-            self._timed(self.core.switch_event, Up(switch.facts), 0)
+            self._early += self._timed(Up(switch.facts))
 
     def attach(self, peers: Sequence[Peer]) -> None:
         """The agents behind the sessions 0, 1, ...; from now on they are spoken to."""
         self._peers = list(peers)
-        self._tick()
+        early, self._early = self._early, []
+        self._carry_out(early)
+        self._set_timer()
 
     def message(self, node: int, message: rpc.FromAgent) -> None:
         """An agent says something."""
-        self.core.accounting.message("in", message.ByteSize())
-        self._timed(self.core.message, node, message, self._clock.now_ns)
-        self._advance()
+        self._handle(MessageReceived(node, message))
 
     def here(self, node: int, key: ChunkKey) -> None:
         """An agent says where it is: the switch reports what it does not know yet."""
         if self._switch is not None and node not in self._seen:
             self._seen.add(node)
             seen = Location(SwitchPort(node + 1), _mac(node), data_ip(node))
-            self._timed(self.core.switch_event, Sighting(key, seen), self._clock.now_ns)
-            self._advance()
+            self._handle(Sighting(key, seen))
 
     def heat(self, key: ChunkKey, members: int) -> None:
         """The switch saw several members want a chunk."""
         if self._switch is not None:
-            self._timed(self.core.switch_event, HeatReport(key, members, members.bit_count()), self._clock.now_ns)
-            self._advance()
+            self._handle(HeatReport(key, members, members.bit_count()))
 
     # -- the daemon's loop
 
-    def _timed(self, call: Callable[..., object], *args: object) -> None:
+    def _timed(self, event: Event) -> Sequence[Effect]:
         began = time.thread_time()
-        call(*args)
+        effects = self.core.handle(event, self._clock.now_ns)
         self.cpu_s += time.thread_time() - began
+        return effects
 
-    def _advance(self) -> None:
-        self._timed(self.core.advance, self._clock.now_ns)
-        self._carry_out(self.core.take_effects())
-        if not self._publish_due:
-            self._publish_due = True
-            self._clock.call_later(PUBLISH_S, self._publish)
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self._timed(event))
+        self._set_timer()
 
-    def _publish(self) -> None:
-        self._publish_due = False
-        self.core.now_ns = self._clock.now_ns
-        self._timed(self.core.publish)
-        self._carry_out(self.core.take_effects())
-        if self.core.publication.loads_wait and not self._publish_due:
-            self._publish_due = True
-            self._clock.call_later(LOADS_PUBLISH_S, self._publish)
+    def _set_timer(self) -> None:
+        due_ns = self.core.next_timeout_ns()
+        if self._timer is not None:
+            if self._timer_ns <= due_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        # The clock counts in seconds: a nanosecond less, and the timer would come before its time.
+        self._timer = self._clock.call_at((due_ns + 1) / 1e9, self._timer_fired)
 
-    def _tick(self) -> None:
-        self._timed(self.core.advance, self._clock.now_ns)
-        self._carry_out(self.core.take_effects())
-        self._clock.call_later(_TICK_S if self._switch is not None else _HEARTBEAT_S, self._tick)
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._handle(TimerFired())
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -158,11 +162,11 @@ class VirtualController:
                 case SendTo(session=session, message=message):
                     self._send(session, message)
                 case ReadTheSwitch() if self._switch is not None:
-                    self._timed(self.core.switch_read, self._switch.read(effect), self._clock.now_ns)
-                    self._clock.call_later(0.0, self._advance)
+                    answer = SwitchRead(self._switch.read(effect))
+                    self._clock.call_later(0.0, partial(self._handle, answer))
                 case WriteTheSwitch() if self._switch is not None:
-                    self._timed(self.core.switch_written, self._switch.write(effect), self._clock.now_ns)
-                    self._clock.call_later(0.0, self._advance)
+                    written = SwitchWritten(self._switch.write(effect))
+                    self._clock.call_later(0.0, partial(self._handle, written))
                 case Inform() | Warn():
                     pass  # nobody reads the log of a replay
                 case _:
@@ -170,10 +174,8 @@ class VirtualController:
 
     def _send(self, session: int, message: rpc.ToAgent) -> None:
         if message is not self._sent.message:
-            self._sent = _Sent(message, message.ByteSize(), convert.events_of(message, _AGENTS_FABRIC))
-        sent = self._sent
-        self.core.accounting.message("out", sent.size_bytes)
-        for event in sent.events:
+            self._sent = _Sent(message, convert.events_of(message, _AGENTS_FABRIC))
+        for event in self._sent.events:
             self._peers[session].hear(event)
 
 

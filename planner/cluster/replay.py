@@ -1,7 +1,7 @@
 """Replays a trace on a simulated cluster.
 
 A request comes to a node, whose engine asks the agent for its chunks, computes what does not come, and keeps it all.
-Each agent is the shipped core (`hostagent.core.AgentCore`), and so is the controller (`controlplane.core.Core`).
+Each agent is the shipped core (`hostagent.core.AgentCore`), and so is the controller (`controlplane.core.core.Core`).
 Engine, disk, links and what runs over them are models (`planner.hardware`, `planner.network`, `FetchSimulation`).
 """
 

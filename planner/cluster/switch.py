@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controlplane.effects import ReadTheSwitch, WriteTheSwitch
-from controlplane.switch.entries import SwitchContents
-from controlplane.switch.reconcile import apply
-from controlplane.switch.target import SwitchFacts
+from controlplane.core.effects import ReadTheSwitch, WriteTheSwitch
+from controlplane.core.switch.entries import SwitchContents
+from controlplane.core.switch.programmer import apply
+from controlplane.core.switch.target import SwitchFacts
 
 
 class VirtualSwitch:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.limits import PUBLISH_S
+from controlplane.core.limits import PUBLISH_S
 from hostagent import limits
 from kvchunk.ids import KEY_BYTES
 from planner.scale.load import Load

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.core import Core
-from controlplane.effects import SendTo
-from controlplane.ids import ChunkKey
-from controlplane.limits import ANNOUNCE_RECORDS_MAX
+from controlplane.core.core import Core
+from controlplane.core.effects import SendTo
+from controlplane.core.events import MessageReceived, TimerFired
+from controlplane.core.ids import ChunkKey
+from controlplane.core.limits import ANNOUNCE_RECORDS_MAX
 from hostagent import limits
 from hostagent.controller.convert import delta_of
 from hostagent.core.directory import DirectoryReplica
@@ -29,6 +30,9 @@ from planner.cluster.controller import VirtualController
 from planner.cluster.requests import key_of
 
 _PEERS: Final = 64
+_SAID_NS = 10**7
+_PUBLISHED_NS = 2 * 10**7
+"""Long enough after `_SAID_NS` that what was said then is published."""
 _AGAIN: Final = 5
 """Repetitions of operations too quick to be timed once."""
 _PREFIX: Final = 20
@@ -112,8 +116,7 @@ def _core() -> Core:
     for node in range(_PEERS):
         controller.message(node, rpc.FromAgent(announce=rpc.Announce(snapshot=True, snapshot_end=True)))
     core = controller.core
-    core.publish()
-    core.take_effects()
+    core.handle(TimerFired(), _SAID_NS)
     return core
 
 
@@ -138,18 +141,18 @@ def _announce(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
     messages = _announcements(keys)
     began = time.process_time()
     for turn, message in enumerate(messages):
-        core.message(turn % _PEERS, message, 0)
+        core.handle(MessageReceived(turn % _PEERS, message), _SAID_NS)
     took_s = time.process_time() - began
     return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
 
 
 def _publish(core: Core, sample: int) -> tuple[float, float, list[rpc.DirectoryDelta]]:
     began = time.process_time()
-    core.publish()
+    effects = core.handle(TimerFired(), _PUBLISHED_NS)
     took_s = time.process_time() - began
     deltas = [
         effect.message.directory
-        for effect in core.take_effects()
+        for effect in effects
         if isinstance(effect, SendTo) and effect.session == 0 and effect.message.HasField("directory")
     ]
     messages = [rpc.ToAgent(directory=delta) for delta in deltas]
@@ -171,7 +174,7 @@ def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
         messages.append(rpc.FromAgent(usage=rpc.Usage(fetches=events)))
     began = time.process_time()
     for turn, message in enumerate(messages):
-        core.message(turn % _PEERS, message, 10**9)
+        core.handle(MessageReceived(turn % _PEERS, message), 10**9)
     took_s = time.process_time() - began
     return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
 
@@ -203,12 +206,10 @@ def _directory_bytes(keys: Sequence[ChunkKey]) -> int:
     def build() -> Core:
         core = _core()
         for turn, message in enumerate(messages):
-            core.message(turn % _PEERS, message, 0)
+            core.handle(MessageReceived(turn % _PEERS, message), _SAID_NS)
             if turn % 8 == 7:
-                core.publish()
-                core.take_effects()
-        core.publish()
-        core.take_effects()
+                core.handle(TimerFired(), _PUBLISHED_NS)
+        core.handle(TimerFired(), _PUBLISHED_NS)
         return core
 
     return _traced(build)

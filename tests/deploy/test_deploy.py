@@ -21,8 +21,8 @@ from prometheus_client.core import Metric
 import controlplane.config
 import hostagent.config
 import kvcast
+from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 from controlplane.metrics import CoreCollector
-from controlplane.switch.target import OrbitTraffic, SwitchCounters
 from hostagent.pool.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
 from kvcast.commands import switch
@@ -83,7 +83,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 def test_each_image_ends_in_a_command_that_is_installed() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
-    assert re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE) == ["base", "agent", "controller", "switch"]
+    assert re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE) == ["agent", "controller", "switch"]
     entries = [json.loads(entry) for entry in re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)]
     assert {entry[0] for entry in entries} <= commands()
     assert len(entries) == 3

@@ -105,8 +105,11 @@ class Page:
 
 
 @contextlib.contextmanager
-def page(profile: Path) -> Iterator[Page]:
-    """A browser with one empty page; it is gone afterwards. `profile`: an empty directory for what it keeps."""
+def page(profile: Path, network: str) -> Iterator[Page]:
+    """A browser with one empty page, in the network at a path of /proc; it is gone afterwards.
+
+    `profile`: an empty directory for what it keeps.
+    """
     program = find()
     if program is None:
         raise RuntimeError("no Chromium here")
@@ -126,9 +129,9 @@ def page(profile: Path) -> Iterator[Page]:
         "--remote-debugging-pipe",
     ]
     # It reads commands from descriptor 3 and answers on 4.
-    script = f'exec "$@" 3<&{commands_read} 4>&{answers_write}'
+    script = f'exec nsenter --net="$0" "$@" 3<&{commands_read} 4>&{answers_write}'
     browser = subprocess.Popen(
-        ["/bin/bash", "-c", script, "bash", program, *arguments],
+        ["/bin/bash", "-c", script, network, program, *arguments],
         pass_fds=(commands_read, answers_write),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ import pytest
 from bmv2_testbed import client, state
 from bmv2_testbed.client import wait_gone
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.network import namespaces
 from bmv2_testbed.processes import child_environment
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from bmv2_testbed.spec import Target, TestbedSpec
 
 NETWORK_ONLY = TestbedSpec(target=Target.BRIDGE, hosts=3, rate_bit_s=10**7, daemons=False)
 
@@ -111,19 +111,23 @@ def test_state_of_a_dead_testbed_is_forgotten(tmp_path: Path, monkeypatch: pytes
         state.load("../etc")
 
 
-def test_kill_9_without_root_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, pool_bytes=16 * 2**20, slots=256)
-    shm = _shm()
+def test_kill_9_leaves_nothing_of_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "can_unshare", lambda: False)
+    spec = TestbedSpec(hosts=2, pool_bytes=16 * 2**20, slots=256)
+    links, mounts, shm = _links(), _mounts(), _shm()
     testbed, supervisor = client.start(spec)
-    pids = list(testbed.status()["pids"].values())
-    assert len(pids) == 4  # switch, controller, two agents
+    members = _namespace_members("pid", testbed.pid)
+    assert os.stat(f"/proc/{testbed.pid}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino
     testbed.close()
     supervisor.kill()
     supervisor.wait(10)
-    for pid in pids:
+    for pid in members:
         wait_gone(pid, 10)
-    deadline_s = time.monotonic() + 10
-    while testbed.directory.exists():  # the janitor removes it
-        assert time.monotonic() < deadline_s
-    assert _shm() == shm
+    assert (_links(), _mounts(), _shm()) == (links, mounts, shm)
+
+
+def test_where_users_have_no_namespaces_of_their_own_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "can_unshare", lambda: False)
+    monkeypatch.setattr(namespaces, "AS_ITS_OWN_ROOT", ("false",))
+    with pytest.raises(TestbedError, match="need root here: this system gives users none of their own"):
+        client.start(TestbedSpec(hosts=2, daemons=False))

@@ -15,11 +15,14 @@ from bmv2_testbed.bench.group import ReaderGroup, put_prefix
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import TestbedSpec
 from tests.e2e import browser
 from tests.e2e.browser import Page
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="needs the Debian package chromium (make system-checks)")
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(browser.find() is None, reason="needs the Debian package chromium (make system-checks)"),
+]
 
 HOSTS = 4
 PREFIX = Prefix(seed=77, size_bytes=2 * 2**20, chunk_bytes=256 * 1024)
@@ -42,7 +45,7 @@ const contrast = (one, other) => {
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    spec = TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=HOSTS, pool_bytes=32 * 2**20, slots=2048)
+    spec = TestbedSpec(hosts=HOSTS, pool_bytes=32 * 2**20, slots=2048)
     with client.running(spec) as running:
         put_prefix(running, PREFIX)
         running.serve_from_switch(PREFIX.chunk_keys()[-1], PREFIX.chunks)
@@ -68,9 +71,14 @@ def address(testbed: Testbed) -> str:
     return f"http://{settings(testbed)['metrics']}/"
 
 
+def network(testbed: Testbed) -> str:
+    """The controller's."""
+    return f"/proc/{testbed.pid}/ns/net"
+
+
 @pytest.fixture
 def page(testbed: Testbed, tmp_path: Path) -> Iterator[Page]:
-    with browser.page(tmp_path) as one:
+    with browser.page(tmp_path, network(testbed)) as one:
         one.open(address(testbed))
         one.until("document.querySelector('#state').dataset.state === 'live'", "live")
         yield one
@@ -169,7 +177,7 @@ def test_it_says_when_its_controller_is_on_standby(testbed: Testbed, tmp_path: P
     testbed.run("standby", "switch", argv)
     testbed.await_ready("standby")
     try:
-        with browser.page(tmp_path) as page:
+        with browser.page(tmp_path, network(testbed)) as page:
             page.open(f"http://{config['metrics']}/")
             page.until("document.querySelector('#state').textContent === 'on standby'", "on standby")
             assert "another one leads" in text(page, "#notice")

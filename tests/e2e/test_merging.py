@@ -11,7 +11,7 @@ from bmv2_testbed import client
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.spec import TestbedSpec
-from kvclient.client import AgentClient, Fetched, FetchUnderWay, Status, Where
+from kvclient.client import AgentClient, FetchStream, Status, Where
 
 pytestmark = pytest.mark.root
 
@@ -53,17 +53,24 @@ def await_place(engine: AgentClient, keys: Sequence[bytes], place: Where) -> Non
         assert time.monotonic() < until_s, f"not {place}: {engine.contains(keys)}"
 
 
-def waiting(engines: Sequence[AgentClient], keys: Sequence[bytes], compute_s: float) -> list[FetchUnderWay]:
+def waiting(engines: Sequence[AgentClient], keys: Sequence[bytes], compute_s: float) -> list[FetchStream]:
     """All of them ask, and all of their agents have begun to wait."""
     for engine in engines:
         await_place(engine, keys, Where.COMPUTING)
     begun = [engine.stats()["waits_total"] for engine in engines]
-    fetches = [engine.start_fetch(keys, deadline_s=DEADLINE_S, recompute_s=compute_s) for engine in engines]
+    fetches = [engine.fetch_stream(keys, deadline_s=DEADLINE_S, recompute_s=compute_s) for engine in engines]
     assert [engine.stats()["waits_total"] for engine in engines] == [count + 1 for count in begun]
     return fetches
 
 
-def right(got: Fetched) -> bool:
+def whole(fetch: FetchStream) -> FetchStream:
+    """Wait until nothing more is to come."""
+    for _ in fetch:
+        continue
+    return fetch
+
+
+def right(got: FetchStream) -> bool:
     return all(bytes(view) == contents(place) for place, view in enumerate(got.views))
 
 
@@ -75,7 +82,7 @@ def test_chunks_reach_those_who_wait_as_they_are_computed(engines: list[AgentCli
         put(engines[0], keys, place)
         await_place(engines[1], [keys[place]], Where.LOCAL)  # before the next one is computed
     for fetch in fetches:
-        with fetch.wait() as got:
+        with whole(fetch) as got:
             assert got.outcome is Status.OK
             assert right(got)
 
@@ -87,7 +94,7 @@ def test_a_second_engine_on_the_node_waits_for_the_first(testbed: Testbed, engin
         (fetch,) = waiting([second], keys, compute_s=60.0)
         for place in range(len(keys)):
             put(engines[0], keys, place)
-        with fetch.wait() as got:
+        with whole(fetch) as got:
             assert got.outcome is Status.OK
             assert right(got)
             assert {source.name for source in got.sources} == {"LOCAL"}
@@ -107,7 +114,7 @@ def test_an_engine_that_ends_frees_those_who_wait(how: str, testbed: Testbed, en
     else:
         computing.close()
     for fetch in fetches:
-        with fetch.wait() as got:
+        with whole(fetch) as got:
             assert got.outcome is Status.ABANDONED
             assert got.count == 1
             assert right(got)
@@ -116,11 +123,11 @@ def test_an_engine_that_ends_frees_those_who_wait(how: str, testbed: Testbed, en
 
 def test_expected_chunks_are_there_when_their_prefill_begins_later(engines: list[AgentClient]) -> None:
     keys = prefix(5).chunk_keys()
-    fetch = engines[1].start_fetch(keys, deadline_s=DEADLINE_S, expected_s=DEADLINE_S)
+    fetch = engines[1].fetch_stream(keys, deadline_s=DEADLINE_S, expected_s=DEADLINE_S)
     assert engines[1].contains(keys[:1]) == [Where.NOWHERE]
     for place in range(len(keys)):
         put(engines[0], keys, place)
-    with fetch.wait() as got:
+    with whole(fetch) as got:
         assert got.outcome is Status.OK
         assert right(got)
 
@@ -131,7 +138,7 @@ def test_kill_9_of_the_agent_that_computes_frees_those_who_wait(testbed: Testbed
     fetches = waiting(engines[1:], keys, compute_s=60.0)
     testbed.kill("agent0")
     for fetch in fetches:
-        with fetch.wait() as got:
+        with whole(fetch) as got:
             assert got.outcome is Status.ABANDONED
             assert not got.count
     testbed.restart("agent0")

@@ -30,7 +30,7 @@ def test_a_layer_moves_an_eighth_of_the_bytes() -> None:
                 assert time.monotonic() < deadline_s, "the reader's directory has no such chunks"
             ranges = ranges_of(LAYOUT, layers=[3])
             before = testbed.counters()["h0"]
-            with agent.fetch_parts(keys, ranges, deadline_s=DEADLINE_S) as parts:
+            with agent.fetch(keys, ranges=ranges, deadline_s=DEADLINE_S) as parts:
                 assert (parts.outcome, set(parts.sources)) == (Status.OK, {ChunkSource.HOLDER})
                 for views, content in zip(parts.views, PREFIX.contents(), strict=True):
                     assert views is not None

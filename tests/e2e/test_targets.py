@@ -16,7 +16,7 @@ from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
 from bmv2_testbed.demo.run import MODES, DemoPlan, run_demo
 from bmv2_testbed.processes import child_environment
 from bmv2_testbed.scale import SCALES
-from bmv2_testbed.spec import Target, Wiring
+from bmv2_testbed.spec import Target
 from planner.workloads import workload_catalog as catalog
 
 _LACKS = [tool for tool in ("simple_switch_grpc", "p4c-bm2-ss") if shutil.which(tool) is None]
@@ -33,7 +33,7 @@ TNA = pytest.param(Target.TNA, marks=pytest.mark.root)
 on_every_target = pytest.mark.parametrize("target", [BMV2, TNA])
 
 
-def _plan(target: Target, wiring: Wiring = Wiring.NAMESPACES) -> IncastPlan:
+def _plan(target: Target) -> IncastPlan:
     scale = SCALES[target]
     return IncastPlan(
         readers=3,
@@ -41,7 +41,6 @@ def _plan(target: Target, wiring: Wiring = Wiring.NAMESPACES) -> IncastPlan:
         size_bytes=4 * scale.chunk_bytes,
         chunk_bytes=scale.chunk_bytes,
         target=target,
-        wiring=wiring,
     )
 
 
@@ -62,10 +61,6 @@ def test_cast_brings_every_byte(target: Target) -> None:
 @on_every_target
 def test_the_switch_serves_every_byte(target: Target) -> None:
     assert "switch" in _run(_plan(target), Mode.CACHE).origins
-
-
-def test_the_program_for_tofino_needs_no_root() -> None:
-    assert "switch" in _run(_plan(Target.TNA, Wiring.DATAGRAMS), Mode.CACHE).origins
 
 
 @on_every_target

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -11,7 +13,7 @@ from bmv2_testbed import client
 from bmv2_testbed.bench.group import ReaderGroup, put_prefix
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, TestbedSpec
 from tests.unit.hostagent.collector import Collector, attributes, collecting
 
 DEADLINE_S = 60.0
@@ -19,25 +21,36 @@ CAST = Prefix(seed=7, size_bytes=8 * 256 * 1024, chunk_bytes=256 * 1024)
 SERVED = Prefix(seed=8, size_bytes=8 * 256 * 1024, chunk_bytes=256 * 1024)
 
 
+PORT = 4317
+"""Where agents find the collector, on the management network."""
+pytestmark = pytest.mark.root
+
+
 @pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with collecting() as made:
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("collector") / "otlp.sock"
+
+
+@pytest.fixture(scope="module")
+def collector(socket_path: Path) -> Iterator[Collector]:
+    with collecting(path=socket_path) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def testbed(collector: Collector) -> Iterator[Testbed]:
+def testbed(collector: Collector, socket_path: Path) -> Iterator[Testbed]:
     """Three agents behind p4switch, all fetches traced, links slow enough for readers to meet."""
     spec = TestbedSpec(
         hosts=3,
-        wiring=Wiring.DATAGRAMS,
         rate_bit_s=100 * 10**6,
         pool_bytes=16 * 2**20,
         slots=1024,
         controller_settings={"policy": {"admission": False}},
-        agent_settings={"tracing": {"endpoint": collector.endpoint, "sample_ratio": 1}},
+        agent_settings={"tracing": {"endpoint": f"http://{CONTROLLER_MANAGEMENT_IP}:{PORT}", "sample_ratio": 1}},
     )
     with client.running(spec) as running:
+        relay = [sys.executable, str(Path(__file__).with_name("relay.py"))]
+        running.run("relay", "switch", [*relay, CONTROLLER_MANAGEMENT_IP, str(PORT), str(socket_path)])
         yield running
 
 

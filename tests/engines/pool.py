@@ -18,7 +18,7 @@ from bmv2_testbed import client
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring, host_name
+from bmv2_testbed.spec import Target, TestbedSpec, host_name
 from kvchunk.sources import ChunkSource
 from kvclient.client import AgentClient, Where
 
@@ -42,8 +42,7 @@ def running(hosts: int, pool_bytes: int) -> Iterator[client.Testbed]:
     """
     spec = TestbedSpec(
         target=Target.P4SWITCH,
-        wiring=Wiring.NAMESPACES if HAVE_LINKS else Wiring.DATAGRAMS,
-        rate_bit_s=RATE_BIT_S if HAVE_LINKS else None,
+        rate_bit_s=RATE_BIT_S,
         hosts=hosts,
         pool_bytes=pool_bytes,
         controller_settings={"policy": {"admission": False}, "push": {"enabled": False}},
@@ -87,7 +86,7 @@ def keep_only_at(testbed: client.Testbed, keys: Sequence[bytes], holder: int, ot
     """Move chunks to a host: it fetches them, and the other hosts drop theirs. Returns the bytes of all."""
     with ExitStack() as stack:
         at, *without = (stack.enter_context(AgentClient(agent_socket(testbed, host))) for host in (holder, *others))
-        with at.fetch_each(keys, deadline_s=FETCH_S) as found:
+        with at.fetch(keys, any_order=True, deadline_s=FETCH_S) as found:
             views = [view for view in found.views if view is not None]
             assert len(views) == len(keys), f"{len(keys) - len(views)} of {len(keys)} chunks did not come"
             size_bytes = sum(len(view) for view in views)

@@ -11,7 +11,7 @@ import pytest
 
 from bmv2_testbed import client
 from bmv2_testbed.processes import child_environment, python_module
-from bmv2_testbed.spec import TestbedSpec, Wiring
+from bmv2_testbed.spec import TestbedSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
 @pytest.fixture(scope="module")
 def sockets() -> Iterator[list[str]]:
     """Of the agents of two nodes on loopback."""
-    with client.running(TestbedSpec(wiring=Wiring.DATAGRAMS, hosts=2, pool_bytes=32 << 20)) as testbed:
+    with client.running(TestbedSpec(hosts=2, pool_bytes=32 << 20)) as testbed:
         yield [str(testbed.directory / f"h{host}.sock") for host in range(2)]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import tests.sanitized
 from tests.fuzz.crash import Crash, load, what
 from tests.fuzz.reached import ROOT
 from tests.fuzz.runner import Figures, broken_by, run
@@ -26,8 +27,6 @@ _LAST = struct.Struct("=QQ")
 SILENT_S_MAX: Final = 400.0
 """An input that no signal ends takes this long; then its process is killed. More than any target's own limit, and than
 compiling what a target runs."""
-_SANITIZERS: Final = ("libasan.so", "libubsan.so")
-_SANITIZED: Final = "-fsanitize=address,undefined -fno-sanitize-recover=all -g"
 
 
 class LastInput:
@@ -97,26 +96,15 @@ def environment(name: str, report: Path, *, sanitizers: bool = True) -> dict[str
         )
     )
     made = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
-    libraries = [_library(one) for one in _SANITIZERS]
-    if name not in NATIVE or not sanitizers or None in libraries:
+    sanitized = tests.sanitized.environment("address") if name in NATIVE and sanitizers else None
+    if sanitized is None:
         return made
     return made | {
-        "P4SWITCH_CFLAGS": _SANITIZED,
+        **sanitized,
         "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",
-        "LD_PRELOAD": " ".join(one for one in libraries if one is not None),
         "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={report}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
     }
-
-
-def _library(name: str) -> str | None:
-    compiler = os.environ.get("CC", "cc")
-    try:
-        found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    path = found.stdout.strip()
-    return path if os.path.isabs(path) else None
 
 
 @dataclass(slots=True)

@@ -13,8 +13,6 @@ from hostagent import limits
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest
 from hostagent.transport.read_protocol import RemoteExtent
 from hostagent.transport.verbs.connections import PoolAccess
-from hostagent.transport.verbs.queues import CompletionQueue
-from kvproto.ids import format_address
 from kvproto.session.read_window import ReadWindow
 from tests.roce.rdma_pair import (
     ADDRESSES,
@@ -38,34 +36,6 @@ def test_a_broken_queue_pair_fails_its_reads_and_the_next_read_gets_a_fresh_one(
         await eventually(lambda: one.sink.open_extents == 0)
 
     play(scenario)
-
-
-def test_reads_go_over_tcp_once_nobody_tells_what_completes(nics: Nics) -> None:
-    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
-        one.hold(KEY, content(100_000))
-        assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
-        counters = two.transport.counters
-        own = format_address(two.facts.address)
-        (nics.broken,) = (pair.completions for pair in nics.of_reads() if pair.address == own)
-        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.FAILED
-        assert await two.read(one, KEY, 0, 100_000, 0) is ReadOutcome.DONE
-        assert counters.read_bytes_rdma == 1000
-        assert bytes(two.memory.view(0, 100_000)) == content(100_000)
-
-    # Of the form in Python, whose calls can be replaced; tests/unit breaks the one in C on a NIC of its own.
-    play(scenario, native="never")
-
-
-def test_reads_end_though_no_event_tells_of_completions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CompletionQueue, "arm", lambda _queue: None)
-
-    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
-        one.hold(KEY, content(1 << 20))
-        assert await two.read(one, KEY, 0, 1 << 20, 0) is ReadOutcome.DONE
-        assert two.transport.counters.read_bytes_rdma == 1 << 20
-        assert two.transport.counters.dropped == {}
-
-    play(scenario, native="never")
 
 
 def wrong_key(access: PoolAccess, number: int, extent: Extent, where: Any = PoolAccess.where) -> RemoteExtent:

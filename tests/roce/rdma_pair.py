@@ -7,12 +7,12 @@ import contextlib
 import dataclasses
 import random
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from hostagent.transport.frames import udp_header
 from hostagent.transport.read_protocol import QueuePairEnd
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.connections import PoolAccess
@@ -122,6 +122,17 @@ def wire(interface: str) -> Iterator[socket.socket]:
         sock.bind((interface, 0))
         sock.setblocking(False)
         yield sock
+
+
+def udp_header(source: int, destination: int, source_port: int, port: int, payload_bytes: int) -> bytes:
+    """IPv4 and UDP headers as kvcast's datagrams have them: identification 0, DF, UDP checksum 0. 28 bytes."""
+    ipv4, udp = struct.Struct("!BBHHHBBHII"), struct.Struct("!HHHH")
+    udp_bytes = udp.size + payload_bytes
+    fields = (0x45, 0, ipv4.size + udp_bytes, 0, 0x4000, 64, 17)
+    total = sum(struct.unpack("!10H", ipv4.pack(*fields, 0, source, destination)))
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    return ipv4.pack(*fields, ~total & 0xFFFF, source, destination) + udp.pack(source_port, port, udp_bytes, 0)
 
 
 def frame_of(datagram: bytes, source: int, port: int, fabric: Fabric) -> bytes:

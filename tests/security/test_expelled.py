@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.events import ExpulsionsChanged
+from controlplane.core.read_access import ExpulsionError, checked, file_of, names_in
+from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller
 from controlplane.expelled_file import ExpelledFile
-from controlplane.expulsions import ExpulsionError, checked, file_of, names_in
-from controlplane.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from hostagent.transport.read_protocol import KIND_READ, STATUS_OK, pack_tokens
 from hostagent.transport.read_tokens import Refusal
 from kvproto.rpc import control_pb2 as rpc
@@ -47,12 +48,7 @@ class Pool:
         return self.it.agents[index].core.directory.find(key(number)) is not None
 
     def expel(self, node: str, *, cancel: bool = False) -> rpc.ExpelReply:
-        def act() -> rpc.ExpelReply:
-            reply = self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel))
-            self.controller.advance()
-            return reply
-
-        return self.it.call(act)
+        return self.it.call(lambda: self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel)))
 
     def close(self) -> None:
         for _, client in self.it.clients:
@@ -126,7 +122,7 @@ def test_its_place_in_the_switch_is_nobodys_and_no_other_controller_takes_it(tmp
         return {entry.port for entry in scene.switch.contents.values() if isinstance(entry, places)}
 
     assert ports() == {1, 2, 3}
-    scene.core.expel(frozenset({"n2"}), scene.now)
+    scene.handle(ExpulsionsChanged(frozenset({"n2"})))
     scene.advance()
     assert ports() == {1, 3}
     assert chunk_key("a") not in scene.replica(1)
@@ -136,14 +132,14 @@ def test_its_place_in_the_switch_is_nobodys_and_no_other_controller_takes_it(tmp
     scene.attach(2, incarnation=2)
     assert scene.closed[2].reason.startswith("node 'n2' is expelled")
     assert ports() == {1, 3}
-    scene.core.expel(frozenset(), scene.now)
+    scene.handle(ExpulsionsChanged(frozenset()))
     scene.attach(2, incarnation=3)
     assert ports() == {1, 2, 3}
 
     file = ExpelledFile(tmp_path / "expelled")
     file.write(frozenset({"n2"}))
     successor = Scene(incarnation=2000)
-    successor.core.expel(ExpelledFile(file.path).read(), successor.now)
+    successor.handle(ExpulsionsChanged(ExpelledFile(file.path).read()))
     successor.attach(2)
     assert successor.closed[2].code == "PERMISSION_DENIED"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hostagent.core.twins import is_twin
+from hostagent.core.forms import is_twin
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.form_costs import FormChoice

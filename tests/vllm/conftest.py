@@ -19,7 +19,7 @@ from bmv2_testbed import client
 from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring
+from bmv2_testbed.spec import Target, TestbedSpec
 from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth
 
 HERE = Path(__file__).parent
@@ -69,7 +69,6 @@ def testbed() -> Iterator[client.Testbed]:
     """Three nodes, a controller and a switch."""
     spec = TestbedSpec(
         target=Target.P4SWITCH,
-        wiring=Wiring.DATAGRAMS,
         hosts=HOSTS,
         pool_bytes=POOL_BYTES,
         # Chunks move when an engine asks for them, and only then.

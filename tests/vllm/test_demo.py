@@ -12,11 +12,10 @@ from bmv2_testbed.bench.first_token import Case, FirstTokenPlan, run_first_token
 from bmv2_testbed.demo.prefill import PrefillDemoPlan, run_prefill_demo
 from bmv2_testbed.demo.vllm import CHUNK_TOKENS, VllmDemoPlan, run_vllm_demo
 from bmv2_testbed.network.namespaces import can_unshare
-from bmv2_testbed.spec import Wiring
 
 
 def test_the_demo_says_the_same_everywhere(models: Callable[..., Path], tmp_path: Path) -> None:
-    plan = VllmDemoPlan(document_tokens=1000, cold_engines=2, wiring=Wiring.DATAGRAMS)
+    plan = VllmDemoPlan(document_tokens=1000, cold_engines=2)
     figures = run_vllm_demo(plan, models(), tmp_path, lambda text: None)
     assert figures.good
     assert figures.plain.cached_tokens == 0
@@ -28,7 +27,7 @@ def test_the_demo_says_the_same_everywhere(models: Callable[..., Path], tmp_path
 
 
 def test_one_computes_and_others_decode(models: Callable[..., Path], tmp_path: Path) -> None:
-    plan = PrefillDemoPlan(prompt_tokens=1000, decoders=2, rounds=1, wiring=Wiring.DATAGRAMS)
+    plan = PrefillDemoPlan(prompt_tokens=1000, decoders=2, rounds=1)
     figures = run_prefill_demo(plan, models(), tmp_path, lambda text: None)
     assert figures.good
     assert [each.decoders for each in figures.rounds] == [1, 2]
@@ -57,7 +56,7 @@ def test_nixl_does_the_same_on_the_same_hosts(models: Callable[..., Path], tmp_p
 
 def test_first_tokens_from_every_place(models: Callable[..., Path], tmp_path: Path) -> None:
     """The benchmark itself refuses a prompt that was not found whole where it should be."""
-    plan = FirstTokenPlan(prompt_tokens=500, repeat=1, engines_at_once=2, wiring=Wiring.DATAGRAMS)
+    plan = FirstTokenPlan(prompt_tokens=500, repeat=1, engines_at_once=2)
     figures = run_first_token_bench(plan, models(), tmp_path, lambda text: None)
     assert figures.same_tokens
     assert {case: len(seconds) for case, seconds in figures.seconds.items()} == dict.fromkeys(Case, 1)

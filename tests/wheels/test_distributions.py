@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 import shutil
 import signal
 import socket
@@ -12,12 +14,14 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from kvproto import __version__
 from tests.wheels.conftest import ROOT, Installed
+from tools.native_build import OBJECTS
 
 pytestmark = pytest.mark.wheels
 
@@ -66,6 +70,13 @@ from kvclient import AgentClient, Namespace, prefix_keys
 with AgentClient(sys.argv[1]) as agent:
     print(agent.put(key, None, bytes(range(256)) * 4096))
 """
+SHIPPED = """
+import hostagent, kvcodec, sys
+from hostagent.native.library import datapath
+from kvcodec.native import native_loops
+print([one is not None for one in (datapath(), native_loops())])
+assert "p4switch.build" not in sys.modules
+"""
 FETCH = """
 import sys, time
 from kvclient import AgentClient, Namespace, Where, prefix_keys
@@ -88,6 +99,47 @@ def test_a_wheel_has_every_file_of_its_packages(distribution: str, wheels: dict[
         assert folder == "p4" or f"{place}/py.typed" in packed
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
     assert not {name for name in packed if name.startswith(("p4/", "tests/", "tools/"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """A shared object, as binutils see it."""
+
+    machine: str
+    asks: tuple[tuple[int, int], ...]
+    """Versions of glibc whose symbols it wants."""
+    needs: tuple[str, ...]
+    """Libraries."""
+
+
+def elf_of(path: Path) -> Elf:
+    text = subprocess.check_output(["objdump", "-T", "-p", str(path)], text=True)
+    asks = {(int(one), int(other)) for one, other in re.findall(r"GLIBC_(\d+)\.(\d+)", text)}
+    machine = re.search(r"file format elf64-(\S+)", text)
+    assert machine is not None
+    return Elf(machine[1], tuple(sorted(asks)), tuple(re.findall(r"NEEDED +(\S+)", text)))
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs binutils")
+def test_the_wheels_platform_is_what_its_shared_objects_ask_for(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """The tag says the oldest glibc; nothing but glibc is linked to."""
+    wheel = zipfile.ZipFile(wheels["kvcast"])
+    found = [elf_of(Path(wheel.extract(made.path, tmp_path))) for made in OBJECTS]
+    major, minor = max(version for one in found for version in one.asks)
+    assert wheels["kvcast"].name.endswith(f"-py3-none-manylinux_{major}_{minor}_{platform.machine()}.whl")
+    assert {one.machine for one in found} == {platform.machine().replace("_", "-")}
+    assert {library for one in found for library in one.needs} == {"libc.so.6"}
+    assert not [name for name in wheel.namelist() if name.endswith(".so") and name not in {one.path for one in OBJECTS}]
+
+
+def test_an_agents_c_needs_no_compiler_and_no_cache(everything: Installed) -> None:
+    environment = {**everything.environment, "PATH": "/nowhere", "CC": "/nowhere/cc"}
+    cache = Path(environment["XDG_CACHE_HOME"])
+    before = sorted(cache.rglob("*")) if cache.exists() else []
+    argv = [everything.python, "-c", SHIPPED]
+    done = subprocess.run(argv, cwd=everything.folder, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[True, True]\n"), done.stderr
+    assert (sorted(cache.rglob("*")) if cache.exists() else []) == before
 
 
 def test_the_client_needs_numpy_and_its_engines_modules_nothing_but_the_engine(client_only: Installed) -> None:
@@ -178,8 +230,7 @@ def start_cluster(installed: Installed, stack: ExitStack) -> tuple[list[str], st
         config.write_text(
             f"node: n{number}\npool: {{size: 16MiB}}\napi: {{socket: {api}}}\nhttp: {{port: 0}}\n"
             f"controller: {{address: '{controller}'}}\n"
-            f"data: {{transport: frames, address: 10.75.0.{number}, read_port: 0, frames: {{"
-            f"switch: '{udp[number - 1]}', local: '{udp[number + 1]}', mac: '02:4b:56:00:00:0{number}'}}}}\n"
+            f"data: {{transport: sockets, address: 127.77.2.{number}, read_port: 0}}\n"
         )
         argv = [installed.command("kvcast-agent"), "--config", str(config)]
         stack.enter_context(running(installed, argv, "kvcast-agent ready"))

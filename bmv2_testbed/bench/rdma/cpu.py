@@ -1,9 +1,8 @@
 """CPU time of the RDMA transport's own code, without a NIC.
 
-In C and in Python. Receiving: a ring that is filled once goes through the transport's decoding and an agent's
-placement. Sending: preparing each segment of a chunk once, and posting those of a prepared one. Reading: asking for one
-piece. The time that a NIC's own library
-takes to post and poll (some 20 to 50 ns per message) is not included.
+Receiving: a ring that is filled once goes through the data path into the pool. Sending: preparing each segment of a
+chunk once, and posting those of a prepared one. Reading: asking for one piece. The time that a NIC's own library takes
+to post and poll (some 20 to 50 ns per message) is not included.
 """
 
 from __future__ import annotations
@@ -20,32 +19,19 @@ from rich import box
 from rich.table import Table
 
 from bmv2_testbed.bench.rdma.cpu_native import receive_native_ns
-from bmv2_testbed.bench.rdma.cpu_reads import lesson_ns, read_piece_native_ns, read_piece_ns
+from bmv2_testbed.bench.rdma.cpu_reads import lesson_ns, read_piece_ns
 from bmv2_testbed.bench.rdma.cpu_sends import send_ns
-from hostagent import limits
-from hostagent.transport.base import TransportCounters
-from hostagent.transport.casts import deliver
 from hostagent.transport.verbs import abi
 from kvchunk.ids import ChunkKey
 from kvproto.ids import parse_address
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX
-from kvproto.wire.data import Fabric, SegmentGroup, chunk_headers, decode_messages
+from kvproto.wire.data import Fabric, chunk_headers
 from kvproto.wire.layouts import KV_DATA_BYTES
 
 _KEY = ChunkKey(b"benchmark chunk!")
 _ROWS = 2048
 _SECONDS = 1.0
 _SOURCE = parse_address("10.75.0.1")
-
-
-class _Placing:
-    """What a fetch does with segments: one indexed copy into the pool."""
-
-    def __init__(self, segment_bytes: int) -> None:
-        self._chunk = np.zeros((_ROWS, segment_bytes), np.uint8)
-
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        self._chunk[group.segments] = payload
 
 
 def _seconds_each(work: Callable[[], int]) -> float:
@@ -69,30 +55,10 @@ def _full_ring(fabric: Fabric) -> npt.NDArray[np.uint8]:
     return ring
 
 
-def receive_in_c_ns(segment_bytes: int) -> float:
-    """For each message, copy included."""
-    fabric = Fabric(segment_bytes=segment_bytes)
-    return receive_native_ns(_full_ring(fabric), _KEY, fabric, _seconds_each)
-
-
 def receive_ns(segment_bytes: int) -> float:
     """For each message, copy included."""
     fabric = Fabric(segment_bytes=segment_bytes)
-    ring = _full_ring(fabric)
-    lengths = np.full(limits.VERBS_RECEIVE_BATCH_ROWS, fabric.message_bytes)
-    sink, counters = _Placing(segment_bytes), TransportCounters()
-    payload = slice(abi.GRH_BYTES + KV_DATA_BYTES, abi.GRH_BYTES + KV_DATA_BYTES + segment_bytes)
-
-    def ring_once() -> int:
-        for first in range(0, _ROWS, limits.VERBS_RECEIVE_BATCH_ROWS):
-            rows = ring[first : first + limits.VERBS_RECEIVE_BATCH_ROWS]
-            sources = rows[:, 32:36].copy().view(">u4")[:, 0].astype(np.uint32)
-            from_switch = (rows[:, 21] >> 2) == 1
-            batch = decode_messages(rows, lengths, sources, fabric, from_switch, offset=abi.GRH_BYTES)
-            deliver(batch, rows[:, payload], sink, counters)  # type: ignore[arg-type]
-        return _ROWS
-
-    return _seconds_each(ring_once) * 1e9
+    return receive_native_ns(_full_ring(fabric), _KEY, fabric, _seconds_each)
 
 
 def copy_ns(segment_bytes: int) -> float:
@@ -145,19 +111,15 @@ def run_cpu(say: Callable[[str], None], moved: Callable[[float], None]) -> dict[
     for window, batch in itertools.product((4 << 20, 256 << 10), (1, 4)):
         piece_kib = min(window // 4, READ_PIECE_BYTES_MAX) >> 10
         name = f"ask for a piece of {piece_kib} KiB of a READ, {batch} told of at once"
-        works.append((f"{name}, in C", partial(read_piece_native_ns, window, batch)))
-        works.append((f"{name}, in Python", partial(read_piece_ns, window, batch)))
+        works.append((name, partial(read_piece_ns, window, batch)))
     works += [
-        (f"tell a window of a piece that came in C, {together} at once", partial(lesson_ns, together))
-        for together in (2, 8)
+        (f"tell a window of a piece that came, {together} at once", partial(lesson_ns, together)) for together in (2, 8)
     ]
     for size in (2048, 3840):
-        works.append((f"receive a message of {size} B in C", partial(receive_in_c_ns, size)))
-        works.append((f"receive a message of {size} B in Python", partial(receive_ns, size)))
+        works.append((f"receive a message of {size} B", partial(receive_ns, size)))
         works.append((f"of which the copy, {size} B", partial(copy_ns, size)))
         works.append((f"prepare a segment of {size} B for casting, once", partial(build_chain_ns, size)))
-    works.append(("send a prepared segment in C", partial(send_ns, 3840, True)))
-    works.append(("send a prepared segment in Python", partial(send_ns, 3840, False)))
+    works.append(("send a prepared segment", partial(send_ns, 3840)))
     figures = {}
     for done, (name, measure) in enumerate(works):
         say(name)

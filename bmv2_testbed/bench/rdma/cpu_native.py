@@ -52,7 +52,10 @@ class NativeReceiving:
     """A ring of messages of one chunk, each a row, that is received again and again."""
 
     def __init__(self, ring: np.ndarray[tuple[int, int], np.dtype[np.uint8]], key: ChunkKey, fabric: Fabric) -> None:
-        """`ring`: rows as a NIC fills them, with all segments of a chunk in order. Raises BuildError."""
+        """`ring`: rows as a NIC fills them, with all segments of a chunk in order.
+
+        Raises NotShippedError; BuildError where the NIC's stand-in cannot be compiled.
+        """
         nic = idle_nic()
         rows_count = len(ring)
         self._nic = _IdleNic(rows_count, 0, rows_count, 0, abi.GRH_BYTES + fabric.message_bytes, _NUMBER)

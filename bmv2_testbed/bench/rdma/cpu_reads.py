@@ -1,4 +1,4 @@
-"""What asking for a piece of a one-sided read costs this process, in C and in Python: everything but the NIC, its
+"""What asking for a piece of a one-sided read costs this process: everything but the NIC, its
 library, and waiting for events.
 
 A queue pair that takes work requests and does nothing; it has completed them as soon as they are posted. The control
@@ -19,13 +19,11 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
-from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
-from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
-from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner, ReadPieces
+from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner
 from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, ReadWindow
 
@@ -89,8 +87,7 @@ class _Holder:
 class _Host:
     """What peers share; see `PeerHost`."""
 
-    asker: Asker | None = None
-    """Posts in C."""
+    asker: Asker
 
     def __init__(self, window_bytes: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -100,37 +97,12 @@ class _Host:
         self.tokens = None
         self.idle_s = self.stall_timeout_s = self.silence_s = 60.0
         self._window_bytes = window_bytes
-        self._working: dict[int, PostedPieces] = {}
-        self._asked = self._answered = 0
 
     def make_queue_pair(self) -> _IdleQueuePair:
         return _IdleQueuePair()
 
-    def make_window(self) -> ReadWindow:
-        return ReadWindow(self._window_bytes, self._window_bytes)
-
-    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
-        if self.asker is not None:
-            return NativePieces(owner, self.asker, self.make_window())
-        return PostedPieces(owner, self)  # type: ignore[arg-type]
-
-    def next_work_id(self, pieces: PostedPieces) -> int:
-        self._asked += 1
-        self._working[self._asked] = pieces
-        return self._asked
-
-    def forget_work(self, work_id: int) -> None:
-        self._working.pop(work_id, None)
-
-    def complete(self, batch: int) -> int:
-        """Complete everything posted, `batch` completions per poll of a completion queue, as `VerbsReads` hands them
-        on; returns the number of pieces."""
-        ended, answered = self._asked, self._answered
-        while self._answered < ended:
-            first, self._answered = self._answered + 1, min(self._answered + batch, ended)
-            works = [(work_id, abi.WC_SUCCESS) for work_id in range(first, self._answered + 1)]
-            hand_out(works, self._working, int(self.loop.time() * 1e9))
-        return ended - answered
+    def make_pieces(self, owner: ReadOwner) -> NativePieces:
+        return NativePieces(owner, self.asker, ReadWindow(self._window_bytes, self._window_bytes))
 
     def read_instead(self, _request: ReadRequest) -> ReadHandle:
         raise AssertionError("the holder has RDMA")
@@ -144,30 +116,6 @@ class _Host:
 
 
 async def _measure(window_bytes: int, batch: int) -> float:
-    memory = PoolMemory(_POOL_BYTES, prefault=False)
-    holder, host = _Holder(), _Host(window_bytes)
-    server = ReadServer(memory, holder, TransportCounters(), lambda: holder)  # type: ignore[arg-type]
-    address, port = server.listen("127.0.0.1", 0)
-    peer = PeerReads(f"{address}:{port}", host)  # type: ignore[arg-type]
-    ended: list[ReadOutcome] = []
-    request = ReadRequest(peer.endpoint, _KEY, 0, _CHUNK_BYTES, 0, ended.append)
-    pieces, spent_s = 0, 0.0
-    while spent_s < _SECONDS:
-        peer.add(request)
-        while not host.complete(batch):
-            await asyncio.sleep(0)  # The first waits for the connection, each for a turn of the loop.
-        start_s = time.process_time()
-        while not ended:
-            pieces += host.complete(batch)
-        spent_s += time.process_time() - start_s
-        assert ended.pop() is ReadOutcome.DONE
-    peer.close()
-    server.close()
-    await asyncio.sleep(0)
-    return spent_s / pieces * 1e9
-
-
-async def _measure_native(window_bytes: int, batch: int) -> float:
     memory, port, loop = PoolMemory(_POOL_BYTES, prefault=False), IdlePort(batch), asyncio.get_running_loop()
     holder, host = _Holder(), _Host(window_bytes)
     channel = CompletionChannel(port)
@@ -207,11 +155,6 @@ def _broke(error: VerbsError) -> None:
     raise error
 
 
-def read_piece_native_ns(window_bytes: int, batch: int) -> float:
-    """As `read_piece_ns`, posted by the thread in C; the window, at its limit, learns nothing from quick pieces."""
-    return asyncio.run(_measure_native(window_bytes, batch))
-
-
 class _Owner:
     """Hears of pieces."""
 
@@ -239,5 +182,5 @@ def lesson_ns(together: int) -> float:
 
 def read_piece_ns(window_bytes: int, batch: int) -> float:
     """CPU time per piece of a read with a window of `window_bytes` (a piece is a quarter of it, 256 KiB at most) when
-    one poll returns `batch` completions."""
+    one poll returns `batch` completions. The window, at its limit, learns nothing from quick pieces."""
     return asyncio.run(_measure(window_bytes, batch))

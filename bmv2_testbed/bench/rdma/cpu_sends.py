@@ -1,4 +1,4 @@
-"""What sending a segment of a cast by RDMA costs, in C and in Python: everything but the NIC and its library."""
+"""What sending a segment of a cast by RDMA costs: everything but the NIC and its library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.cast_sender import CastQueue
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
 from kvchunk.ids import ChunkKey
@@ -45,7 +44,7 @@ def _broke(error: VerbsError) -> None:
     raise error
 
 
-async def _measure(segment_bytes: int, native: bool) -> float:
+async def _measure(segment_bytes: int) -> float:
     fabric, port, sink = Fabric(segment_bytes=segment_bytes), IdlePort(limits.CAST_BATCH_PACKETS), _Sink()
     memory = PoolMemory(_SEGMENTS * segment_bytes, prefault=False)
     pool = port.register(memory.bytes_.ctypes.data, memory.size_bytes, abi.ACCESS_LOCAL_WRITE, "the pool")
@@ -57,8 +56,9 @@ async def _measure(segment_bytes: int, native: bool) -> float:
         counters=TransportCounters(),
         address=ADDRESS,
         own=parse_address(ADDRESS),
+        native=datapath(),
     )
-    queue = NativeCastQueue(port, pool, host, datapath(), _broke) if native else CastQueue(port, pool, host, _broke)
+    queue = NativeCastQueue(port, pool, host, host.native, _broke)
     queue.use_fabric(fabric)
     place = ChunkPlace(_KEY, 0, _SEGMENTS * segment_bytes)
     sent, spent_s = 0, 0.0
@@ -80,6 +80,6 @@ async def _measure(segment_bytes: int, native: bool) -> float:
     return spent_s / sent * 1e9
 
 
-def send_ns(segment_bytes: int, native: bool) -> float:
+def send_ns(segment_bytes: int) -> float:
     """CPU time for each segment of a prepared chunk, posting, completions and the share of telling included."""
-    return asyncio.run(_measure(segment_bytes, native))
+    return asyncio.run(_measure(segment_bytes))

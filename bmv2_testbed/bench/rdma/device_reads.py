@@ -16,6 +16,7 @@ from bmv2_testbed.bench.rdma.cuda import CudaMemory, load
 from bmv2_testbed.bench.rdma.device_memory import DeviceMemory, DeviceMemoryError, HostMemory, UdmabufMemory
 from bmv2_testbed.errors import TestbedError
 from hostagent.config import DataConfig
+from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ControlArrival,
@@ -32,7 +33,6 @@ from hostagent.transport.verbs.reads import VerbsReads
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
 from kvproto.ids import parse_address
-from kvproto.wire.data import SegmentGroup
 
 UDMABUF: Final = "udmabuf"
 _KEY = ChunkKey(b"kvcast benchmark")
@@ -85,7 +85,6 @@ class _OnePattern:
         return False
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_received(self, _group: SegmentGroup, _payload: object) -> None: ...
     def casts_placed(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def cast_patience_s(self) -> float:
@@ -159,7 +158,8 @@ async def _read(
     address, loop, counters = interface_address(data), asyncio.get_running_loop(), TransportCounters()
     # An agent may be running on this machine: set the connection up on any free port.
     config = dataclasses.replace(data, read_port=0)
-    host = Host(config, pool, loop, _OnePattern(pool.size_bytes), counters, address, parse_address(address))
+    sink = _OnePattern(pool.size_bytes)
+    host = Host(config, pool, loop, sink, counters, address, parse_address(address), datapath())
     reads = VerbsReads(host, port, region, idle_s=_DEADLINE_S, target=target)
     try:
         endpoint = reads.listen()

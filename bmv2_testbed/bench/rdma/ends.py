@@ -19,14 +19,12 @@ from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOut
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 
 KEYS = ChunkKey(b"benchmark chunk!"), ChunkKey(b"its other name !")
 """Of one chunk, by turns: a segment of a chunk that is here already would not be placed again."""
 SEGMENTS = 1024
 PATIENCE_S = 0.001
-_CONTROL_PORTS = {True: 4793, False: 4799}
 assert SEGMENTS % (WINDOW_MESSAGES // 2) == 0
 
 
@@ -75,9 +73,6 @@ class BenchSink:
 
     def close_extent(self, _extent: Extent) -> None: ...
     def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        self._rows[group.segments] = payload
-        self._count(len(group.rows))
 
     def _count(self, more: int) -> None:
         self.arrived += more
@@ -88,12 +83,9 @@ class BenchSink:
 class KvcastEnds:
     """A holder of one chunk and a reader. Raises RuntimeError where a byte of it arrives wrong."""
 
-    def __init__(self, segment_bytes: int, *, native: bool = True) -> None:
-        """`native`: on the data path in C. One of each kind can be in use at a time."""
+    def __init__(self, segment_bytes: int) -> None:
+        """One can be in use at a time."""
         self._fabric = Fabric(segment_bytes=segment_bytes)
-        if not native:
-            # Neither hears the other.
-            self._fabric = replace(self._fabric, group=Address(self._fabric.group + 1))
         self._segment_bytes = segment_bytes
         self._chunk_bytes = SEGMENTS * segment_bytes
         self._places = tuple(ChunkPlace(key, 0, self._chunk_bytes) for key in KEYS)
@@ -103,13 +95,7 @@ class KvcastEnds:
         self._arriving = self._pools[1].array(self._chunk_bytes, self._chunk_bytes)
         self._transports = [
             VerbsTransport(
-                DataConfig(
-                    transport="verbs",
-                    address=address,
-                    read_port=0,
-                    control_port=_CONTROL_PORTS[native],
-                    native="auto" if native else "never",
-                ),
+                DataConfig(transport="verbs", address=address, read_port=0),
                 pool,
             )
             for address, pool in zip(ADDRESSES, self._pools, strict=True)

@@ -25,20 +25,16 @@ from bmv2_testbed.processes import child_environment, python_module
 
 PROGRAMS: Final[Mapping[str, str]] = {
     "read": "READ, kvcast",
-    "read_python": "READ, in Python",
     "read_pyverbs": "READ, pyverbs loop",
     "read_perftest": "READ, ib_read_bw",
     "ud": "UD, kvcast",
-    "ud_python": "UD, in Python",
     "ud_pyverbs": "UD, pyverbs loop",
 }
 """In the order in which they are shown."""
 BESIDE: Final[Mapping[str, str]] = {
     "read": "read_pyverbs",
-    "read_python": "read_pyverbs",
     "read_perftest": "read_pyverbs",
     "ud": "ud_pyverbs",
-    "ud_python": "ud_pyverbs",
 }
 """What a program is compared with."""
 _ROUNDS_A_PROCESS = 4

@@ -24,17 +24,14 @@ def main() -> int:
     args = parser.parse_args()
     modules = load_pyverbs()
     reads, datagrams = PyverbsReads(modules), PyverbsDatagrams(modules, SEGMENT_BYTES)
-    ends, ends_python = KvcastEnds(SEGMENT_BYTES), KvcastEnds(SEGMENT_BYTES, native=False)
+    ends = KvcastEnds(SEGMENT_BYTES)
     with asyncio.Runner() as runner:
         runner.run(ends.start())
-        runner.run(ends_python.start())
         programs: list[tuple[str, Callable[[float], Slice]]] = [
             ("read", lambda seconds: runner.run(ends.read(seconds))),
-            ("read_python", lambda seconds: runner.run(ends_python.read(seconds))),
             ("read_pyverbs", reads.run),
             ("read_perftest", ib_read_bw),
             ("ud", lambda seconds: runner.run(ends.cast(seconds))),
-            ("ud_python", lambda seconds: runner.run(ends_python.cast(seconds))),
             ("ud_pyverbs", datagrams.run),
         ]
         for _ in range(args.rounds):
@@ -42,7 +39,6 @@ def main() -> int:
             # Who ran before whom must not matter.
             programs.reverse()
         runner.run(ends.close())
-        runner.run(ends_python.close())
     return 0
 
 

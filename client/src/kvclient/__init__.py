@@ -13,12 +13,11 @@ from kvclient.client import (
     ChunkToPut,
     Fetched,
     FetchStream,
-    FetchUnderWay,
     PoolFullError,
     PutOutcome,
     Reservation,
 )
-from kvclient.found import Found
+from kvclient.fetched import Found
 from kvclient.messages import Status, Where
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "ChunkSource",
     "ChunkToPut",
     "FetchStream",
-    "FetchUnderWay",
     "Fetched",
     "Found",
     "Namespace",

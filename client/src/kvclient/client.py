@@ -19,25 +19,24 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Literal, Unpack, overload
 
-from kvchunk.parts import ByteRange
+from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
 from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, client_was_closed, expect, while_open
-from kvclient.fetched import Fetched, FetchStream, FetchUnderWay, check_fetched
-from kvclient.found import Found
+from kvclient.fetched import Fetched, FetchStream, Found, check_fetched
 from kvclient.local import LocalReads
 from kvclient.lone import DEADLINE_S_MIN, LoneGets
 from kvclient.messages import FetchedChunk, Hint, Kind, Status, Where
-from kvclient.parts import Parts, check_answer, check_parts, out_of_chunk
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.region import WriteRegion
-from kvclient.terms import FetchTerms, check_terms
+from kvclient.terms import FetchTerms, check_fetch, check_seconds, check_size, check_terms
 
 __all__ = [
     "AgentClient",
@@ -48,10 +47,8 @@ __all__ = [
     "ChunkToPut",
     "FetchStream",
     "FetchTerms",
-    "FetchUnderWay",
     "Fetched",
     "Found",
-    "Parts",
     "PoolFullError",
     "PutOutcome",
     "Reservation",
@@ -153,45 +150,94 @@ class AgentClient:
 
     # ------------------------------------------------------------------ fetch
 
+    @overload
     def fetch(
         self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
-    ) -> Fetched:
-        """Bring chunks, in prefix order, into the pool and lease the leading ones that arrived by the deadline.
+    ) -> Fetched: ...
 
-        `terms`: what the agent weighs the fetch by, see FetchTerms; raises TypeError for what is none of them.
+    @overload
+    def fetch(
+        self, keys: Sequence[bytes], *, deadline_s: float, any_order: Literal[True], traceparent: str | None = None
+    ) -> Found[memoryview]: ...
+
+    @overload
+    def fetch(
+        self, keys: Sequence[bytes], *, deadline_s: float, ranges: Sequence[ByteRange]
+    ) -> Found[list[memoryview]]: ...
+
+    def fetch(
+        self,
+        keys: Sequence[bytes],
+        *,
+        deadline_s: float,
+        any_order: bool = False,
+        ranges: Sequence[ByteRange] | None = None,
+        traceparent: str | None = None,
+        **terms: Unpack[FetchTerms],
+    ) -> Fetched | Found[memoryview] | Found[list[memoryview]]:
+        """Bring chunks, each named once, into the pool and lease those that arrive by the deadline. A miss is no
+        exception: `outcome` says why the first one missing is missing.
+
+        By default `keys` are a prefix, in order, and the leading chunks that arrive are leased. `terms`: what the agent
+        weighs the fetch by, see FetchTerms.
+
+        `any_order`: each chunk is of use by itself, for engines whose keys name no parents: one that is missing,
+        refused or late costs only itself. The agent fetches whatever it takes, and waits for nobody who computes.
+
+        `ranges`: only these ranges of each chunk (in order, without overlap; the chunks in any order): some layers or
+        some tokens, of which `kvchunk.parts.ranges_of` says where they lie. From another node only the pieces of 64 KiB
+        that they touch cross the network, each checked against the chunk's digest. What comes so is no chunk of the
+        pool: the next fetch brings it again. Where parts cannot be had (`hostagent.core.parts`), the whole chunk comes.
+
+        >>> with agent.fetch(keys, ranges=ranges_of(layout, layers=[0]), deadline_s=0.5) as found:
+        ...     for views in found.views:
+        ...         load(views)
+
         `traceparent`: trace context of the caller (W3C Trace Context), of which the agent's spans become children.
-        A miss is no exception: see `Fetched.count` and `Fetched.outcome`.
+        Raises ValueError or TypeError for an argument that makes no sense.
         """
-        if traceparent is None:
-            here = self._here(keys, terms)
-            if here is not None:
-                return here
-            if len(keys) == 1 and self._lone is not None and deadline_s >= DEADLINE_S_MIN:
-                lone = self._lone.get(keys[0], terms.get("recompute_s"))
-                if lone is not None:
-                    return Fetched(lone[1], [lone[0]], [ChunkSource.HOLDER], Status.OK)
-        return self.start_fetch(keys, deadline_s=deadline_s, traceparent=traceparent, **terms).wait()
-
-    def start_fetch(
-        self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
-    ) -> FetchUnderWay:
-        """As `fetch`, without waiting: the agent begins now. `wait` must be called, also after `cancel`."""
-        body = messages.pack_fetch(keys, deadline_s, terms)
-        request = self._ask_for(Kind.FETCH, keys, body, traceparent)
-        return FetchUnderWay(self._connection, request, self._give_up_s(deadline_s), self._views)
+        if ranges is not None:
+            check_ranges(ranges)
+        if terms:
+            check_terms(terms)
+            if any_order or ranges is not None:
+                raise TypeError(f"a fetch in any order takes no {min(terms)!r}: the agent brings what there is")
+        here = self._here(keys, deadline_s, traceparent)
+        if here is not None:
+            if ranges is not None:
+                return self._ranges_of(here, ranges)
+            return Found(here.release, here.views, here.sources, here.outcome) if any_order else here
+        check_fetch(keys, deadline_s, terms)
+        if ranges is not None:
+            return self._fetch_ranges(keys, ranges, deadline_s)
+        if any_order:
+            return self._fetch_found(keys, deadline_s, traceparent)
+        if len(keys) == 1 and self._lone is not None and traceparent is None and deadline_s >= DEADLINE_S_MIN:
+            lone = self._lone.get(keys[0], terms.get("recompute_s"))
+            if lone is not None:
+                return Fetched(lone[1], [lone[0]], [ChunkSource.HOLDER], Status.OK)
+        request = self._ask_for(Kind.FETCH, keys, messages.pack_fetch(keys, deadline_s, terms), traceparent)
+        answer = check_fetched(self._connection.wait(request, self._give_up_s(deadline_s)))
+        lease, chunks = messages.unpack_fetched(answer)
+        sources = [chunk.source for chunk in chunks]
+        return Fetched(self._release_of(lease), self._views(chunks), sources, Status(answer.status))
 
     def fetch_stream(
         self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> FetchStream:
-        """As `fetch`, but the leading chunks come one by one, each as soon as it is whole: load them meanwhile.
+        """As `fetch` of a prefix, but the leading chunks come one by one, each as soon as it is whole: load them
+        meanwhile. The agent begins with this call; leaving the `with` gives the rest up.
 
         >>> with agent.fetch_stream(keys, deadline_s=0.5) as stream:
         ...     for view in stream:
         ...         load(view)
         """
-        here = self._here(keys, terms) if traceparent is None else None
+        if terms:
+            check_terms(terms)
+        here = self._here(keys, deadline_s, traceparent)
         if here is not None:
             return FetchStream.of(self._connection, here, self._views)
+        check_fetch(keys, deadline_s, terms)
         body = messages.pack_fetch(keys, deadline_s, terms)
         request = self._ask_for(Kind.FETCH_STREAM, keys, body, traceparent)
         return FetchStream(self._connection, request, self._give_up_s(deadline_s), self._views)
@@ -215,33 +261,15 @@ class AgentClient:
             raise client_was_closed() from error
         return Fetched(lease.release, views, [ChunkSource.LOCAL] * len(views), Status.OK)
 
-    def _here(self, keys: Sequence[bytes], terms: FetchTerms) -> Fetched | None:
-        """As `fetch_local`; a keyword that a fetch does not take is an error here, too."""
-        if terms:
-            check_terms(terms)
-        return self.fetch_local(keys)
+    def _here(self, keys: Sequence[bytes], deadline_s: float, traceparent: str | None) -> Fetched | None:
+        """What a fetch need not ask the agent for: all chunks are here, or there is nothing to fetch."""
+        if not deadline_s >= 0:
+            check_seconds(deadline_s=deadline_s)
+        if not keys:
+            return Fetched(_nothing, [], [], Status.OK)
+        return self.fetch_local(keys) if traceparent is None else None
 
-    def _ask_for(self, kind: Kind, keys: Sequence[bytes], body: bytes, traceparent: str | None) -> int:
-        """Number of the request."""
-        trace = messages.pack_traceparent(traceparent)
-        return self._connection.send(kind, body + trace, status=len(trace), count=len(keys), answered=True)
-
-    def _give_up_s(self, deadline_s: float) -> float:
-        return time.monotonic() + deadline_s + self._connection.answer_timeout_s
-
-    def _views(self, chunks: Sequence[FetchedChunk]) -> list[memoryview]:
-        with while_open():
-            return [self._pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
-
-    def fetch_each(self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None) -> Found:
-        """Bring chunks, each of use by itself, into the pool and lease those that arrived by the deadline.
-
-        For engines whose keys name no parents: a chunk that is missing, refused or late costs only itself. `keys` are
-        distinct, in any order. The agent fetches whatever it takes, and waits for nobody who computes.
-        """
-        here = self.fetch_local(keys) if traceparent is None else None
-        if here is not None:
-            return Found(here.release, here.views, here.sources, here.outcome)
+    def _fetch_found(self, keys: Sequence[bytes], deadline_s: float, traceparent: str | None) -> Found[memoryview]:
         body = messages.FETCH_EACH.pack(int(deadline_s * 1e6)) + messages.pack_keys(keys)
         request = self._ask_for(Kind.FETCH_EACH, keys, body, traceparent)
         answer = check_fetched(self._connection.wait(request, self._give_up_s(deadline_s)))
@@ -249,32 +277,20 @@ class AgentClient:
         places = [chunks.get(place) for place in range(len(keys))]
         views = iter(self._views([chunk for chunk in places if chunk is not None]))
         return Found(
-            lambda: self._connection.give_back(Kind.RELEASE, lease),
+            self._release_of(lease),
             [None if chunk is None else next(views) for chunk in places],
             [None if chunk is None else chunk.source for chunk in places],
             Status(answer.status),
         )
 
-    def fetch_parts(self, keys: Sequence[bytes], ranges: Sequence[ByteRange], *, deadline_s: float) -> Parts:
-        """Bring only these ranges of each chunk here (distinct keys, in any order), and lease them.
-
-        Some layers or some tokens of chunks: `kvchunk.parts.ranges_of` says where they lie. `ranges`: in order, without
-        overlap. From another node only the pieces of 64 KiB that they touch cross the network, each checked against the
-        chunk's digest. What comes so is no chunk of the pool: the next fetch brings it again. Where parts cannot be had
-        (`hostagent.core.parts`), the whole chunk comes. Raises ValueError for a range outside of a chunk.
-
-        >>> with agent.fetch_parts(keys, ranges_of(layout, layers=[0]), deadline_s=0.5) as parts:
-        ...     for views in parts.views:
-        ...         load(views)
-        """
-        check_parts(keys, ranges)
-        here = self.fetch_local(keys)
-        if here is not None:
-            return self._parts_of(here, ranges)
-        body = messages.pack_fetch_parts(keys, ranges, deadline_s)
-        request = self._connection.send(Kind.FETCH_PARTS, body, count=len(keys), answered=True)
+    def _fetch_ranges(
+        self, keys: Sequence[bytes], ranges: Sequence[ByteRange], deadline_s: float
+    ) -> Found[list[memoryview]]:
+        messages.check_parts(keys, ranges)
+        request = self._ask_for(Kind.FETCH_PARTS, keys, messages.pack_fetch_parts(keys, ranges, deadline_s), None)
         answer = self._connection.wait(request, self._give_up_s(deadline_s))
-        check_answer(answer, ranges)
+        if answer.status == Status.OUT_OF_CHUNK:
+            raise _out_of_chunk(ranges, *messages.OUT_OF_CHUNK.unpack(answer.body))
         lease, chunks = messages.unpack_parts(check_fetched(answer), len(keys), len(ranges))
         views: list[list[memoryview] | None] = [None] * len(keys)
         sources: list[ChunkSource | None] = [None] * len(keys)
@@ -285,17 +301,33 @@ class AgentClient:
                     self._pool[offset : offset + part.size_bytes]
                     for offset, part in zip(one.offsets, ranges, strict=True)
                 ]
-        return Parts(lambda: self._connection.give_back(Kind.RELEASE, lease), views, sources, Status(answer.status))
+        return Found(self._release_of(lease), views, sources, Status(answer.status))
 
     @staticmethod
-    def _parts_of(here: Fetched, ranges: Sequence[ByteRange]) -> Parts:
+    def _ranges_of(here: Fetched, ranges: Sequence[ByteRange]) -> Found[list[memoryview]]:
         """Ranges of chunks that are here. Raises ValueError for one outside of a chunk."""
         for place, view in enumerate(here.views):
             if len(view) < ranges[-1].end:
+                size_bytes = len(view)
                 here.release()
-                raise out_of_chunk(ranges[-1].end, place, len(view))
+                raise _out_of_chunk(ranges, place, size_bytes)
         views = [[view[one.offset : one.end] for one in ranges] for view in here.views]
-        return Parts(here.release, views, here.sources, here.outcome)
+        return Found(here.release, views, here.sources, here.outcome)
+
+    def _ask_for(self, kind: Kind, keys: Sequence[bytes], body: bytes, traceparent: str | None) -> int:
+        """Number of the request."""
+        trace = messages.pack_traceparent(traceparent)
+        return self._connection.send(kind, body + trace, status=len(trace), count=len(keys), answered=True)
+
+    def _give_up_s(self, deadline_s: float) -> float:
+        return time.monotonic() + deadline_s + self._connection.answer_timeout_s
+
+    def _release_of(self, lease: int) -> Callable[[], None]:
+        return partial(self._connection.give_back, Kind.RELEASE, lease)
+
+    def _views(self, chunks: Sequence[FetchedChunk]) -> list[memoryview]:
+        with while_open():
+            return [self._pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
 
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""
@@ -310,6 +342,7 @@ class AgentClient:
         Others that want them may wait for them instead of computing them, too. Claim again whenever a time changes; put
         every chunk as soon as it is computed. A claim ends with the put, with `disclaim`, or when it is late.
         """
+        check_size(size_bytes)
         for at in range(0, len(keys), messages.KEYS_MAX):
             part = slice(at, at + messages.KEYS_MAX)
             body = messages.pack_claim(keys[part], size_bytes, etas_s[part])
@@ -340,6 +373,7 @@ class AgentClient:
         For the time between a look-up and a load. Locks of a chunk add up. False: it is not in DRAM (on a disk, or on
         another node: fetch it first), or this client or all clients together have locked as much as they may.
         """
+        check_seconds(hold_s=hold_s)
         body = messages.LOCK.pack(int(hold_s * 1e6)) + messages.pack_keys(keys)
         return self._done(Kind.LOCK, body, len(keys), "lock")
 
@@ -357,6 +391,7 @@ class AgentClient:
 
     def expect_reuse(self, keys: Sequence[bytes], *, within_s: float) -> None:
         """These chunks are expected to be used again in about `within_s` seconds."""
+        check_seconds(within_s=within_s)
         body = messages.pack_hint(keys, Hint.EXPECTED, min(int(within_s * 1000), 0xFFFF_FFFF))
         self._connection.send(Kind.HINT, body, count=len(keys))
 
@@ -367,6 +402,8 @@ class AgentClient:
         `nodes`: so many nodes start such an engine about now (0: unknown); the controller waits for them, `wait_s`
         (whole milliseconds) at most, so that one cast serves all.
         """
+        check_size(size_bytes)
+        check_seconds(wait_s=wait_s)
         self._connection.send(Kind.WARM, messages.WARM.pack(size_bytes, nodes, int(wait_s * 1000)) + namespace.encode())
 
     def stats(self) -> dict[str, float]:
@@ -378,3 +415,12 @@ class AgentClient:
     def _done(self, kind: Kind, body: bytes, count: int, doing: str) -> list[bool]:
         """Ask for something with each key; whether it was done."""
         return [bool(value) for value in expect(self._connection.call(kind, body, count=count), doing).body]
+
+
+def _nothing() -> None:
+    """What releases no lease."""
+
+
+def _out_of_chunk(ranges: Sequence[ByteRange], place: int, size_bytes: int) -> ValueError:
+    """What is raised for ranges of which the last one ends behind a chunk."""
+    return ValueError(f"ranges: one ends at byte {ranges[-1].end}, chunk {place} of those asked for has {size_bytes}")

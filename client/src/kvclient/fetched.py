@@ -1,10 +1,11 @@
-"""What fetches in prefix order bring: at once, later, or chunk by chunk. Standard library only."""
+"""What fetches bring: leading chunks, at once or one by one, or whatever is there. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from kvchunk.sources import ChunkSource
 from kvclient import messages
@@ -82,30 +83,58 @@ class Fetched:
         self.release()
 
 
-class FetchUnderWay:
-    """A fetch that the agent works on."""
+V = TypeVar("V", memoryview, list[memoryview])
 
-    def __init__(self, connection: Connection, request: int, give_up_s: float, views_of: ViewsOf) -> None:
-        self._connection = connection
-        self._request = request
-        self._give_up_s = give_up_s
-        self._views_of = views_of
 
-    def wait(self) -> Fetched:
-        """Wait for the outcome; once."""
-        answer = check_fetched(self._connection.wait(self._request, self._give_up_s))
-        lease, chunks = messages.unpack_fetched(answer)
-        connection = self._connection
-        return Fetched(
-            lambda: connection.give_back(Kind.RELEASE, lease),
-            self._views_of(chunks),
-            [chunk.source for chunk in chunks],
-            Status(answer.status),
-        )
+class Found(Generic[V]):
+    """What a fetch in any order brought: of each key its chunk, or the ranges of it that were asked for, or nothing.
+    They are pinned in the pool until `release`."""
 
-    def cancel(self) -> None:
-        """It is no longer wanted: `wait` soon returns, with nothing unless it was done already. From any thread."""
-        cancel(self._connection, self._request)
+    def __init__(
+        self,
+        release: Callable[[], None],
+        views: Sequence[V | None],
+        sources: Sequence[ChunkSource | None],
+        outcome: Status,
+    ) -> None:
+        """`release`: gives the lease back."""
+        self._release: Callable[[], None] | None = release
+        self.views: list[V | None] = list(views)
+        """For each key its chunk, or a view of each range of it, read-only; None: it did not come."""
+        self.sources = list(sources)
+        self.outcome = outcome
+        """OK when all arrived, otherwise why the first one missing is missing."""
+
+    @property
+    def present(self) -> list[bool]:
+        """For each key whether it arrived."""
+        return [source is not None for source in self.sources]
+
+    @property
+    def count(self) -> int:
+        """Keys that arrived."""
+        return sum(self.present)
+
+    def release(self) -> None:
+        """Unpin; the views are void. Idempotent."""
+        if self._release is None:
+            return
+        for found in self.views:
+            for view in found if isinstance(found, list) else [found]:
+                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
+                if view is not None:
+                    with contextlib.suppress(BufferError):
+                        view.release()
+        self.views = [None] * len(self.views)
+        release, self._release = self._release, None
+        if self.count:
+            release()
+
+    def __enter__(self) -> Found[V]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
 
 
 def cancel(connection: Connection, request: int) -> None:

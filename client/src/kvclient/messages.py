@@ -62,7 +62,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvchunk.parts import ByteRange
+from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
 from kvclient.terms import FetchTerms, check_terms
 
@@ -81,6 +81,7 @@ RANGES_MAX = 4096
 """Of each chunk in one request."""
 PARTS_MAX = 16384
 """Ranges of all chunks in one request."""
+NAMESPACE_BYTES_MAX = 256
 TRACEPARENT_BYTES_MAX = 128
 """Version 00 of W3C Trace Context takes 55; later versions may append to it."""
 
@@ -373,6 +374,18 @@ def unpack_found(frame: Frame, keys_count: int) -> tuple[int, dict[int, FetchedC
             raise MalformedFrameError(f"answer to FETCH_EACH names chunk {place} of {keys_count}, source {source}")
         chunks[place] = FetchedChunk(offset, size_bytes, _SOURCES[source])
     return lease, chunks
+
+
+def check_parts(keys: Sequence[bytes], ranges: Sequence[ByteRange]) -> None:
+    """Raises ValueError for what is no request for parts."""
+    check_ranges(ranges)
+    if not keys or len(set(keys)) != len(keys):
+        raise ValueError("keys of parts: at least one, and each once")
+    if len(ranges) > RANGES_MAX or len(keys) * len(ranges) > PARTS_MAX:
+        raise ValueError(
+            f"{len(ranges)} ranges of {len(keys)} chunks: at most {RANGES_MAX} of a chunk and {PARTS_MAX} of all;"
+            " ask for fewer chunks at once, or fetch whole ones"
+        )
 
 
 def pack_fetch_parts(keys: Sequence[bytes], ranges: Sequence[ByteRange], deadline_s: float) -> bytes:

@@ -24,7 +24,7 @@ from kvclient import messages
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.local import LocalLease, LocalReads
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status, Where
-from kvclient.terms import FetchTerms
+from kvclient.terms import FetchTerms, check_fetch
 
 RECEIVE_BYTES = 1 << 16
 
@@ -102,7 +102,10 @@ class PolledClient:
     def fetch(
         self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> int:
-        """As AgentClient.fetch; `lease_of` the answer."""
+        """As AgentClient.fetch of a prefix, which is not empty; `lease_of` the answer."""
+        if not keys:
+            raise ValueError("keys is empty: there is nothing to fetch")
+        check_fetch(keys, deadline_s, terms)
         body = messages.pack_fetch(keys, deadline_s, terms)
         trace = messages.pack_traceparent(traceparent)
         return self._ask(Kind.FETCH, body + trace, len(keys), deadline_s, status=len(trace))

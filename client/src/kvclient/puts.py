@@ -14,6 +14,7 @@ from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
 from kvclient.messages import Frame, Kind, Status
 from kvclient.region import WriteRegion
+from kvclient.terms import check_size
 
 PUTS_AT_ONCE = 32
 """Chunks that `AgentClient.put_each` has room for at a time."""
@@ -143,6 +144,12 @@ class Puts:
 
     def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
         """Number of the request."""
+        check_size(size_bytes)
+        if position is not None and not 0 <= position < messages.NO_POSITION:
+            raise ValueError(f"position is {position}, not from 0 to {messages.NO_POSITION - 1}")
+        label = namespace.encode()
+        if len(label) > messages.NAMESPACE_BYTES_MAX:
+            raise ValueError(f"namespace has {len(label)} bytes, at most {messages.NAMESPACE_BYTES_MAX} are allowed")
         messages.pack_keys([key] if parent is None else [key, parent])
         body = messages.RESERVE.pack(
             key,
@@ -150,7 +157,7 @@ class Puts:
             size_bytes,
             messages.NO_POSITION if position is None else position,
         )
-        return self._connection.send(Kind.RESERVE, body + namespace.encode(), answered=True)
+        return self._connection.send(Kind.RESERVE, body + label, answered=True)
 
     def _reserved(self, answer: Frame, size_bytes: int) -> Reservation | None:
         if answer.status in (Status.EXISTS, Status.FILLING):

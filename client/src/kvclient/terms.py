@@ -1,8 +1,13 @@
-"""What an engine says with a fetch besides keys and deadline. Standard library only."""
+"""What an engine says with a request besides keys, and what no request may say. Standard library only."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+SECONDS_MAX: Final = 1e9
+BEHIND_MAX: Final = 0xFFFF_FFFF
+SIZE_BYTES_MAX: Final = 1 << 63
 
 
 class FetchTerms(TypedDict, total=False):
@@ -31,3 +36,36 @@ def check_terms(terms: FetchTerms) -> None:
     unknown = terms.keys() - _KNOWN
     if unknown:
         raise TypeError(f"a fetch takes no {min(unknown)!r}: there are {', '.join(_KNOWN)}")
+
+
+def check_fetch(keys: Sequence[bytes], deadline_s: float, terms: FetchTerms) -> None:
+    """Raises ValueError, which names the argument, or TypeError for what no agent would take."""
+    if len(set(keys)) != len(keys):
+        raise ValueError("keys names a chunk twice")
+    check_seconds(deadline_s=deadline_s)
+    if not terms:
+        return
+    check_terms(terms)
+    check_seconds(
+        recompute_s=terms.get("recompute_s") or 0.0,
+        queue_s=terms.get("queue_s", 0.0),
+        expected_s=terms.get("expected_s", 0.0),
+    )
+    share, behind = terms.get("attention_share", 0.0), terms.get("behind", 0)
+    if not 0 <= share <= 1:
+        raise ValueError(f"attention_share is {share}, not a share from 0 to 1")
+    if not 0 <= behind <= BEHIND_MAX:
+        raise ValueError(f"behind is {behind}, not a count from 0 to {BEHIND_MAX}")
+
+
+def check_seconds(**durations_s: float) -> None:
+    """Raises ValueError for one that is below 0, or no number, or beyond what a request has room for."""
+    for name, duration_s in durations_s.items():
+        if not 0 <= duration_s <= SECONDS_MAX:
+            raise ValueError(f"{name} is {duration_s}, not from 0 to {SECONDS_MAX:.0f} seconds")
+
+
+def check_size(size_bytes: int, name: str = "size_bytes") -> None:
+    """Raises ValueError for a chunk of no bytes, or of more than a number of the protocol says."""
+    if not 0 < size_bytes <= SIZE_BYTES_MAX:
+        raise ValueError(f"{name} is {size_bytes}, not from 1 to {SIZE_BYTES_MAX} bytes")

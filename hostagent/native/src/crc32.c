@@ -1,7 +1,10 @@
 #include "crc32.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <string.h>
+
+#include "cpu.h"
 
 #define POLYNOMIAL 0xEDB88320u /* bits reversed */
 #define SLICES 8
@@ -44,9 +47,12 @@ static uint32_t continue_by_tables(uint32_t state, const uint8_t *at, size_t siz
     return state;
 }
 
-uint32_t dp_crc32_by_tables(uint32_t crc, const void *bytes, size_t size)
+/* What of enum cpu_extra is used. */
+static unsigned extras;
+
+void dp_crc32_use(unsigned wanted)
 {
-    return ~continue_by_tables(~crc, bytes, size);
+    extras = wanted;
 }
 
 #if defined(__x86_64__)
@@ -82,11 +88,6 @@ __attribute__((target("avx512f,vpclmulqdq"))) static size_t fold_wide(
     return done;
 }
 
-static int can_fold_wide(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
-}
-
 /* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009: four lanes
  * of 128 bits are folded forward by 512 bits per step, then into one, then reduced (Barrett). `size`: a multiple of 16,
  * at least 64. Without the inversions. */
@@ -101,7 +102,7 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t continue_by_folding(
     __m128i lane[4];
     size_t done = 64;
 
-    if (size >= WIDE_BYTES && can_fold_wide()) {
+    if (size >= WIDE_BYTES && extras & CPU_FOLDS_WIDE) {
         done = fold_wide(lane, state, at, size);
     } else {
         for (int i = 0; i < 4; i++)
@@ -126,16 +127,9 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t continue_by_folding(
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(all, _mm_clmulepi64_si128(quotient, barrett, 0x00)), 1);
 }
 
-static int can_fold(void)
-{
-    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-}
-
 #elif defined(__aarch64__)
 
 #include <arm_acle.h>
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
 
 /* The architecture's own instruction has this polynomial. Without the inversions. */
 __attribute__((target("+crc"))) static uint32_t continue_by_folding(uint32_t state, const uint8_t *at, size_t size)
@@ -148,11 +142,6 @@ __attribute__((target("+crc"))) static uint32_t continue_by_folding(uint32_t sta
     return state;
 }
 
-static int can_fold(void)
-{
-    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
-}
-
 #else
 
 static uint32_t continue_by_folding(uint32_t state, const uint8_t *at, size_t size)
@@ -160,20 +149,16 @@ static uint32_t continue_by_folding(uint32_t state, const uint8_t *at, size_t si
     return continue_by_tables(state, at, size);
 }
 
-static int can_fold(void)
-{
-    return 0;
-}
-
 #endif
 
 uint32_t dp_crc32(uint32_t crc, const void *bytes, size_t size)
 {
+    assert(bytes || !size);
     const uint8_t *at = bytes;
     uint32_t state = ~crc;
     size_t folded = size & ~(size_t)15;
 
-    if (folded >= 64 && can_fold()) {
+    if (folded >= 64 && extras & CPU_FOLDS) {
         state = continue_by_folding(state, at, folded);
         at += folded;
         size -= folded;

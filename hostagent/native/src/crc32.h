@@ -7,5 +7,6 @@
 /* Continues `crc` (0 to begin) over `size` bytes. */
 uint32_t dp_crc32(uint32_t crc, const void *bytes, size_t size);
 
-/* The same, always by tables: what processors without carry-less multiplication run. */
-uint32_t dp_crc32_by_tables(uint32_t crc, const void *bytes, size_t size);
+/* Uses these instructions of enum cpu_extra (kvcodec/src/cpu.h) from now on, tables for the rest. Before everything
+ * else, and while nothing else runs. The processor must have them. */
+void dp_crc32_use(unsigned extras);

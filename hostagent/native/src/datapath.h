@@ -1,12 +1,14 @@
 /* The data path of an agent: carries cast segments between a socket, or an RDMA NIC, and the pool, without the
  * interpreter.
  *
- * The build passes the layout of a datagram by -D, from the generated layouts (see library.py). Numbers in structures,
- * addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
+ * facts.h, which is generated, has what the Python around it knows of datagrams, catalogs and trees. Numbers in
+ * structures, addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
  * that it is given before it returns, but not the memory that pointers in them name. */
 #pragma once
 
 #include <stdint.h>
+
+#include "facts.h"
 
 #define DP_PUBLIC __attribute__((visibility("default")))
 
@@ -246,4 +248,11 @@ DP_PUBLIC void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue
 /* Ends the thread and forgets all runs. */
 DP_PUBLIC void dp_queue_sender_free(struct dp_queue_sender *sender);
 
-DP_PUBLIC uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables);
+/* ---- for tests --------------------------------------------------------------------------------------------------- */
+
+DP_PUBLIC uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size);
+
+/* Uses the instructions of this enum cpu_level (kvcodec/src/cpu.h), or of the highest below it that the processor has;
+ * returns which. CPU_BASE uses nothing that not every processor of the architecture has. The object uses all that there
+ * is when it is loaded; nothing else may run meanwhile. */
+DP_PUBLIC int dp_use_level(int level);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "blake2s.h"
+#include "facts.h"
 
 #define NO_LEASE UINT32_MAX
 

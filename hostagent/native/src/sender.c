@@ -286,14 +286,3 @@ void dp_sender_free(struct dp_sender *sender)
         close(sender->interrupt);
     free(sender);
 }
-
-const uint32_t dp_structure_bytes[9] = {
-    sizeof(struct dp_receiver_config), sizeof(struct dp_report), sizeof(struct dp_drained), sizeof(struct dp_job),
-    sizeof(struct dp_outcome), sizeof(struct dp_completion_queue), sizeof(struct dp_receive_queue),
-    sizeof(struct dp_send_queue), sizeof(struct dp_chain),
-};
-
-uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size, int by_tables)
-{
-    return by_tables ? dp_crc32_by_tables(crc, bytes, size) : dp_crc32(crc, bytes, size);
-}

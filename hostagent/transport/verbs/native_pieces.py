@@ -117,7 +117,7 @@ class Asker:
 
 
 class NativePieces:
-    """See the module's docstring, and `ReadPieces`."""
+    """Cuts reads from one peer into pieces and has the NIC bring them, in order, as many as its window says."""
 
     def __init__(self, owner: ReadOwner, asker: Asker, window: ReadWindow) -> None:
         self._owner = owner
@@ -134,21 +134,22 @@ class NativePieces:
         return bool(self._reads)
 
     def begin(self, queue_pair: QueuePair) -> None:
-        """See `ReadPieces`."""
+        """Post to this one from now on."""
         self._window.begin(self._now_ns())
         self._peer = self._asker.begin(self, queue_pair, self._allowance())
         for number, read in self._reads.items():
             self._ask(number, read)
 
     def end(self) -> None:
-        """See `ReadPieces`."""
+        """Post nothing more; call it before the queue pair is destroyed. What it has not brought is asked for again
+        once there is another one."""
         if self._peer:
             self._asker.end(self._peer)
             self._peer = 0
         self._window.dropped()
 
     def add(self, read: RdmaRead) -> None:
-        """See `ReadPieces`."""
+        """Bring this read; its chunk is open."""
         if self._peer and not self._reads:
             self._catch_up()
             self._window.begin(self._now_ns())
@@ -159,7 +160,7 @@ class NativePieces:
             self._ask(number, read)
 
     def withdraw(self, read: RdmaRead) -> bool:
-        """See `ReadPieces`."""
+        """Bring it no more. Returns whether the NIC works on it: then only the end of the queue pair ends that."""
         number = next((number for number, known in self._reads.items() if known is read), 0)
         if not number:
             return False
@@ -168,17 +169,17 @@ class NativePieces:
         return bool(self._peer and library.dp_asker_withdraw(asker, self._peer, number))
 
     def clear(self) -> None:
-        """See `ReadPieces`."""
+        """Forget all reads; call it after `end`."""
         self._reads.clear()
 
     def lost(self, since_ns: int, now_ns: int) -> None:
-        """See `ReadPieces`."""
+        """The NIC has asked again for something between the two times."""
         self._catch_up()
         self._window.lost(since_ns, now_ns)
         self._allow()
 
     def waiting_since_ns(self) -> int | None:
-        """See `ReadPieces`."""
+        """Since when the NIC has done nothing, though it has something to do; None: it has not."""
         asked = self._look()
         return max(asked.oldest_ns, asked.done_ns) if asked.oldest_ns else None
 

@@ -6,7 +6,7 @@ peer, with a fresh queue pair. A NIC that neither brings a piece nor gives it up
 TCP. A read that is given up while the NIC works on it costs the queue pair: only when that is destroyed is its memory
 sure to be left alone. The other reads go on with a new one.
 
-What the NIC is asked for, and when, is not said here but by `ReadPieces`, from Python or in C.
+What the NIC is asked for, and when, is not said here but by `NativePieces`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from hostagent.transport.read_tokens import Refusal, TokenBook, refused_words
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner, ReadPieces
+from hostagent.transport.verbs.native_pieces import NativePieces
+from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 
@@ -65,7 +66,7 @@ class PeerHost(Protocol):
         """A queue pair for asking. Raises VerbsError."""
         ...
 
-    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
+    def make_pieces(self, owner: ReadOwner) -> NativePieces:
         """What cuts reads into pieces and has the NIC bring them."""
         ...
 

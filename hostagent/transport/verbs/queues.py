@@ -5,11 +5,8 @@ Owns the C objects and their order of destruction; others decide what to send th
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import errno
 import os
-from collections.abc import Callable
 from ctypes import byref
 from typing import Any
 
@@ -38,22 +35,11 @@ class CompletionChannel:
         )
         self.fd: int = self._channel.contents.fd
         os.set_blocking(self.fd, False)
-        self._queue = ctypes.c_void_p()
-        self._taken = byref(self._queue), byref(ctypes.c_void_p())
 
     @property
     def pointer(self) -> Any:
         """The `ibv_comp_channel`, for calls of the library."""
         return self._channel
-
-    def drain(self) -> None:
-        """Take and acknowledge an event; with another one the file descriptor stays readable."""
-        if self._library.ibv_get_cq_event(self._channel, *self._taken) == 0:
-            self._library.ibv_ack_cq_events(self._queue, 1)
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EAGAIN, errno.EINTR):
-            raise VerbsError(f"ibv_get_cq_event failed: {os.strerror(code)}")
 
     def close(self) -> None:
         """Call after closing all queues on it."""
@@ -82,11 +68,6 @@ class CompletionQueue:
         if count < 0:
             raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
         return self._completions[:count]
-
-    def works(self, count: int) -> list[tuple[int, int]]:
-        """Work id and status of the first `count` completions of the last `poll`: cheaper than records for a few."""
-        words = self._words
-        return [(words[at], words[at + 1] & _STATUS) for at in range(0, count * _WC_WORDS, _WC_WORDS)]
 
     def arm(self) -> None:
         """The next completion makes the channel readable."""
@@ -175,106 +156,3 @@ class AddressHandle:
     def close(self) -> None:
         """Call after the last send with it has completed."""
         check_status("ibv_destroy_ah", self._library.ibv_destroy_ah(self.pointer))
-
-
-class CompletionWatch:
-    """Calls whoever takes completions: by event when little is going on, on a timer under load.
-
-    The queue is armed whenever the watch waits for events.
-    """
-
-    POLL_S = 0.001
-    """asyncio rounds up to the next millisecond anyway."""
-    BUSY_COMPLETIONS = 3
-    ROUNDS_MAX = 8
-    """Batches in a row before other work gets its turn."""
-
-    def __init__(
-        self,
-        channel: CompletionChannel,
-        queue: CompletionQueue,
-        loop: asyncio.AbstractEventLoop,
-        take: Callable[[Completions], None],
-        broken: Callable[[VerbsError], None],
-        *,
-        by_clock: bool,
-    ) -> None:
-        """`take` handles a batch. `broken` gets, once, the reason why it is never called again: the device is gone, the
-        queue has overrun, or `take` raised VerbsError. `by_clock`: under load look each millisecond instead of at each
-        event (for many small completions)."""
-        self._channel = channel
-        self._queue = queue
-        self._loop = loop
-        self._take_batch = take
-        self._broken = broken
-        self._by_clock = by_clock
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._open = True
-        queue.arm()
-        loop.add_reader(channel.fd, self._event)
-
-    def close(self) -> None:
-        """Never again. Idempotent."""
-        if not self._open:
-            return
-        self._open = False
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop.remove_reader(self._channel.fd)
-
-    def look(self) -> None:
-        """Take what has completed without waiting for an event, which may be lost."""
-        if self._open and self._timer is None:
-            self._look()
-
-    def _event(self) -> None:
-        self._or_break(self._drain)
-
-    def _look(self) -> None:
-        self._or_break(self._take_all)
-
-    def _or_break(self, step: Callable[[], None]) -> None:
-        """After an error stop watching: the descriptor would stay readable for ever."""
-        try:
-            step()
-        except VerbsError as error:
-            if not self._open:
-                raise
-            self.close()
-            self._broken(error)
-
-    def _drain(self) -> None:
-        self._channel.drain()
-        if self._timer is None:
-            self._take_all()
-
-    def _take_all(self) -> None:
-        self._timer = None
-        if not self._by_clock:
-            # Before it is emptied: completions that come meanwhile make an event, at worst a needless one.
-            self._queue.arm()
-        taken, full = self._take()
-        if not self._open:
-            return
-        if full:
-            self._timer = self._loop.call_soon(self._look)
-        elif self._by_clock and taken >= self.BUSY_COMPLETIONS:
-            self._timer = self._loop.call_later(self.POLL_S, self._look)
-        elif self._by_clock:
-            self._queue.arm()
-            # Completions between the last look and arming make no event.
-            taken, _ = self._take()
-            if taken and self._open:
-                self._timer = self._loop.call_soon(self._look)
-
-    def _take(self) -> tuple[int, bool]:
-        total = 0
-        for _ in range(self.ROUNDS_MAX):
-            completions = self._queue.poll()
-            count = len(completions)
-            if count:
-                self._take_batch(completions)
-            total += count
-            if count < self._queue.batch_count or not self._open:
-                return total, False
-        return total, True

@@ -1,4 +1,4 @@
-"""One read of a peer's chunk by RDMA, the chunk as the peer has opened it, and what brings the pieces of such reads."""
+"""One read of a peer's chunk by RDMA, and the chunk as the peer has opened it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Protocol
 
 from hostagent.transport.base import ReadHandle, ReadRequest
 from hostagent.transport.read_protocol import RemoteExtent
-from hostagent.transport.verbs.queues import QueuePair
 from kvchunk.ids import ChunkKey
 
 
@@ -65,36 +64,3 @@ class OpenedChunk:
     """In the order in which they were asked for."""
     read_bytes: int = 0
     linger: asyncio.TimerHandle | None = None
-
-
-class ReadPieces(Protocol):
-    """Cuts reads from one peer into pieces and has the NIC bring them, in order, as many as its window says."""
-
-    def begin(self, queue_pair: QueuePair) -> None:
-        """Post to this one from now on."""
-        ...
-
-    def end(self) -> None:
-        """Post nothing more; call it before the queue pair is destroyed. What it has not brought is asked for again
-        once there is another one."""
-        ...
-
-    def add(self, read: RdmaRead) -> None:
-        """Bring this read; its chunk is open."""
-        ...
-
-    def withdraw(self, read: RdmaRead) -> bool:
-        """Bring it no more. Returns whether the NIC works on it: then only the end of the queue pair ends that."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all reads; call it after `end`."""
-        ...
-
-    def lost(self, since_ns: int, now_ns: int) -> None:
-        """The NIC has asked again for something between the two times."""
-        ...
-
-    def waiting_since_ns(self) -> int | None:
-        """Since when the NIC has done nothing, though it has something to do; None: it has not."""
-        ...

@@ -7,7 +7,6 @@ that wants to read one-sided. Peers without RDMA are read over TCP.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 
 from hostagent import limits
@@ -20,9 +19,8 @@ from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
-from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
-from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, Completions, CompletionWatch
-from hostagent.transport.verbs.rdma_read import ReadOwner, ReadPieces
+from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
+from hostagent.transport.verbs.rdma_read import ReadOwner
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from kvproto.session.read_window import ReadWindow
 
@@ -53,11 +51,6 @@ class VerbsReads:
         self._region = region
         self._peers: dict[str, PeerReads] = {}
         self._detours = Detours()
-        self._asker: Asker | None = None
-        """Posts in C; without it:"""
-        self._working: dict[int, PostedPieces] = {}
-        """The peer that each piece belongs to, by work id."""
-        self._work_id = 0
         self._open = True
         self._usable = True
         """Whether completions are still reported."""
@@ -69,14 +62,17 @@ class VerbsReads:
             undo.callback(self._channel.close)
             self._completions = CompletionQueue(port, self._channel, COMPLETIONS_MAX, limits.CAST_BATCH_PACKETS)
             undo.callback(self._completions.close)
-            if host.native is not None:
-                self._asker = self._make_asker(host.native)
-                undo.callback(self._asker.close)
-            else:
-                self._watch = CompletionWatch(
-                    self._channel, self._completions, host.loop, self._completed, self._broke, by_clock=False
-                )
-                undo.callback(self._watch.close)
+            self._asker = Asker(
+                host.native,
+                port,
+                self._completions,
+                self._channel,
+                self.target,
+                host.loop,
+                self._broke,
+                began=self._losses.begin,
+            )
+            undo.callback(self._asker.close)
             self._closing = undo.pop_all()
         self.tokens = host.tokens
         self._server = ReadServer(host.memory, host.sink, host.counters, self._make_access, tokens=host.tokens)
@@ -115,26 +111,9 @@ class VerbsReads:
         """See `PeerHost`."""
         return ReadQueuePair(self._port, self._completions, limits.VERBS_READ_PIECES_MAX)
 
-    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
+    def make_pieces(self, owner: ReadOwner) -> NativePieces:
         """See `PeerHost`."""
-        if self._asker is not None:
-            return NativePieces(owner, self._asker, self.make_window())
-        return PostedPieces(owner, self)
-
-    def make_window(self) -> ReadWindow:
-        """See `PieceHost`."""
-        return ReadWindow(self._host.config.rdma_read_window_bytes)
-
-    def next_work_id(self, pieces: PostedPieces) -> int:
-        """See `PieceHost`."""
-        self._work_id += 1
-        self._working[self._work_id] = pieces
-        self._losses.begin()
-        return self._work_id
-
-    def forget_work(self, work_id: int) -> None:
-        """See `PieceHost`."""
-        self._working.pop(work_id, None)
+        return NativePieces(owner, self._asker, ReadWindow(self._host.config.rdma_read_window_bytes))
 
     def read_instead(self, request: ReadRequest) -> ReadHandle:
         """See `PeerHost`. Only the NIC can read into memory other than the pool."""
@@ -148,10 +127,7 @@ class VerbsReads:
 
     def look_for_completions(self) -> None:
         """See `PeerHost`."""
-        if self._asker is not None:
-            self._asker.look()
-        else:
-            self._watch.look()
+        self._asker.look()
 
     def nic_worked(self, peer: PeerReads) -> None:
         """See `PeerHost`."""
@@ -176,23 +152,8 @@ class VerbsReads:
     def _make_access(self) -> PoolAccess:
         return PoolAccess(self._port, self._completions, self._region.address, self.counters)
 
-    def _make_asker(self, library: ctypes.CDLL) -> Asker:
-        return Asker(
-            library,
-            self._port,
-            self._completions,
-            self._channel,
-            self.target,
-            self.loop,
-            self._broke,
-            began=lambda: self._losses.begin(),
-        )
-
     def _in_flight(self) -> bool:
-        return bool(self._working) if self._asker is None else self._asker.in_flight()
-
-    def _completed(self, completions: Completions) -> None:
-        hand_out(self._completions.works(len(completions)), self._working, int(self.loop.time() * 1e9))
+        return self._asker.in_flight()
 
     def _broke(self, error: VerbsError) -> None:
         """Completions are no longer reported: reads under way fail, later ones go over TCP."""

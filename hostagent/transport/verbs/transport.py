@@ -21,8 +21,6 @@ from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.cast_receiver import CastReceiver
-from hostagent.transport.verbs.cast_sender import CastQueue
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
@@ -105,8 +103,8 @@ class VerbsCasts(ExpectedCasts):
         self._port = port
         self._region = region
         self._fills: SegmentSocket | None = None
-        self._queue: CastQueue | NativeCastQueue | None = None
-        self._receiver: CastReceiver | NativeCastReceiver | None = None
+        self._queue: NativeCastQueue | None = None
+        self._receiver: NativeCastReceiver | None = None
         self._sockets: SocketCasts | None = None
         self._segment_bytes = 0
         self._said = ""
@@ -230,23 +228,18 @@ class VerbsCasts(ExpectedCasts):
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-        if self._queue is None and host.native is not None:
+        if self._queue is None:
             self._queue = NativeCastQueue(port, self._region, host, host.native, self._broke)
-        elif self._queue is None:
-            self._queue = CastQueue(port, self._region, host, self._broke)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        if host.native is not None:
-            self._receiver = NativeCastReceiver(port, fabric, host, host.native, self._broke)
-        else:
-            self._receiver = CastReceiver(port, fabric, host, self._broke)
+        self._receiver = NativeCastReceiver(port, fabric, host, host.native, self._broke)
         return self._receiver.waiting_bytes_max
 
     @property
-    def _intake(self) -> CastReceiver | NativeCastReceiver | SocketCasts | None:
+    def _intake(self) -> NativeCastReceiver | SocketCasts | None:
         """Whoever receives casts now."""
         return self._receiver or self._sockets
 

@@ -1,6 +1,8 @@
-"""The codec's loops in C and in numpy: the same bytes out of both, and the same refusals."""
+"""The codec's loops in C, with the instructions of each level, and in numpy: the same bytes, and the same refusals."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,21 +13,25 @@ from kvchunk.kv_layout import parse_layout
 from kvcodec import lossy, planes
 from kvcodec.loops import ESCAPE, PROBS, Coded, Element, Loops, Place, Quantised
 from kvcodec.native import native_loops
-from kvcodec.reference import NumpyLoops, table_of
-from p4switch.build import BuildError
+from tests.contracts.codec_loops.reference import NumpyLoops, table_of
 from tests.unit.kvcodec.kv_content import kv_chunk
 
-try:
-    NATIVE: Loops | None = native_loops()
-except BuildError:
-    NATIVE = None
 REFERENCE = NumpyLoops()
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="no C compiler here")
+LEVELS = ("every processor's", "AVX2", "AVX-512")
+"""enum cpu_level of kvcodec/src/cpu.h, in order."""
+
+
+@pytest.fixture(autouse=True, params=LEVELS, scope="module")
+def level(request: pytest.FixtureRequest) -> Iterator[None]:
+    wanted = LEVELS.index(request.param)
+    if native_loops().use_level(wanted) != wanted:
+        pytest.skip(f"this processor has no {request.param}")
+    yield
+    native_loops().use_level(len(LEVELS) - 1)
 
 
 def native() -> Loops:
-    assert NATIVE is not None
-    return NATIVE
+    return native_loops()
 
 
 LAYOUTS = ("bf16.l2.b3.p2.t16.h2.d64", "fp16.l2.p2.h3.t11.d8", "fp32.l1.t25.h2.d9", "bf16.l2.t7.d33")

@@ -46,7 +46,7 @@ def test_chunks_that_are_here(pair: Cluster, connect: Connect) -> None:
     with client.fetch_stream(asked, deadline_s=5) as stream:
         assert [bytes(view) for view in stream] == [bodies[2], bodies[0], bodies[1]]
         assert (stream.count, stream.outcome) == (3, Status.OK)
-    with client.fetch_each(asked, deadline_s=5) as found:
+    with client.fetch(asked, any_order=True, deadline_s=5) as found:
         assert (found.count, found.outcome, found.sources) == (3, Status.OK, [ChunkSource.LOCAL] * 3)
         assert [bytes(view) for view in found.views if view is not None] == [bodies[2], bodies[0], bodies[1]]
     assert client.stats()["fetch_chunks_total{local}"] == 9

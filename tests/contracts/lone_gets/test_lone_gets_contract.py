@@ -205,8 +205,8 @@ def test_a_client_that_is_closed_in_the_middle(pair: Cluster, connect: Connect) 
         client.fetch([key(1)], deadline_s=5)
 
 
-def test_without_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostagent.agent.datapath_or_none", lambda: None)
+def test_a_pool_without_leases_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hostagent.agent.local_leases", lambda _pool_bytes: None)
     with cluster(2) as made:
         put(made, 1, b"by the event loop")
         client = made.client(1)

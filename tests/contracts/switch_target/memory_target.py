@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.locations import Location
-from controlplane.switch.entries import ServingEntry, SwitchContents
-from controlplane.switch.reconcile import apply
-from controlplane.switch.target import (
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.locations import Location
+from controlplane.core.switch.entries import ServingEntry, SwitchContents
+from controlplane.core.switch.programmer import apply
+from controlplane.core.switch.target import (
     Down,
     HeatReport,
     LostReport,

@@ -1,4 +1,4 @@
-"""The contract of `controlplane.switch.target.SwitchTarget`, on every implementation that this machine can run."""
+"""The contract of `controlplane.core.switch.target.SwitchTarget`, on every implementation that this machine can run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from controlplane.ids import GroupId, Slot, SwitchPort
-from controlplane.locations import Location
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.entries import (
+from controlplane.core.ids import GroupId, Slot, SwitchPort
+from controlplane.core.locations import Location
+from controlplane.core.switch.entries import (
     AddressEntry,
     Bitmap,
     CloneSessionEntry,
@@ -42,9 +41,8 @@ from controlplane.switch.entries import (
     TakenAddressEntry,
     contents,
 )
-from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
-from controlplane.switch.reconcile import difference
-from controlplane.switch.target import (
+from controlplane.core.switch.programmer import difference
+from controlplane.core.switch.target import (
     Down,
     HeatReport,
     LostReport,
@@ -58,7 +56,9 @@ from controlplane.switch.target import (
     Up,
     Update,
 )
-from controlplane.switch.tofino import OrbitOptions, TofinoCodec
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime.tofino import OrbitOptions, TofinoCodec
 from p4switch.device_config import ProgramSource
 from p4switch.testing import memory_switch
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
@@ -496,7 +496,7 @@ def test_what_a_stranger_wrote_is_shown_as_foreign() -> None:
     """P4Runtime only: the decoders meet entries that the encoders never make."""
     import finsy
 
-    from controlplane.switch import admission, chunk_cache, replication
+    from controlplane.p4runtime import admission, chunk_cache, replication
 
     entry = finsy.P4TableEntry(
         "port_member",

@@ -8,13 +8,12 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from hostagent import limits
-from hostagent.config import DataConfig, FramesConfig
+from hostagent.config import DataConfig
 from hostagent.pool.leases import LocalLeases, local_leases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
@@ -26,15 +25,13 @@ from hostagent.transport.base import (
     Transport,
     TransportFacts,
 )
-from hostagent.transport.fake import FakeNetwork, FakeTransport
-from hostagent.transport.frames import FramesTransport
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
-from kvproto.ids import Address, parse_address
+from kvproto.ids import Address
 from kvproto.wire.control import Control
-from kvproto.wire.data import Fabric, SegmentGroup
+from kvproto.wire.data import Fabric
 from tests.contracts.transport import fake_nic
 
 POOL_BYTES = 16 << 20
@@ -76,14 +73,6 @@ class RecordingSink:
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         self.controls.extend(tuple(arrival) for arrival in arrivals)
-        self._changed.set()
-
-    def casts_received(self, group: SegmentGroup, payload: npt.NDArray[np.uint8]) -> None:
-        assert len(payload) == len(group.segments)
-        segments = self.casts.setdefault(group.key, {})
-        for segment, row in zip(group.segments.tolist(), payload, strict=True):
-            segments[segment] = row.tobytes()
-        self.cast_sources.add(group.source)
         self._changed.set()
 
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
@@ -201,50 +190,12 @@ class Node:
             return await done, bytes(leaves)
 
 
-class FrameHub:
-    """A learning-free Ethernet hub over UDP ports: each frame goes to every other port."""
-
-    def __init__(self, ports: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._sockets = []
-        self._peers: list[tuple[str, int]] = []
-        for index in range(ports):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-            sock.bind(("127.0.0.1", 0))
-            self._sockets.append(sock)
-            self._loop.add_reader(sock.fileno(), self._forward, index)
-
-    def attach(self, peer: tuple[str, int]) -> tuple[str, int]:
-        """The address of the next free port, now cabled to `peer`."""
-        self._peers.append(peer)
-        address: tuple[str, int] = self._sockets[len(self._peers) - 1].getsockname()
-        return address
-
-    def _forward(self, source: int) -> None:
-        while True:
-            try:
-                frame = self._sockets[source].recv(65536)
-            except BlockingIOError:
-                return
-            for index, peer in enumerate(self._peers):
-                if index != source:
-                    self._sockets[index].sendto(frame, peer)
-
-    def close(self) -> None:
-        for sock in self._sockets:
-            self._loop.remove_reader(sock.fileno())
-            sock.close()
-
-
 @dataclass
 class Network:
     """Nodes that reach each other; `close` ends all."""
 
     fabric: Fabric
     nodes: list[Node] = field(default_factory=list)
-    hub: FrameHub | None = None
     wire: fake_nic.Wire | None = None
     ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """What else there is to end."""
@@ -255,8 +206,6 @@ class Network:
             if node.sink.leases is not None:
                 node.sink.leases.close()
             node.memory.close()
-        if self.hub is not None:
-            self.hub.close()
         self.ends.close()
 
 
@@ -268,8 +217,8 @@ def free_udp_port() -> int:
         return port
 
 
-async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") -> Network:
-    """Sockets transports on loopback addresses of their own, on the data path in C where it can be built."""
+async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
+    """Sockets transports on loopback addresses of their own."""
     network = Network(fabric)
     cast_port, control_port = free_udp_port(), free_udp_port()
     for index in range(count):
@@ -280,56 +229,18 @@ async def sockets_network(fabric: Fabric, count: int = 2, native: str = "auto") 
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         sink = RecordingSink()
-        sink.leases = local_leases(POOL_BYTES) if native == "auto" else None
+        sink.leases = local_leases(POOL_BYTES)
         transport = SocketsTransport(config, memory, leases=sink.leases)
         facts = await transport.start(sink, fabric)
         network.nodes.append(Node(transport, memory, sink, facts))
     return network
 
 
-async def frames_network(fabric: Fabric, count: int = 2) -> Network:
-    """Frames transports on a hub."""
-    hub = FrameHub(count)
-    network = Network(fabric, hub=hub)
-    for index in range(count):
-        local = ("127.0.0.1", free_udp_port())
-        mac = bytes((2, 0x4B, 0x56, 0, 0, index + 1))
-        frames = FramesConfig(hub.attach(local), local, mac, "127.0.0.1")
-        config = DataConfig(
-            transport="frames",
-            address=f"10.75.0.{index + 1}",
-            read_port=0,
-            receive_buffer_bytes=4 << 20,
-            segment_bytes=fabric.segment_bytes,
-            frames=frames,
-        )
-        memory = PoolMemory(POOL_BYTES, prefault=False)
-        transport = FramesTransport(config, frames, memory)
-        sink = RecordingSink()
-        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
-    return network
-
-
-async def fake_network(fabric: Fabric, count: int = 2) -> Network:
-    """Fake transports, nothing lost."""
-    between = FakeNetwork(delay_s=0.0001)
-    network = Network(fabric)
-    for index in range(count):
-        memory = PoolMemory(POOL_BYTES, prefault=False)
-        transport = FakeTransport(between, parse_address(f"10.75.0.{index + 1}"), memory)
-        sink = RecordingSink()
-        network.nodes.append(Node(transport, memory, sink, await transport.start(sink, fabric)))
-    return network
-
-
-async def verbs_network(
-    fabric: Fabric, count: int = 2, *, native: str = "auto", read_idle_s: float = limits.VERBS_READ_IDLE_S
-) -> Network:
-    """RDMA transports, each on a port of its own, on the data path in C where it can be built."""
+async def verbs_network(fabric: Fabric, count: int = 2, *, read_idle_s: float = limits.VERBS_READ_IDLE_S) -> Network:
+    """RDMA transports, each on a port of its own."""
     network = Network(fabric)
     for address in RDMA_ADDRESSES[:count]:
         config = DataConfig(
@@ -338,7 +249,6 @@ async def verbs_network(
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory = PoolMemory(POOL_BYTES, prefault=False)
         transport = VerbsTransport(config, memory, read_idle_s=read_idle_s)
@@ -347,7 +257,7 @@ async def verbs_network(
     return network
 
 
-async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "auto") -> Network:
+async def fake_verbs_network(fabric: Fabric, count: int = 2) -> Network:
     """RDMA transports on NICs that exist in this process only."""
     network = Network(fabric)
     network.wire = network.ends.enter_context(fake_nic.in_place_of_real_ones())
@@ -361,7 +271,6 @@ async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "a
             read_port=0,
             receive_buffer_bytes=4 << 20,
             segment_bytes=fabric.segment_bytes,
-            native=native,
         )
         memory, sink = PoolMemory(POOL_BYTES, prefault=False), RecordingSink()
         transport = VerbsTransport(config, memory)
@@ -372,11 +281,7 @@ async def fake_verbs_network(fabric: Fabric, count: int = 2, *, native: str = "a
 RDMA_ADDRESSES = tuple(filter(None, os.environ.get("KVCAST_TEST_RDMA_ADDRESSES", "").split(",")))
 """Addresses of RDMA ports of this machine that reach each other over a wire; guests have them (make test-roce)."""
 NETWORKS = {
-    "sockets": partial(sockets_network, native="never"),
-    "native": sockets_network,
-    "frames": frames_network,
-    "fake": fake_network,
-    "fake nic": partial(fake_verbs_network, native="never"),
-    "native fake nic": fake_verbs_network,
-    **({"verbs": partial(verbs_network, native="never"), "native verbs": verbs_network} if RDMA_ADDRESSES else {}),
+    "sockets": sockets_network,
+    "fake nic": fake_verbs_network,
+    **({"verbs": verbs_network} if RDMA_ADDRESSES else {}),
 }

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from hostagent.native import library
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
 from kvchunk.ids import ChunkKey
+from kvcodec.shipped import FOLDER_VARIABLE, NotShippedError
 from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
-from p4switch.build import CompilerMissingError
 from tests.contracts.transport import harness
 
 KEY = ChunkKey(bytes(range(16)))
@@ -302,10 +303,9 @@ def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable
     play(scenario)
 
 
-@pytest.mark.parametrize("network", ["sockets", "native"])
-def test_a_fill_that_the_network_does_not_take_is_counted(network: str) -> None:
+def test_a_fill_that_the_network_does_not_take_is_counted() -> None:
     async def main() -> None:
-        nodes = await harness.NETWORKS[network](Fabric(segment_bytes=SEGMENT), 2)
+        nodes = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
         try:
             one = nodes.nodes[0]
             place = one.hold(KEY, content(9 * SEGMENT))
@@ -339,26 +339,21 @@ def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
     asyncio.run(scenario())
 
 
-def test_without_a_compiler_casts_go_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_compiler() -> None:
-        raise CompilerMissingError("no C compiler found")
-
-    async def scenario() -> None:
-        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
-        one, two = network.nodes
-        place = one.hold(KEY, content(2 * SEGMENT))
-        one.transport.cast(place, 0, 2)
-        # Nothing is expected: Python hands all of it over.
-        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
-        await network.close()
-
-    monkeypatch.setattr(library, "datapath", no_compiler)
-    asyncio.run(scenario())
+def test_a_data_path_that_is_missing_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    library.datapath.cache_clear()
+    try:
+        with pytest.raises(NotShippedError, match="is missing: install kvcast's wheel for "):
+            asyncio.run(harness.sockets_network(Fabric(segment_bytes=SEGMENT)))
+        (tmp_path / "datapath.so").write_bytes(b"\x7fELF of another machine")
+        with pytest.raises(NotShippedError, match=r"is for another platform .*: install kvcast's wheel for "):
+            asyncio.run(harness.sockets_network(Fabric(segment_bytes=SEGMENT)))
+    finally:
+        monkeypatch.undo()
+        library.datapath.cache_clear()
 
 
 def test_a_place_is_kept_through_a_change_of_fabric_and_given_up_with_another_segment_size() -> None:
-    """Of the data path in C only: the others hand all over."""
-
     async def scenario() -> None:
         network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT))
         one, two = network.nodes

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hostagent.cold.objects import RECORD_BYTES, packed_record, record_of
-from hostagent.disk.records import Record
+from hostagent.pool.records import Record
 from kvchunk.ids import ChunkKey
 from kvchunk.kv_layout import KvLayout, KvTerms, parse_layout, terms_of, with_terms
 from kvcodec import codec

@@ -9,11 +9,21 @@ from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
-from controlplane import parse, views
-from controlplane.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.operations import OperatorError
-from controlplane.switch.target import HeatReport
+from controlplane.core import parse, views
+from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
+from controlplane.core.events import (
+    DrainRequested,
+    EvictRequested,
+    HelloReceived,
+    MessageReceived,
+    PinRequested,
+    StreamEnded,
+    UnpinRequested,
+    WarmRequested,
+)
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.operations import OperatorError
+from controlplane.core.switch.target import HeatReport
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
@@ -135,7 +145,7 @@ class _Life:
             said = rpc.FromAgent.FromString(content)
         except DecodeError:
             return  # gRPC ends such a stream.
-        self.scene.core.message(session, said, self.scene.now)
+        self.scene.handle(MessageReceived(session, said))
         self.scene.advance()
 
     def hello(self, who: int, content: bytes) -> None:
@@ -146,7 +156,7 @@ class _Life:
         self.sessions += 1
         self.by_who[who % _SESSIONS] = self.sessions
         self.scene.sent[self.sessions] = []
-        self.scene.core.hello(self.sessions, said, self.scene.now, said.node)
+        self.scene.handle(HelloReceived(self.sessions, said, said.node))
         self.scene.advance()
 
     def asked(self, number: int, content: bytes) -> None:
@@ -163,7 +173,7 @@ class _Life:
 
     def heat(self, which: int, content: bytes) -> None:
         chunk = ChunkKey(_KEYS[which % len(_KEYS)])
-        self.scene.core.switch_event(HeatReport(chunk, int.from_bytes(content[:2], "big"), 0), self.scene.now)
+        self.scene.handle(HeatReport(chunk, int.from_bytes(content[:2], "big"), 0))
         self.scene.advance()
 
     def time(self, ticks: int, _content: bytes) -> None:
@@ -172,7 +182,7 @@ class _Life:
     def leave(self, who: int, _content: bytes) -> None:
         session = self.by_who.pop(who % _SESSIONS, None)
         if session is not None:
-            self.scene.core.closed(session, self.scene.now)
+            self.scene.handle(StreamEnded(session))
             self.scene.advance()
 
     def move(self, who: int, content: bytes) -> None:
@@ -193,7 +203,7 @@ class _Life:
 
 
 def _pin(scene: Scene, request: rpc.PinRequest) -> None:
-    scene.core.operations.pin(request, scene.now)
+    scene.ask(PinRequested(request))
 
 
 def _cost(scene: Scene, request: rpc.CostRequest) -> None:
@@ -202,10 +212,10 @@ def _cost(scene: Scene, request: rpc.CostRequest) -> None:
 
 _ASKED: tuple[tuple[Any, Callable[[Scene, Any], object]], ...] = (
     (rpc.PinRequest, _pin),
-    (rpc.PinRequest, lambda scene, request: scene.core.operations.unpin(request)),
-    (rpc.EvictRequest, lambda scene, request: scene.core.operations.evict(request, scene.now)),
-    (rpc.WarmRequest, lambda scene, request: scene.core.operations.warm(request)),
-    (rpc.DrainRequest, lambda scene, request: scene.core.operations.drain(request)),
+    (rpc.PinRequest, lambda scene, request: scene.ask(UnpinRequested(request))),
+    (rpc.EvictRequest, lambda scene, request: scene.ask(EvictRequested(request))),
+    (rpc.WarmRequest, lambda scene, request: scene.ask(WarmRequested(request))),
+    (rpc.DrainRequest, lambda scene, request: scene.ask(DrainRequested(request))),
     (rpc.ListRequest, lambda scene, request: list(views.list_chunks(scene.core, request, scene.now))),
     (rpc.TopRequest, lambda scene, request: views.top(scene.core, request.limit, scene.now)),
     (rpc.CostRequest, _cost),

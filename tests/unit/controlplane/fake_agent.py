@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import grpc
 
-from controlplane.ids import ChunkKey
+from controlplane.core.ids import ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from tests.unit.controlplane.helpers import hello

@@ -5,29 +5,42 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from controlplane.config import parse
-from controlplane.core import Core
-from controlplane.directory import ChunkFacts
-from controlplane.effects import (
+from controlplane.core.core import Core
+from controlplane.core.directory import ChunkFacts
+from controlplane.core.effects import (
+    Answer,
     CloseSession,
     Effect,
     Inform,
     JobProgress,
     ReadTheSwitch,
+    RequestRefused,
     SendTo,
     Warn,
     WriteTheSwitch,
 )
-from controlplane.ids import ChunkKey, SwitchPort
-from controlplane.live.live import Live
-from controlplane.locations import Location
-from controlplane.nodes import Graces, NodeFacts
-from controlplane.options import CoreOptions, FabricParameters
-from controlplane.switch.entries import ServingEntry, SwitchContents
-from controlplane.switch.reconcile import apply
-from controlplane.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.events import (
+    Event,
+    HelloReceived,
+    MessageReceived,
+    OperatorEvent,
+    StreamEnded,
+    SwitchRead,
+    SwitchWritten,
+    TimerFired,
+)
+from controlplane.core.ids import ChunkKey, SwitchPort
+from controlplane.core.live.live import Live
+from controlplane.core.locations import Location
+from controlplane.core.nodes import Graces, NodeFacts
+from controlplane.core.operations import OperatorError
+from controlplane.core.options import CoreOptions, FabricParameters, SwitchCacheRules
+from controlplane.core.switch.entries import ServingEntry, SwitchContents
+from controlplane.core.switch.programmer import apply
+from controlplane.core.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 
@@ -121,10 +134,11 @@ class Scene:
             "with_switch": with_switch,
             "rules": SwitchCacheRules(price_fills=False),
             "check_switch_ns": 3600 * SECOND,
+            "publish_ns": 0,
+            "look_ns": 0,
         } | changes
-        self.live = Live()
-        self.core = Core(CoreOptions(**options), self.live)  # type: ignore[arg-type]
-        self.live.watch(self.core)
+        self.core = Core(CoreOptions(**options))  # type: ignore[arg-type]
+        self.live = Live(self.core)
         self.switch = SwitchModel(slots)
         self.now = SECOND
         self.sent: dict[int, list[rpc.ToAgent]] = {}
@@ -142,7 +156,7 @@ class Scene:
         """Session and node have the same number here."""
         self.sent[number] = []
         self.closed.pop(number, None)
-        self.core.hello(number, hello(number, **changes), self.now)
+        self.handle(HelloReceived(number, hello(number, **changes)))
         self.advance()
         self.announce(number, chunks, snapshot=True, snapshot_end=True)
 
@@ -161,17 +175,37 @@ class Scene:
         """The switch sees a HERE with these addresses at this port."""
         if ("source", (port, facts.data_mac, facts.data_ip)) not in self.switch.contents:
             place = Location(port, facts.data_mac, facts.data_ip)
-            self.core.switch_event(Sighting(here_key, place), self.now)
+            self.handle(Sighting(here_key, place))
             self.advance(heard=False)
 
     def say(self, session: int, **message: object) -> None:
-        self.core.message(session, rpc.FromAgent(**message), self.now)  # type: ignore[arg-type]
+        self.handle(MessageReceived(session, rpc.FromAgent(**message)))  # type: ignore[arg-type]
         self.advance()
+
+    def ask(self, request: OperatorEvent) -> Any:
+        """What an operator gets. Raises OperatorError."""
+        for effect in self.handle(request):
+            match effect:
+                case Answer(reply=reply):
+                    return reply
+                case RequestRefused(code=code, reason=reason):
+                    raise OperatorError(code, reason)
+        return None
 
     def up(self) -> None:
         self.connected = True
-        self.core.switch_event(Up(self.switch.facts), self.now)
+        self.handle(Up(self.switch.facts))
         self.advance()
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Something happens, now; returns the effects, carried out."""
+        effects = self.core.handle(event, self.now)
+        self.carry_out(effects)
+        return effects
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
 
     def advance(self, *, heard: bool = True) -> None:
         """Carry out effects until there are none, and let the switch see who is there."""
@@ -181,13 +215,8 @@ class Scene:
 
     def _carry_out_all(self) -> None:
         for _ in range(1000):
-            self.core.advance(self.now)
-            self.core.publish()
-            effects = self.core.take_effects()
-            if not effects:
+            if not self.handle(TimerFired()):
                 return
-            for effect in effects:
-                self._carry_out(effect)
         raise AssertionError("the core never comes to rest")
 
     def _carry_out(self, effect: Effect) -> None:
@@ -200,11 +229,11 @@ class Scene:
                 self.warned.append(text)
             case CloseSession(session=session):
                 self.closed[session] = effect
-                self.core.closed(session, self.now)
+                self.handle(StreamEnded(session))
             case ReadTheSwitch():
-                self.core.switch_read(dict(self.switch.contents) if self.connected else None, self.now)
+                self.handle(SwitchRead(dict(self.switch.contents) if self.connected else None))
             case WriteTheSwitch():
-                self.core.switch_written(self.switch.write(effect) if self.connected else None, self.now)
+                self.handle(SwitchWritten(self.switch.write(effect) if self.connected else None))
             case JobProgress():
                 self.progress.append(effect)
 
@@ -215,7 +244,7 @@ class Scene:
             self.now = min(end, self.now + SECOND // 2)
             for node in self.core.nodes:
                 if node.attached:
-                    self.core.message(node.session, rpc.FromAgent(heartbeat=rpc.Heartbeat()), self.now)
+                    self.handle(MessageReceived(node.session, rpc.FromAgent(heartbeat=rpc.Heartbeat())))
             self.advance()
 
     # -- seeing
@@ -256,7 +285,7 @@ class Scene:
         return {entry.key for entry in self.switch.contents.values() if isinstance(entry, ServingEntry)}
 
     def heat(self, name: object, members: int = 0b110) -> None:
-        self.core.switch_event(HeatReport(key(name), members, 0), self.now)
+        self.handle(HeatReport(key(name), members, 0))
         self.advance()
 
     def fill(self, name: object, members: int = 0b110) -> None:

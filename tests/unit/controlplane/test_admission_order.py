@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Placed, SlotAllocator, SlotLayout, SlotRange
-from controlplane.admission.layout import Room
-from controlplane.eviction import EvictionOrder, Resident
-from controlplane.ids import ChunkKey, Slot
+from controlplane.core.ids import ChunkKey, Slot
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
+from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
+from controlplane.core.switch_cache.layout import Placed, Room, SlotLayout
 from tests.unit.controlplane.helpers import CHUNK, key
 
 

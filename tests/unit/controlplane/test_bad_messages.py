@@ -7,13 +7,14 @@ import asyncio
 import grpc
 import pytest
 
-from controlplane.directory import AddOutcome, Directory
-from controlplane.ids import NodeIndex, SwitchPort
-from controlplane.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.entries import AddressEntry
-from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
-from controlplane.switch.target import Operation, Up, Update
+from controlplane.core.directory import AddOutcome, Directory
+from controlplane.core.events import HelloReceived
+from controlplane.core.ids import NodeIndex, SwitchPort
+from controlplane.core.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
+from controlplane.core.switch.entries import AddressEntry
+from controlplane.core.switch.target import Operation, Up, Update
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch
 from tests.unit.controlplane.fake_agent import FakeAgent, agents
@@ -54,7 +55,7 @@ def test_a_port_that_no_switch_has_is_refused_and_the_controller_goes_on(port: i
 )
 def test_a_hello_of_long_texts_is_refused_in_a_short_one(changes: dict[str, object]) -> None:
     scene = Scene()
-    scene.core.hello(1, hello(1, **changes), scene.now)
+    scene.handle(HelloReceived(1, hello(1, **changes)))
     scene.advance()
     assert scene.closed[1].code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
     assert 20 < len(scene.closed[1].reason) < 500

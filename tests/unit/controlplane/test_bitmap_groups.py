@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from controlplane.ids import GroupId, Member, SwitchPort
-from controlplane.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER, Addressing, BitmapGroups, addressing
-from controlplane.switch.entries import (
+from controlplane.core.ids import GroupId, Member, SwitchPort
+from controlplane.core.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER, Addressing, BitmapGroups, addressing
+from controlplane.core.switch.entries import (
     Bitmap,
     EgressMemberEntry,
     GroupEntry,
@@ -19,7 +19,7 @@ from controlplane.switch.entries import (
     SwitchContents,
     contents,
 )
-from controlplane.switch.reconcile import apply, difference
+from controlplane.core.switch.programmer import apply, difference
 from kvproto.ids import members_of
 
 STRANGER = SwitchPort(200)

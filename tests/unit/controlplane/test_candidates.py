@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from controlplane.admission import SlotRange
-from controlplane.admission import candidates as module
-from controlplane.admission.candidates import Candidates, Evidence, Rank
-from controlplane.ids import ChunkKey, NodeIndex, Slot
+from controlplane.core.ids import ChunkKey, NodeIndex, Slot
+from controlplane.core.switch.slots import SlotRange
+from controlplane.core.switch_cache import candidates as module
+from controlplane.core.switch_cache.candidates import Candidates, Evidence, Rank
 from tests.unit.controlplane.helpers import key
 
 

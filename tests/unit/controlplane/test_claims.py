@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
+from controlplane.core.events import HelloReceived, MessageReceived, StreamEnded
+from controlplane.core.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, key, record
 
@@ -82,12 +83,12 @@ def test_a_nodes_claims_go_with_it(scene: Scene, how: str) -> None:
     scene.say(1, claims=claim("a", eta_ms=60_000))
     match how:
         case "stream":
-            scene.core.closed(1, scene.now)
+            scene.handle(StreamEnded(1))
             scene.advance()
         case "farewell":
             scene.say(1, leaving=rpc.Leaving())
         case "again":
-            scene.core.hello(11, rpc.Hello.FromString(_hello(1)), scene.now)
+            scene.handle(HelloReceived(11, rpc.Hello.FromString(_hello(1))))
             scene.advance()
         case "silence":
             for _ in range(8):
@@ -104,12 +105,15 @@ def _hello(number: int) -> bytes:
     return hello(number, incarnation=2).SerializeToString()
 
 
-def test_withdrawn_and_claimed_again_between_two_deltas_stands(scene: Scene) -> None:
-    scene.say(1, claims=claim("a"))
-    core = scene.core
-    core.message(1, rpc.FromAgent(claims=rpc.Claims(withdrawn=[key("a")])), scene.now)
-    core.message(1, rpc.FromAgent(claims=claim("a", eta_ms=300)), scene.now)
-    scene.advance()
+def test_withdrawn_and_claimed_again_between_two_deltas_stands() -> None:
+    scene = Scene(publish_ns=SECOND)
+    for number in (1, 2):
+        scene.attach(number)
+    scene.say(1, claims=claim("a", eta_ms=60_000))
+    scene.wait(2.0)
+    for said in (rpc.Claims(withdrawn=[key("a")]), claim("a", eta_ms=50_000)):
+        scene.handle(MessageReceived(1, rpc.FromAgent(claims=said)))
+    scene.wait(2.0)
     assert heard(scene, 2)[-1] == (0, [key("a")], [])
 
 

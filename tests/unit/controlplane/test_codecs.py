@@ -10,12 +10,12 @@ import finsy
 import pytest
 from finsy.proto import p4r
 
-from controlplane.ids import Slot, SwitchPort
-from controlplane.switch import ticks
-from controlplane.switch.codec import UnsuitableProgramError, V1ModelCodec
-from controlplane.switch.entries import Bitmap, FillingEntry, ReplicateByBitmapEntry, ServingEntry
-from controlplane.switch.target import Operation, SwitchFacts, Update
-from controlplane.switch.tofino import OrbitOptions, TofinoCodec
+from controlplane.core.ids import Slot, SwitchPort
+from controlplane.core.switch.entries import Bitmap, FillingEntry, ReplicateByBitmapEntry, ServingEntry
+from controlplane.core.switch.target import Operation, SwitchFacts, Update
+from controlplane.p4runtime import ticks
+from controlplane.p4runtime.codec import UnsuitableProgramError, V1ModelCodec
+from controlplane.p4runtime.tofino import OrbitOptions, TofinoCodec
 from tests.unit.controlplane.helpers import FABRIC, key
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.ids import SwitchPort
-from controlplane.nodes import NodeState
+from controlplane.core.events import HelloReceived, StreamEnded, TimerFired
+from controlplane.core.ids import SwitchPort
+from controlplane.core.nodes import NodeState
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
@@ -70,9 +71,9 @@ def test_reconnecting_keeps_index_and_member_and_replaces_what_was_held() -> Non
     scene = Scene()
     scene.attach(1, [record("a"), record("b", "a", 1)])
     scene.attach(2)
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.sent[11] = []
-    scene.core.hello(11, rpc.Hello.FromString(_hello_bytes(1, incarnation=2)), scene.now)
+    scene.handle(HelloReceived(11, rpc.Hello.FromString(_hello_bytes(1, incarnation=2))))
     scene.announce(11, [record("b", "a", 1)], snapshot=True)
     assert holders(scene, 2, "a") == [0], "until the snapshot ends the old picture stands"
     scene.announce(11, snapshot=True, snapshot_end=True)
@@ -91,7 +92,7 @@ def _hello_bytes(number: int, **changes: object) -> bytes:
 def test_a_second_stream_of_a_node_ends_the_first() -> None:
     scene = Scene()
     scene.attach(1)
-    scene.core.hello(7, rpc.Hello.FromString(_hello_bytes(1, incarnation=2)), scene.now)
+    scene.handle(HelloReceived(7, rpc.Hello.FromString(_hello_bytes(1, incarnation=2))))
     scene.advance()
     assert scene.closed[1].code == "ABORTED"
     node = scene.core.nodes.named("n1")
@@ -102,7 +103,7 @@ def test_a_second_stream_of_a_node_ends_the_first() -> None:
 def test_an_older_incarnation_is_refused() -> None:
     scene = Scene()
     scene.attach(1, incarnation=5)
-    scene.core.hello(9, rpc.Hello.FromString(_hello_bytes(1, incarnation=4)), scene.now)
+    scene.handle(HelloReceived(9, rpc.Hello.FromString(_hello_bytes(1, incarnation=4))))
     scene.advance()
     assert scene.closed[9].code == "ALREADY_EXISTS"
     assert 1 not in scene.closed
@@ -113,7 +114,7 @@ def test_copies_go_after_a_grace_and_the_member_after_a_longer_one() -> None:
     scene.attach(1, [record("a")])
     scene.attach(2)
     scene.up()
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.wait(1)
     assert holders(scene, 2, "a") == [0]
     scene.wait(2)
@@ -151,7 +152,7 @@ def test_a_node_that_replaces_a_dead_one_gets_its_port() -> None:
     scene = Scene()
     scene.attach(1, [record("a")])
     scene.up()
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.attach(2, switch_port=1)
     assert scene.core.nodes.named("n1") is None
     assert scene.replica(2) == {}
@@ -200,7 +201,7 @@ def test_a_bad_hello_is_refused(changes: dict[str, object]) -> None:
     else:
         for name, value in changes.items():
             setattr(message, name, value)
-    scene.core.hello(1, message, scene.now)
+    scene.handle(HelloReceived(1, message))
     scene.advance()
     assert scene.closed[1].code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
     assert len(scene.core.nodes) == 0
@@ -256,7 +257,7 @@ def test_a_directory_without_a_switch_gives_nobody_a_member() -> None:
     welcome = scene.sent[1][0].welcome
     assert not welcome.HasField("member")
     assert not welcome.switch_state.present
-    assert scene.core.take_effects() == []
+    assert scene.handle(TimerFired()) == []
 
 
 # -- a controller that has just restarted
@@ -269,7 +270,7 @@ def directories(scene: Scene, session: int) -> int:
 def test_old_directories_stand_until_as_many_nodes_have_announced() -> None:
     scene = Scene()
     scene.sent[1] = []
-    scene.core.hello(1, rpc.Hello.FromString(_hello_bytes(1, replica_of=7, replica_nodes=3)), scene.now)
+    scene.handle(HelloReceived(1, rpc.Hello.FromString(_hello_bytes(1, replica_of=7, replica_nodes=3))))
     scene.announce(1, [record("a")], snapshot=True, snapshot_end=True)
     scene.attach(2, [record("b")], replica_of=7, replica_nodes=3)
     scene.advance()

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.ids import SwitchPort
-from controlplane.switch.entries import FillingEntry, ServingEntry
-from controlplane.switch.target import Down, Operation
+from controlplane.core.events import PinRequested, StreamEnded, UnpinRequested
+from controlplane.core.ids import SwitchPort
+from controlplane.core.switch.entries import FillingEntry, ServingEntry
+from controlplane.core.switch.target import Down, Operation
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import FABRIC, SECOND, Scene, key, record
 from tests.unit.controlplane.test_core_switch import assert_consistent
@@ -101,20 +102,20 @@ class Player:
                 scene.announce(two, removed=[key(one)])
             case "leave" if two in self.here:
                 self.here.discard(two)
-                scene.core.closed(two, scene.now)
+                scene.handle(StreamEnded(two))
                 scene.advance()
             case "attach" if two not in self.here:
                 self.here.add(two)
                 scene.attach(two)
             case "evict":
-                scene.core.switch_cache.evict(key(one), scene.now)
+                scene.core.switch_cache.evict(key(one))
                 scene.advance()
             case "pin" if key(one) in scene.core.directory:
                 asked = rpc.PinRequest(key_hex=key(one).hex(), in_switch=True)
                 if two:
-                    scene.core.operations.pin(asked, scene.now)
+                    scene.ask(PinRequested(asked))
                 else:
-                    scene.core.operations.unpin(asked)
+                    scene.ask(UnpinRequested(asked))
                 scene.advance()
             case "bad" if self.here:
                 report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].digest, from_switch=True)
@@ -132,7 +133,7 @@ class Player:
                 self.restart(bool(two))
             case "down" if scene.connected:
                 scene.connected = False
-                scene.core.switch_event(Down("gone"), scene.now)
+                scene.handle(Down("gone"))
                 scene.advance()
             case "up" if not scene.connected:
                 scene.up()

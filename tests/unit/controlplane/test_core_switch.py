@@ -7,14 +7,21 @@ import random
 
 import pytest
 
-from controlplane import views
-from controlplane.ids import Member, SwitchPort
-from controlplane.switch.bitmap_groups import BitmapGroups
-from controlplane.switch.chunk_states import TRANSITIONS, ChunkEvent, ChunkState, ImpossibleTransitionError, step
-from controlplane.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
-from controlplane.switch.groups import Change, Groups, ReplicationGroups
-from controlplane.switch.target import Down, Operation, Standby, SwitchFacts, Up
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core import views
+from controlplane.core.events import HelloReceived, PinRequested, StreamEnded, SwitchRead
+from controlplane.core.ids import Member, SwitchPort
+from controlplane.core.options import SwitchCacheRules
+from controlplane.core.switch.bitmap_groups import BitmapGroups
+from controlplane.core.switch.chunk_states import (
+    TRANSITIONS,
+    ChunkEvent,
+    ChunkState,
+    ImpossibleTransitionError,
+    step,
+)
+from controlplane.core.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
+from controlplane.core.switch.groups import Change, Groups, ReplicationGroups
+from controlplane.core.switch.target import Down, Operation, Standby, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
@@ -212,7 +219,7 @@ def test_the_holder_dies_while_it_fills() -> None:
     scene.announce(2, [record("a")])
     scene.heat("a")
     assert scene.tasks(1, "fill")
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.advance()
     assert scene.core.switch_cache.slots_used_count == 0
     scene.heat("a")
@@ -227,7 +234,7 @@ def test_what_nobody_asked_for_is_no_news_of_the_switch() -> None:
     scene = scene_with()
     scene.fill("a")
     epoch = scene.core.link.epoch
-    scene.core.switch_read({}, scene.now)
+    scene.handle(SwitchRead({}))
     scene.advance()
     assert scene.served() == {key("a")}
     assert scene.core.link.epoch == epoch
@@ -240,7 +247,7 @@ def test_the_holder_attaches_anew_while_it_fills() -> None:
     scene.heat("a")
     (lost,) = scene.tasks(1, "fill")
     scene.sent[11] = []
-    scene.core.hello(11, hello(1, incarnation=2), scene.now)
+    scene.handle(HelloReceived(11, hello(1, incarnation=2)))
     scene.announce(11, [record("a")], snapshot=True, snapshot_end=True)
     assert scene.core.switch_cache.decisions["fill_aborted"] == 1
     scene.finish(11, lost)
@@ -283,7 +290,7 @@ def test_the_last_copy_is_saved_before_the_switch_drops_it() -> None:
     scene.announce(1, removed=[key("a")])
     entry = scene.replica(2)[key("a")]
     assert (list(entry.holders), entry.served) == ([], True)
-    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.core.switch_cache.evict(key("a"))
     scene.advance()
     saviours = [(session, task) for session in (1, 2, 3) for task in scene.tasks(session, "fetch")]
     ((session, task),) = saviours
@@ -303,7 +310,7 @@ def test_a_recovery_that_fails_gives_the_chunk_up() -> None:
     scene.fill("a")
     scene.say(2, usage=rpc.Usage(fetches=[rpc.FetchEvent(key=key("a"), bytes=1)]))
     scene.announce(1, removed=[key("a")])
-    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.core.switch_cache.evict(key("a"))
     scene.advance()
     session, task = next((s, t) for s in (2, 3) for t in scene.tasks(s, "fetch"))
     scene.finish(session, task, rpc.TaskResult.FAILED)
@@ -348,7 +355,7 @@ def test_a_refused_deletion_is_tried_again_before_slots_are_used_again() -> None
     scene = scene_with()
     scene.fill("a")
     scene.switch.refuse.add((Operation.DELETE, "kv_cache"))
-    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.core.switch_cache.evict(key("a"))
     scene.wait(3)
     assert scene.core.switch_cache.slots_used_count == 8, (
         "its slots are not free while the switch may still serve from them"
@@ -385,7 +392,7 @@ def test_a_restarted_switch_is_programmed_and_filled_again() -> None:
     scene.fill("a")
     epoch = scene.core.link.epoch
     full = set(scene.switch.contents)
-    scene.core.switch_event(Down("stream ended"), scene.now)
+    scene.handle(Down("stream ended"))
     scene.advance()
     assert scene.replica(2)[key("a")].served, "a lost stream says nothing about the data plane"
     scene.switch.contents.clear()
@@ -471,7 +478,7 @@ def test_a_restarted_controller_takes_over_what_the_switch_serves() -> None:
 @pytest.mark.parametrize("agents_first", [True, False])
 def test_pinned_chunks_are_taken_over_whoever_comes_first(agents_first: bool) -> None:
     old = scene_with()
-    old.core.operations.pin(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True), old.now)
+    old.ask(PinRequested(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
     for _ in range(2):
         old.advance()
         for task in old.tasks(1, "fill"):
@@ -578,7 +585,7 @@ def test_a_chunk_of_another_size_is_not_taken_over() -> None:
 
 def test_a_standby_programs_nothing_until_it_is_primary() -> None:
     scene = Scene()
-    scene.core.switch_event(Standby(), scene.now)
+    scene.handle(Standby())
     scene.attach(1)
     scene.advance()
     assert scene.switch.contents == {}
@@ -591,7 +598,7 @@ def test_another_segment_size_sends_agents_round_again() -> None:
     scene.attach(1)
     scene.connected = True
     scene.switch.facts = SwitchFacts(64, 256, 4096, 4096)
-    scene.core.switch_event(Up(scene.switch.facts), scene.now)
+    scene.handle(Up(scene.switch.facts))
     scene.advance()
     assert scene.closed[1].code == "ABORTED"
     scene.attach(1)
@@ -600,7 +607,7 @@ def test_another_segment_size_sends_agents_round_again() -> None:
 
 def test_pinned_chunks_come_in_without_evidence_and_stay() -> None:
     scene = scene_with(slots=16, rules=SwitchCacheRules(admission=False))
-    scene.core.operations.pin(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True), scene.now)
+    scene.ask(PinRequested(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
     scene.advance()
     for task in scene.tasks(1, "fill"):
         scene.finish(1, task)
@@ -609,7 +616,7 @@ def test_pinned_chunks_come_in_without_evidence_and_stay() -> None:
     scene.heat("c")
     assert scene.served() == {key("a"), key("b")}
     scene.switch.contents.clear()
-    scene.core.switch_event(Down("gone"), scene.now)
+    scene.handle(Down("gone"))
     scene.up()
     for task in scene.tasks(1, "fill"):
         scene.finish(1, task)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
-from controlplane.switch import ticks
-from controlplane.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER
-from controlplane.switch.entries import (
+from controlplane.core.options import SwitchCacheRules
+from controlplane.core.switch.bitmap_groups import FLOOD_GROUP, MEMBER_ORDER
+from controlplane.core.switch.entries import (
     Bitmap,
     CloneSessionEntry,
     FillingEntry,
@@ -17,9 +17,9 @@ from controlplane.switch.entries import (
     ReplicateToPortEntry,
     ServingEntry,
 )
-from controlplane.switch.target import LostReport, SwitchFacts
-from controlplane.switch.tofino import OrbitOptions, TofinoCodec, frame_bytes
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.switch.target import LostReport, SwitchFacts
+from controlplane.p4runtime import ticks
+from controlplane.p4runtime.tofino import OrbitOptions, TofinoCodec, frame_bytes
 from kvdaemon.errors import ConfigError
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, key, ports, record
@@ -40,7 +40,7 @@ def tofino(*names: str, **changes: object) -> Scene:
 
 
 def lose(scene: Scene, name: str, segment: int = 3) -> None:
-    scene.core.switch_event(LostReport(key(name), segment), scene.now)
+    scene.handle(LostReport(key(name), segment))
     scene.advance()
 
 

@@ -10,7 +10,7 @@ import urllib.request
 import grpc
 import pytest
 
-from controlplane.core import Core
+from controlplane.core.core import Core
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, QuestionError, TooManyQuestionsError
 from kvpolicy.tiers.gate import priors

@@ -18,10 +18,10 @@ import grpc
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.ids import SwitchPort
+from controlplane.core.locations import Location
+from controlplane.core.switch.entries import FillingEntry, ServingEntry, SwitchContents
 from controlplane.daemon import Controller, main
-from controlplane.ids import SwitchPort
-from controlplane.locations import Location
-from controlplane.switch.entries import FillingEntry, ServingEntry, SwitchContents
 from kvdaemon.errors import CannotRunError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -236,7 +236,7 @@ def test_a_stream_that_begins_badly_is_closed(message: rpc.FromAgent, code: grpc
 
 def test_an_agent_that_does_not_read_is_cut_off() -> None:
     async def steps() -> None:
-        from controlplane.limits import OUTBOX_MESSAGES_MAX
+        from controlplane.core.limits import OUTBOX_MESSAGES_MAX
         from controlplane.rpc.peers import Peer
         from controlplane.rpc.streams import AgentStream, Closing
 

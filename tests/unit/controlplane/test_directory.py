@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.directory import AddOutcome, AmbiguousKeyError, ChunkFacts, Directory, UnknownKeyError
-from controlplane.ids import ChunkKey, NodeIndex
+from controlplane.core.directory import AddOutcome, AmbiguousKeyError, ChunkFacts, Directory, UnknownKeyError
+from controlplane.core.ids import ChunkKey, NodeIndex
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, facts, key
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from controlplane.switch.entries import FillingEntry
-from controlplane.switch.target import Down
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.events import PinRequested, UnpinRequested
+from controlplane.core.options import SwitchCacheRules
+from controlplane.core.switch.entries import FillingEntry
+from controlplane.core.switch.target import Down
 from kvcodec.forms import Form
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import twin_key
@@ -54,14 +55,14 @@ def test_agents_hear_of_twins_as_of_any_chunk() -> None:
 def test_the_switch_takes_in_the_twins_of_what_is_pinned_there_and_lets_them_go() -> None:
     scene = scene_with_twins(slots=64, rules=SwitchCacheRules(admission=False))
     asked = rpc.PinRequest(key_hex=key("c").hex(), in_switch=True)
-    scene.core.operations.pin(asked, scene.now)
+    scene.ask(PinRequested(asked))
     fill_all(scene)
     assert scene.served() == {twin_of("a"), twin_of("b"), key("c")}
     assert scene.core.switch_cache.slots_used_count == 5 + 5 + 8
     assert scene.core.operations.pin_progress(asked).served_chunks == 3
-    scene.core.operations.unpin(asked)
+    scene.ask(UnpinRequested(asked))
     scene.switch.contents.clear()
-    scene.core.switch_event(Down("gone"), scene.now)
+    scene.handle(Down("gone"))
     scene.up()
     scene.advance()
     assert scene.served() == set(), "nothing is pinned any more"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 from controlplane.metrics import CoreCollector
-from controlplane.switch.target import OrbitTraffic, SwitchCounters
 from kvcast.cli import load
 from tests.reference_tables import asked_keys, differences, named, rows, settings
 from tests.unit.controlplane.helpers import Scene

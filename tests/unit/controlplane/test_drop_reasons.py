@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from controlplane.switch.drops import REASONS
-from controlplane.switch.orbit import EVENTS
+from controlplane.p4runtime.drops import REASONS
+from controlplane.p4runtime.orbit import EVENTS
 
 P4 = Path(__file__).resolve().parents[3] / "p4"
 

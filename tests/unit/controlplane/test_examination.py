@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controlplane.examination.blame import blame
-from controlplane.examination.observations import Observations, Surroundings
-from controlplane.examination.script import Ask, Examination, FillSwitch, Outcome, Subject
-from controlplane.examination.verdict import findings
-from controlplane.ids import NodeIndex
+from controlplane.core.examination.blame import blame
+from controlplane.core.examination.observations import Observations, Surroundings
+from controlplane.core.examination.script import Ask, Examination, FillSwitch, Outcome, Subject
+from controlplane.core.examination.verdict import findings
+from controlplane.core.ids import NodeIndex
 from kvproto.rpc import control_pb2 as rpc
 
 UNIX_NS = 1_800_000_000_000_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.operator_state import OperatorState
+from controlplane.core.events import DrainRequested, HelloReceived, StreamEnded
+from controlplane.core.operator_state import OperatorState
 from hostagent.controller.convert import message_of
 from hostagent.core.effects import ReportUsage
 from kvpolicy.value import FetchTally
@@ -52,17 +53,17 @@ def state(revision: int, drained: str = "", *pins: str) -> rpc.OperatorState:
 
 def test_the_highest_revision_counts_and_what_is_said_here_stands_above_it() -> None:
     here = OperatorState()
-    assert here.heard(state(4, "a b", "x"))
-    assert not here.heard(state(3, "c"))
+    assert here.take_repeated(state(4, "a b", "x"))
+    assert not here.take_repeated(state(3, "c"))
     assert here.drained == {"a", "b"}
     here.set_drained("b", False)
     here.set_switch_pins([key("y")], True)
     assert here.revision == 6
-    assert here.heard(state(9, "b d", "z"))
+    assert here.take_repeated(state(9, "b d", "z"))
     assert here.drained == {"d"}, "it was taken back here"
     assert here.switch_pins == {key("y"), key("z")}
     assert here.revision == 10
-    assert not here.heard(here.message())
+    assert not here.take_repeated(here.message())
 
 
 @pytest.mark.parametrize("bad", [state(1 << 63), rpc.OperatorState(revision=1, switch_pins=[b"short"])])
@@ -70,7 +71,7 @@ def test_a_state_that_makes_no_sense_is_refused(bad: rpc.OperatorState) -> None:
     scene = Scene()
     greeting = hello(1)
     greeting.operator_state.CopyFrom(bad)
-    scene.core.hello(1, greeting, scene.now)
+    scene.handle(HelloReceived(1, greeting))
     scene.advance()
     assert scene.closed[1].code == "INVALID_ARGUMENT"
     assert "operator_state" in scene.closed[1].reason
@@ -80,9 +81,9 @@ def test_a_node_that_was_drained_and_forgotten_is_drained_when_it_comes_back() -
     scene = Scene(with_switch=False)
     scene.attach(1, [record("a")])
     scene.attach(2)
-    scene.core.operations.drain(rpc.DrainRequest(node="n1"))
+    scene.ask(DrainRequested(rpc.DrainRequest(node="n1")))
     scene.advance()
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.wait(120)
     assert scene.core.nodes.named("n1") is None
     scene.attach(1)

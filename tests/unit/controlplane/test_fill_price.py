@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.fill_price import FillPrice
-from controlplane.ids import NodeIndex
-from controlplane.switch_cache import SwitchCacheRules
+from controlplane.core.ids import NodeIndex
+from controlplane.core.options import SwitchCacheRules
+from controlplane.core.switch_cache.fill_price import FillPrice
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.rpc import control_pb2 as rpc
@@ -48,7 +48,7 @@ def test_a_holder_that_is_busy_when_others_fetch_makes_fills_pay() -> None:
     made = scene()
     price = FillPrice(made.core.values)
     for _ in range(30):
-        price.told(NODE, HolderLoad(GB, 8), made.now)
+        price.load_reported(NODE, HolderLoad(GB, 8), made.now)
         price.fetched(NODE, made.now)
         made.now += SECOND
     fetches(made, 30)
@@ -64,7 +64,7 @@ def test_fills_that_bring_little_stop_and_are_tried_again_later() -> None:
     fetches(made, 30)
     price = FillPrice(made.core.values)
     for _ in range(30):
-        price.told(NODE, HolderLoad(GB, 8), made.now)
+        price.load_reported(NODE, HolderLoad(GB, 8), made.now)
         price.fetched(NODE, made.now)
     chunk = made.core.directory.get(ChunkKey(key("a")))
     assert chunk is not None
@@ -91,10 +91,10 @@ def test_an_operators_pin_costs_what_it_costs() -> None:
     made.up()
     made.attach(1, [record("a")])
     made.attach(2)
-    made.core.switch_cache.report(ChunkKey(key("a")), 2, made.now)
+    made.core.switch_cache.heat_reported(ChunkKey(key("a")), 2)
     made.advance()
     assert made.core.decisions["refused_fill_too_dear"] == 1
-    made.core.switch_cache.pin([ChunkKey(key("a"))], made.now)
+    made.core.switch_cache.pin([ChunkKey(key("a"))])
     made.advance()
     assert made.core.decisions["admitted"] == 1
 
@@ -106,7 +106,7 @@ def test_a_fill_that_rides_costs_what_of_the_cast_is_over() -> None:
     chunk = made.core.directory.get(ChunkKey(key("a")))
     assert chunk is not None
     assert not price.pays(chunk, 2, made.now, made.now), "an idle holder is as quick as the switch, even so"
-    price.told(NODE, HolderLoad(CHUNK, 2), made.now)
+    price.load_reported(NODE, HolderLoad(CHUNK, 2), made.now)
     assert not price.pays(chunk, 2, made.now), "it has been busy for a moment only"
     assert price.pays(chunk, 2, made.now, made.now)
     assert price.pays(chunk, 2, made.now + 1000, made.now)
@@ -120,7 +120,7 @@ def casting(*, casts_fills: bool) -> Scene:
     made.up()
     made.attach(1, [record("a")])
     made.attach(2)
-    made.core.switch_cache.report(ChunkKey(key("a")), 2, made.now)
+    made.core.switch_cache.heat_reported(ChunkKey(key("a")), 2)
     made.advance()
     assert made.core.decisions["admitted"] == 0, "the holder has said nothing of a queue"
     made.say(1, load=rpc.HolderLoad(queued_bytes=4 * CHUNK, readers=4))
@@ -139,7 +139,7 @@ def test_a_hot_chunk_is_admitted_during_its_first_cast() -> None:
 def test_a_program_that_does_not_know_the_flag_is_filled_as_before() -> None:
     made = casting(casts_fills=False)
     assert made.core.decisions["refused_fill_too_dear"] == 1
-    made.core.switch_cache.pin([ChunkKey(key("a"))], made.now)
+    made.core.switch_cache.pin([ChunkKey(key("a"))])
     made.advance()
     made.advance()
     (task,) = [one.fill for one in made.tasks(1, "fill")]
@@ -152,7 +152,7 @@ def test_who_waits_for_nothing_any_more_is_dropped() -> None:
     made.up()
     made.attach(1, [record("a")])
     made.attach(2)
-    made.core.switch_cache.report(ChunkKey(key("a")), 2, made.now)
+    made.core.switch_cache.heat_reported(ChunkKey(key("a")), 2)
     made.advance()
     assert made.core.decisions["refused_fill_too_dear"] == 0, "it is looked at again while its cast may run"
     made.now += 2 * SECOND

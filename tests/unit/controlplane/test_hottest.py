@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane import hottest as module
-from controlplane import views
-from controlplane.directory import ChunkFacts, Directory
-from controlplane.hottest import Hottest
-from controlplane.ids import ChunkKey, NodeIndex
-from controlplane.value import ClusterValues
+from controlplane.core import values as module
+from controlplane.core import views
+from controlplane.core.directory import ChunkFacts, Directory
+from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.values import ClusterValues, Hottest
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, facts, key, record
 

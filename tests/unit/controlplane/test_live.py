@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane import views
-from controlplane.directory import Directory
-from controlplane.ids import ChunkKey, NodeIndex
-from controlplane.live import Increments, Tables, apply
-from controlplane.live import prefixes as prefixes_module
-from controlplane.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
-from controlplane.live.prefixes import Prefixes
-from controlplane.live.runs import Runs
-from controlplane.switch.target import LostReport
+from controlplane.core import views
+from controlplane.core.directory import Directory
+from controlplane.core.events import HelloReceived, StreamEnded
+from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.live import Increments, Tables, apply
+from controlplane.core.live import prefixes as prefixes_module
+from controlplane.core.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
+from controlplane.core.live.prefixes import Prefixes
+from controlplane.core.live.runs import Runs
+from controlplane.core.switch.target import LostReport
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, hello, key, record
 
@@ -150,7 +151,7 @@ def step(scene: Scene, rng: random.Random) -> None:
         case 7:
             scene.announce(session, [record(f"x{rng.randrange(4)}", name, 20)])
         case 8:
-            scene.core.switch_event(LostReport(key(name), 0), scene.now)
+            scene.handle(LostReport(key(name), 0))
             scene.advance()
         case _:
             scene.now += rng.randrange(3 * SECOND)
@@ -290,7 +291,7 @@ def test_slots_show_what_is_in_them_and_how_hot_it_is() -> None:
     assert len(cells) == 64
     assert [cell.heat > 0 for cell in cells] == [True] * 8 + [False] * 56
     assert {cell.key for cell in cells[:8]} == {key("c0")}
-    scene.core.switch_cache.evict(key("c0"), scene.now)
+    scene.core.switch_cache.evict(key("c0"))
     scene.advance()
     assert not any(cell.serving or cell.leaving or cell.key for cell in scene.live.tables(scene.now)["slots"].values())
     texts = [event.text for event in scene.live.tables(scene.now)["events"].values()]
@@ -369,8 +370,8 @@ def test_an_agent_that_starts_again_counts_from_nothing() -> None:
     scene.attach(1)
     scene.say(1, heartbeat=rpc.Heartbeat(gate_decisions={"fetch": 9}, sent_bytes=5000))
     scene.now += SECOND
-    scene.core.closed(1, scene.now)
-    scene.core.hello(9, hello(1, incarnation=2), scene.now)
+    scene.handle(StreamEnded(1))
+    scene.handle(HelloReceived(9, hello(1, incarnation=2)))
     scene.sent[9] = []
     scene.say(9, heartbeat=rpc.Heartbeat(gate_decisions={"fetch": 1}))
     told = [event for event in scene.live.tables(scene.now)["events"].values() if event.kind == "gate"]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.live import Tables, apply
+from controlplane.core.live.increments import tables_of
 from controlplane.daemon import Controller
-from controlplane.live import Tables, apply
-from controlplane.live.increments import tables_of
 from controlplane.page import live_page
 from controlplane.rpc import live_feed
 from controlplane.rpc.live_feed import LiveFeed

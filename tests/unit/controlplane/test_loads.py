@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.limits import LOADS_PUBLISH_S
+from controlplane.core.limits import LOADS_PUBLISH_S
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import Scene
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.ids import SwitchPort
-from controlplane.limits import HEARTBEATS_UNSEEN_MAX
-from controlplane.locations import Claim, Location, contradiction, refusal
-from controlplane.nodes import Node
-from controlplane.switch.entries import AddressEntry, PortMemberEntry, SourceEntry, StationEntry
-from controlplane.switch.target import Sighting
+from controlplane.core.events import HelloReceived, StreamEnded
+from controlplane.core.ids import SwitchPort
+from controlplane.core.limits import HEARTBEATS_UNSEEN_MAX
+from controlplane.core.locations import Claim, Location, contradiction, refusal
+from controlplane.core.nodes import Node
+from controlplane.core.switch.entries import AddressEntry, PortMemberEntry, SourceEntry, StationEntry
+from controlplane.core.switch.target import Sighting
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import FABRIC, SECOND, Scene, hello, record
 
@@ -177,14 +178,14 @@ def test_of_two_nodes_with_one_mac_the_first_keeps_it() -> None:
     assert "n2: its MAC address 02:4b:56:00:00:01 at switch port 2 is that of n1" in scene.warned[0]
     scene.wait(5)
     assert len(scene.warned) == 1, "said once"
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.wait(1)
     assert scene.switch.contents["dmac", address(1)].port == 2
 
 
 def test_a_node_whose_agent_is_gone_is_flooded_and_keeps_its_member_for_a_while() -> None:
     scene = cabled(1, 2)
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.advance()
     assert ("dmac", address(1)) not in scene.switch.contents, "it may move, and nobody would say so"
     assert ("port_member", SwitchPort(1)) in scene.switch.contents
@@ -202,7 +203,7 @@ def test_a_node_whose_agent_is_gone_is_flooded_and_keeps_its_member_for_a_while(
 def test_nobody_speaks_for_a_node_without_its_key(forge: Callable[[bytes], bytes]) -> None:
     scene = cabled(1, 2)
     key = forge(node(scene, 1).here_key)
-    scene.core.switch_event(Sighting(key, Location(SwitchPort(6), address(1), bytes([10, 75, 0, 1]))), scene.now)
+    scene.handle(Sighting(key, Location(SwitchPort(6), address(1), bytes([10, 75, 0, 1]))))
     scene.advance()
     assert place(scene, 1) == (1, 1)
     assert scene.core.decisions["sightings_of_nobody"] == 1
@@ -211,7 +212,7 @@ def test_nobody_speaks_for_a_node_without_its_key(forge: Callable[[bytes], bytes
 def test_the_key_is_another_one_for_each_node_attachment_and_epoch() -> None:
     scene = cabled(1, 2, check_switch_ns=2 * SECOND)
     keys = {node(scene, 1).here_key, node(scene, 2).here_key}
-    scene.core.hello(7, hello(1, switch_port=0), scene.now)
+    scene.handle(HelloReceived(7, hello(1, switch_port=0)))
     scene.advance()
     keys.add(node(scene, 1).here_key)
     scene.switch.contents.clear()
@@ -255,7 +256,7 @@ def test_another_address_is_another_place() -> None:
     scene = cabled(1)
     moved = hello(1, switch_port=0, data_ip=bytes([10, 75, 0, 77]))
     scene.cabled.clear()
-    scene.core.hello(5, moved, scene.now)
+    scene.handle(HelloReceived(5, moved))
     scene.advance()
     assert ("address", bytes([10, 75, 0, 1])) not in scene.switch.contents
     assert ("dmac", address(1)) not in scene.switch.contents

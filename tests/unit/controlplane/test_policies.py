@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import Admission, AdmissionPolicy, Candidate, Placed, Refusal, SlotLayout, SlotRange
-from controlplane.directory import ChunkFacts, Directory
-from controlplane.eviction import EvictionOrder, Resident
-from controlplane.ids import NodeIndex, Slot
-from controlplane.spill import Host, plan_drain, plan_recovery
-from controlplane.value import ClusterValues
+from controlplane.core.directory import ChunkFacts, Directory
+from controlplane.core.ids import NodeIndex, Slot
+from controlplane.core.spill import Host, plan_drain, plan_recovery
+from controlplane.core.switch.slots import SlotRange
+from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
+from controlplane.core.switch_cache.layout import Placed, SlotLayout
+from controlplane.core.switch_cache.policy import Admission, AdmissionPolicy, Candidate, Refusal
+from controlplane.core.values import ClusterValues
 from kvpolicy.value import ValueParameters
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, SECOND, key

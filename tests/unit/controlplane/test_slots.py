@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.admission import SlotAllocator, SlotRange
-from controlplane.ids import Slot
+from controlplane.core.ids import Slot
+from controlplane.core.switch.slots import SlotAllocator, SlotRange
 
 CAPACITY = 40
 

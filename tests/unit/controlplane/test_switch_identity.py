@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from controlplane.config import parse
-from controlplane.switch import p4runtime
-from controlplane.switch.codec import V1ModelCodec
-from controlplane.switch.p4runtime import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime import target as p4runtime
+from controlplane.p4runtime.codec import V1ModelCodec
+from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
 from kvdaemon.errors import ConfigError
 from p4switch.server.tls import TlsFiles
 from p4switch.switch import Switch, SwitchOptions

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from controlplane.config import parse
-from controlplane.directory import AddOutcome, Directory
-from controlplane.ids import NodeIndex
-from controlplane.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
+from controlplane.core.directory import AddOutcome, Directory
+from controlplane.core.events import StreamEnded
+from controlplane.core.ids import NodeIndex
+from controlplane.core.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import Tier
@@ -48,7 +49,7 @@ def test_a_snapshot_that_does_not_name_a_copy_on_disk_ends_it() -> None:
     scene.attach(1, [record("a"), on_disk("a"), on_disk("b")])
     scene.attach(2)
     scene.announce(1, [on_disk("a")], snapshot=True, snapshot_end=True)
-    scene.core.closed(1, scene.now)
+    scene.handle(StreamEnded(1))
     scene.sent.pop(1)
     scene.attach(1, [on_disk("a")], incarnation=2)
     replica = scene.replica(2)
@@ -111,7 +112,7 @@ def test_the_switch_does_not_save_what_a_disk_has() -> None:
     assert scene.served() == {key("a")}
     scene.announce(2, [on_disk("a")])
     scene.announce(1, removed=[key("a")])
-    scene.core.switch_cache.evict(key("a"), scene.now)
+    scene.core.switch_cache.evict(key("a"))
     scene.advance()
     assert scene.tasks(2, "fetch") == []
     assert scene.served() == set()
@@ -207,11 +208,11 @@ def test_the_cheapest_value_of_a_full_pool_is_that_of_its_next_victim() -> None:
     worth = {}
     for name in ("hot", "cold", "saved", "unknown"):
         full(scene, 1, [name])
-        worth[name] = scene.core.last_copies.cheapest_value(node, scene.now)
+        worth[name] = scene.core.last_copies.cheapest_value(node)
     assert worth["hot"] > worth["cold"] > 0.0
     assert worth["saved"] == worth["unknown"] == 0.0
     full(scene, 1, [])
-    assert scene.core.last_copies.cheapest_value(node, scene.now) == float("inf"), "all of it is in use or pinned"
+    assert scene.core.last_copies.cheapest_value(node) == float("inf"), "all of it is in use or pinned"
 
 
 # ---------------------------------------------------------------------- pushes

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from controlplane.limits import WARM_WISHES_MAX
-from controlplane.warmups import Warmups, WarmWish
+from controlplane.core.events import DrainRequested
+from controlplane.core.limits import WARM_WISHES_MAX
 from kvproto.rpc import control_pb2 as rpc
-from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, SECOND, Scene, key, record
+from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, Scene, key, record
 
 MODEL, OTHER = "llama@1", "other@2"
 PLENTY = 100 * CHUNK
 
 
-def scene_with_hot_prefixes(nodes: int = 4) -> Scene:
+def scene_with_hot_prefixes(nodes: int = 4, **options: object) -> Scene:
     """Node 1 has two documents of MODEL (a-b-c read five times, d-e twice), x never read, and one of another model."""
-    scene = Scene()
+    scene = Scene(**options)  # type: ignore[arg-type]
     records = [record("a"), record("b", "a", 1), record("c", "b", 2), record("d"), record("e", "d", 1), record("x")]
     other = record("o")
     other.namespace_index = 1
@@ -105,21 +103,15 @@ def test_a_prefix_with_a_gap_is_of_no_use() -> None:
 
 def test_a_node_that_is_emptied_gets_nothing() -> None:
     scene = scene_with_hot_prefixes()
-    scene.core.operations.drain(rpc.DrainRequest(node="n2"))
+    scene.ask(DrainRequested(rpc.DrainRequest(node="n2")))
     wish(scene, 2)
     assert scene.tasks(2, "fetch") == []
 
 
 def test_nobody_hears_of_chunks_that_are_withheld_from_it() -> None:
-    scene = scene_with_hot_prefixes()
-    core = scene.core
-    may_have = lambda node, namespace: (node.facts.name, namespace) != ("n2", MODEL)  # noqa: E731
-    warmups = Warmups(core.directory, core.nodes, core.tasks, core.hottest, Counter(), may_have)
-    indexes = {node.facts.name: node.index for node in core.nodes}
-    for name in ("n2", "n3"):
-        warmups.asked(indexes[name], [WarmWish(MODEL, PLENTY, 2, SECOND)], scene.now)
-    warmups.advance(scene.now)
-    scene.advance()
+    scene = scene_with_hot_prefixes(namespaces={MODEL: ("n1", "n3")})
+    for number in (2, 3):
+        wish(scene, number, nodes=2)
     assert brought(scene, 2) == []
     assert brought(scene, 3) == keys("abcde")
 

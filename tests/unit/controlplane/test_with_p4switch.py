@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.switch.chunk_states import ChunkState
 from controlplane.daemon import Controller
-from controlplane.switch.chunk_states import ChunkState
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.device_config import ProgramSource
 from p4switch.recirculation import Recirculation

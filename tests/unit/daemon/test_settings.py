@@ -157,3 +157,8 @@ def test_checks(check: Callable[[object], object], good: object, meant: object, 
             check(value)
         assert str(value) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_key_of_an_earlier_release_says_what_became_of_it() -> None:
+    said = refusal(lambda: hostagent.config.parse({"data": {"address": "127.0.0.1", "native": "never"}}))
+    assert said == "data.native is gone: the data path in C comes with kvcast, and is the only one; leave the key out"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
-from controlplane.switch.entries import FLOOD_GROUP
+from controlplane.core.switch.bitmap_groups import FLOOD_GROUP as TOFINO_FLOOD_GROUP
+from controlplane.core.switch.entries import FLOOD_GROUP
 from p4switch.compiler import compile_to_ir
 from p4switch.native_target import flood_group_of
 from p4switch.testing import memory_switch

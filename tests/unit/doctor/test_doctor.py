@@ -138,13 +138,14 @@ def test_no_compiler(tmp_path: Path) -> None:
     assert "apt install gcc" in done.stdout
 
 
-def test_an_agent_without_a_compiler_is_slow_not_unable(tmp_path: Path) -> None:
-    done = _run("agent", "--json", environment=child_environment({"CC": str(tmp_path / "cc")}))
-    found = {one["check"]: one for one in json.loads(done.stdout)}["data path"]
-    assert found["level"] == "slow"
-    assert "$CC" in found["found"]
-    assert "us of a core instead of" in found["remedy"]
-    assert done.returncode == 0
+def test_an_agent_needs_no_compiler_but_what_its_wheel_brings(tmp_path: Path) -> None:
+    for folder, level, remedy in (("", "ok", ""), (str(tmp_path), "missing", "install kvcast's wheel for ")):
+        environment = child_environment({"CC": str(tmp_path / "cc"), "KVCAST_NATIVE_DIR": folder})
+        done = _run("agent", "--json", environment=environment)
+        found = {one["check"]: one for one in json.loads(done.stdout)}["shared objects"]
+        assert found["level"] == level
+        assert found["remedy"].startswith(remedy)
+        assert done.returncode == (1 if folder else 0)
 
 
 def test_no_tools_is_slow_not_missing(tmp_path: Path) -> None:

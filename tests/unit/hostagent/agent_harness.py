@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 from hostagent.agent import Agent
 from hostagent.api.access import Access
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.config import AgentConfig, DataConfig, PoolConfig
+from hostagent.config import AgentConfig, DataConfig, PoolConfig, WireConfig
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.wire_options import WireConfig
 from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
 from kvpolicy.tiers.form_costs import FormChoice

@@ -22,11 +22,10 @@ import pytest
 
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed

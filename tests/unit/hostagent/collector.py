@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -63,12 +64,14 @@ def attributes(span: Span) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def collecting(port: int = 0) -> Iterator[Collector]:
-    """A collector that listens; `port` 0: any free one."""
+def collecting(port: int = 0, path: Path | None = None) -> Iterator[Collector]:
+    """A collector that listens; `port` 0: any free one; `path`: of a socket where it listens, too."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
     add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     collector.port = server.add_insecure_port(f"127.0.0.1:{port}")
+    if path is not None:
+        server.add_insecure_port(f"unix:{path}")
     server.start()
     try:
         yield collector

@@ -9,7 +9,7 @@ from hostagent.core.core import AgentCore
 from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import NOT_HASHED, Hashed
@@ -177,7 +177,7 @@ class Scene:
 
     def close(self) -> None:
         """The engine and the process go; nothing is left."""
-        self.say(events.EngineGone(ENGINE))
+        self.say(events.EngineDisconnected(ENGINE))
         self.say(events.Stopped())
         assert self.core.pool.pins_count == 0
         assert self.core.pool.usage().filling_bytes == 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms, Clock
-from hostagent.core.directory import DirectoryReplica
-from hostagent.core.node import Node
+from hostagent.core.clock import Alarms
+from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.value.costs import PRIORS, SourceCosts
@@ -21,13 +20,15 @@ def make_node(
 ) -> Node:
     """Without a disk; the directory is empty. By default what is emitted is lost."""
     options = options or CoreOptions(8 * PAGE, PAGE)
-    clock = Clock()
+    knowledge = Knowledge("n0", PRIORS)
+    if costs is not None:
+        knowledge.costs = costs
     return Node(
         options,
-        Alarms(clock),
+        Alarms(knowledge.clock),
         emit or (lambda _: None),
-        ChunkPool(options.pool_bytes, PAGE, clock.read),
+        ChunkPool(options.pool_bytes, PAGE, knowledge.clock.read),
         None,
-        DirectoryReplica("n0"),
-        costs or SourceCosts(PRIORS),
+        knowledge,
+        FabricState(options.pool_address, options.segment_bytes),
     )

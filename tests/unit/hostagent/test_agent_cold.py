@@ -9,8 +9,8 @@ import pytest
 
 from hostagent.agent import Agent
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import object_name
+from hostagent.core.events import ColdState
 from kvclient.client import ChunkSource, Status, Where
 from kvdaemon.errors import CannotRunError
 from kvpolicy.value.costs import Tier

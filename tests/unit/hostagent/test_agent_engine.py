@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -16,12 +17,14 @@ import pytest
 
 from hostagent import limits
 from hostagent.agent import Agent
-from hostagent.api.access import Access, Admission, Peer
+from hostagent.api.access import Access, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
-from hostagent.api.tenancy import Tenancy
+from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.core.events import EngineId
 from hostagent.tree import hashed
+from kvchunk.parts import ByteRange
 from kvclient import messages
+from kvclient.attach import attach
 from kvclient.client import (
     AgentClient,
     AgentError,
@@ -94,9 +97,9 @@ def test_full_pool_is_a_typed_outcome_and_evicts_what_nobody_holds(one: Cluster)
 
 
 def test_leases_and_pins_end_with_the_connection(one: Cluster) -> None:
-    keeper, dying = one.client(0), one.client(0)
+    keeper, dying = one.client(0), AgentClient(one.agents[0].config.api_socket, local_reads=False)
     keeper.put(key(1), None, bytes(1000))
-    dying.start_fetch([key(1)], deadline_s=1).wait()
+    assert dying.fetch([key(1)], deadline_s=1).count == 1
     assert dying.pin([key(1), key(5)]) == [True, False]
     slot = dying.reserve(key(2), None, 1000)
     assert slot is not None
@@ -156,18 +159,66 @@ def test_stats_and_hints_are_taken(one: Cluster) -> None:
 
 def test_bad_arguments_are_refused_and_the_connection_lives(one: Cluster) -> None:
     client = one.client(0)
-    with pytest.raises(ValueError, match="16 bytes"):
-        client.fetch([b"short"], deadline_s=1)
-    with pytest.raises(AgentError) as refused:
-        client.fetch([key(1), key(1)], deadline_s=1)
-    assert refused.value.status is Status.MALFORMED
+    for call, what in (
+        (lambda: client.fetch([b"short"], deadline_s=1), "16 bytes"),
+        (lambda: client.fetch([key(1), key(1)], deadline_s=1), "keys names a chunk twice"),
+        (lambda: client.fetch([key(1)], deadline_s=-1), "deadline_s is -1, not from 0"),
+        (lambda: client.fetch([key(1)], deadline_s=math.nan), "deadline_s is nan"),
+        (lambda: client.fetch_stream([key(1)], deadline_s=math.inf), "deadline_s is inf"),
+        (lambda: client.fetch([key(1)], deadline_s=1, recompute_s=-1.0), "recompute_s is -1.0"),
+        (lambda: client.fetch([key(1)], deadline_s=1, attention_share=1.5), "attention_share is 1.5"),
+        (lambda: client.fetch([key(1)], deadline_s=1, behind=-1), "behind is -1"),
+        (lambda: client.fetch([key(1)], deadline_s=1, ranges=[]), "no ranges"),
+        (lambda: client.put(key(1), None, b""), "size_bytes is 0"),
+        (lambda: client.put(key(1), None, b"x", position=-1), "position is -1"),
+        (lambda: client.put(key(1), None, b"x", namespace="n" * 257), "namespace has 257 bytes"),
+        (lambda: client.claim([key(1)], 0, [1.0]), "size_bytes is 0"),
+        (lambda: client.lock([key(1)], hold_s=-1), "hold_s is -1"),
+        (lambda: client.expect_reuse([key(1)], within_s=-1), "within_s is -1"),
+        (lambda: client.warm("n", -1), "size_bytes is -1"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            call()
     with pytest.raises(AgentError) as refused:
         client.contains([key(number) for number in range(5000)])
     assert refused.value.status is Status.TOO_MANY_KEYS
-    with pytest.raises(AgentError) as refused:
-        client.reserve(key(1), None, 0)
-    assert refused.value.status is Status.MALFORMED
     assert client.contains([key(1)]) == [Where.NOWHERE]
+
+
+def test_what_no_client_asks_for_is_malformed(one: Cluster) -> None:
+    """The client checks its arguments, and the agent does not rely on it."""
+    attached = attach(one.agents[0].config.api_socket)
+    attached.close_files()
+    reserved = messages.RESERVE.pack(key(1), messages.NO_KEY, 0, messages.NO_POSITION)
+    each = messages.FETCH_EACH.pack(1000)
+    with attached.sock as sock:
+        sock.settimeout(5)
+        for number, (kind, body, count) in enumerate(
+            (
+                (Kind.FETCH, messages.pack_fetch([], 1.0, {}), 0),
+                (Kind.FETCH, messages.pack_fetch([key(1)] * 2, 1.0, {}), 2),
+                (Kind.FETCH_EACH, each, 0),
+                (Kind.FETCH_EACH, each + messages.pack_keys([key(1)] * 2), 2),
+                (Kind.RESERVE, reserved, 0),
+            ),
+            1,
+        ):
+            sock.sendall(messages.pack(kind, number, body, count=count))
+            (answer,) = messages.FrameReader().feed(sock.recv(4096))
+            assert (answer.kind, answer.request, answer.status) == (kind, number, Status.MALFORMED)
+
+
+def test_where_there_is_nothing_to_fetch_all_of_it_has_come(one: Cluster) -> None:
+    client = one.client(0)
+    with client.fetch([], deadline_s=0) as got:
+        assert (got.count, got.views, got.outcome) == (0, [], Status.OK)
+    with client.fetch([], any_order=True, deadline_s=0) as found:
+        assert (found.count, found.present, found.outcome) == (0, [], Status.OK)
+    with client.fetch([], ranges=[ByteRange(0, 1)], deadline_s=0) as parts:
+        assert (parts.count, parts.views, parts.outcome) == (0, [], Status.OK)
+    with client.fetch_stream([], deadline_s=0) as stream:
+        assert list(stream) == []
+        assert stream.outcome is Status.OK
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -228,14 +279,14 @@ def test_one_process_does_not_take_all_connections(one: Cluster) -> None:
 
 def test_all_processes_together_have_a_limit() -> None:
     refused: list[Status] = []
-    admission = Admission(Access(), refused.append, Tenancy().connections_max)
+    admission = Admission(Access(), Tenancy(), refused.append)
     peers = [Peer(number // limits.API_CONNECTIONS_PER_PROCESS_MAX, 0) for number in range(limits.API_CONNECTIONS_MAX)]
     half = limits.API_CONNECTIONS_PER_TENANT_MAX
     assert {admission.admit(peer, "one") for peer in peers[:half]} == {Status.OK}
     assert admission.admit(Peer(998, 0), "one") is Status.BUSY, "the other half is for others"
     assert {admission.admit(peer, "other") for peer in peers[half:]} == {Status.OK}
     assert admission.admit(Peer(999, 0), "third") is Status.BUSY
-    admission.left(peers[0], "one")
+    admission.connection_ended(peers[0], "one")
     assert admission.admit(Peer(999, 0), "third") is Status.OK
     assert refused == [Status.BUSY] * 2
 
@@ -298,13 +349,9 @@ class _NoRegions:
 
 def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(one: Cluster) -> None:
     path = one.agents[0].config.api_socket
-    agent, admission = one.agents[0], Admission(Access(), lambda _: None, Tenancy().connections_max)
+    agent, admission = one.agents[0], Admission(Access(), Tenancy(), lambda _: None)
     with pytest.raises(ApiError, match="another agent is listening"):
-        one.call(
-            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission, Tenancy()).listen(
-                path
-            )
-        )
+        one.call(lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(path))
     stale = str(one.folder / "stale.sock")
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(stale)
@@ -317,7 +364,7 @@ def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(
     (one.folder / "file").write_text("precious")
     with pytest.raises(ApiError, match="no socket"):
         one.call(
-            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission, Tenancy()).listen(
+            lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(
                 str(one.folder / "file")
             )
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hostagent.core.twins import is_twin
+from hostagent.core.forms import is_twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from hostagent.cold.cold_options import ColdConfig
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import hashed
 from kvchunk.kv_layout import KvTerms, parse_layout, with_terms

@@ -12,12 +12,11 @@ import pytest
 from hostagent import limits
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig, SecretPlace
-from hostagent.cold.cold_state import ColdState
 from hostagent.cold.objects import RECORD_BYTES, object_name
 from hostagent.cold.opendal_store import OpendalStore
 from hostagent.cold.stores import ColdStoreError
 from hostagent.core import effects, events
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from kvdaemon.errors import CannotRunError
 from tests.unit.hostagent.cold_harness import (
     SIZE,

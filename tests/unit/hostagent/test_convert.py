@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import controlplane.limits
+import controlplane.core.limits
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, events_of
 from hostagent.core import effects, events
@@ -70,4 +70,4 @@ def test_no_controller_makes_a_heart_race() -> None:
 
 
 def test_the_ports_of_a_switch_are_the_same_everywhere() -> None:
-    assert limits.SWITCH_PORT_MAX == controlplane.limits.SWITCH_PORT_MAX == PORT_NUMBER_MAX
+    assert limits.SWITCH_PORT_MAX == controlplane.core.limits.SWITCH_PORT_MAX == PORT_NUMBER_MAX

@@ -165,7 +165,7 @@ def test_locks_end_with_their_engine_alone() -> None:
     chunk = scene.put(1)
     lock(scene, 1)
     lock(scene, 1, 1, engine=EngineId(2))
-    scene.say(events.EngineGone(EngineId(2)))
+    scene.say(events.EngineDisconnected(EngineId(2)))
     assert (chunk.holds, scene.core.locks.count) == (1, 1)
     assert unlock(scene, 1) == [True]
     scene.close()

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from hostagent.cold.cold_state import ColdState
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.events import LoadOutcome, SaveOutcome
+from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.tree import Hashed
 from kvchunk.ids import Digest
 from kvchunk.sources import ChunkSource
@@ -242,7 +241,7 @@ def test_a_holder_that_is_quicker_is_asked_instead() -> None:
     scene.fetch(1)
     assert scene.take(effects.LoadCold) == []
     assert [one.node for one in scene.take(effects.StartRead)] in ([], ["n1"])
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     scene.pass_ms(1)
 
 
@@ -311,7 +310,7 @@ def test_an_engine_that_goes_while_its_request_waits_leaves_nothing() -> None:
     scene = ColdScene()
     scene.stored = {1: 1}
     scene.fetch(1)
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     scene.answer()
     assert scene.take(effects.LoadCold) == []
     assert scene.core.idle

@@ -10,7 +10,7 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.core.directory import Delta
 from hostagent.core.events import HolderTold
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.limits import LOAD_AGAIN_S, LOAD_INTERVAL_S
 from kvclient.messages import Status

@@ -23,7 +23,7 @@ def entry(number: int, *holders: int, size_bytes: int = PAGE) -> ChunkEntry:
 @pytest.fixture
 def scene() -> Scene:
     made = Scene(lone_gets=True)
-    made.say(events.EngineCame(ENGINE, "red"))
+    made.say(events.EngineConnected(ENGINE, "red"))
     return made
 
 
@@ -134,7 +134,7 @@ def test_the_directory_may_know_others_by_then(scene: Scene) -> None:
 
 def test_of_an_engine_that_is_gone_the_pool_takes_it_all_the_same(scene: Scene) -> None:
     scene.directory(entry(1))
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     scene.say(got(1))
     (taken,) = scene.take(effects.TakeLone)
     assert taken.chunk is not None

@@ -120,7 +120,7 @@ def test_however_a_claim_ends_its_waiters_are_free_at_once(how: str) -> None:
     ask(one, 1)
     match how:
         case "gone":
-            one.say(events.EngineGone(OTHER))
+            one.say(events.EngineDisconnected(OTHER))
         case "all":
             one.say(events.ClaimWithdrawn(OTHER, None))
         case "aborted":
@@ -136,9 +136,9 @@ def test_a_chunk_of_two_engines_is_waited_for_until_both_give_up() -> None:
     claim(one, 1)
     claim(one, 1, engine=EngineId(3), eta_s=0.2)
     ask(one, 1)
-    one.say(events.EngineGone(OTHER))
+    one.say(events.EngineDisconnected(OTHER))
     assert answers(one) == []
-    one.say(events.EngineGone(EngineId(3)))
+    one.say(events.EngineDisconnected(EngineId(3)))
     assert answers(one) == [(Status.ABANDONED, 0)]
 
 

@@ -67,7 +67,7 @@ def test_reads_that_end_together_bring_their_chunks_at_once() -> None:
     scene = scene_with(entry(1, 1))
     scene.fetch(1)
     bring(scene)  # The reader knows a rate from here on, and has several reads under way.
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     scene.core.drop(key(1))
     scene.directory(*(entry(number, 1) for number in range(2, 6)))
     scene.fetch(2, 3, 4, 5)

@@ -81,7 +81,7 @@ def test_an_engine_that_goes_away_while_it_writes_leaves_the_fetch_alone() -> No
     scene = Scene()
     fetching(scene, 1)
     reserve(scene, 1)
-    scene.say(events.EngineGone(OTHER))
+    scene.say(events.EngineDisconnected(OTHER))
     scene.read()
     scene.compute(1)
     assert answered(scene) == [(Status.OK, [ChunkSource.HOLDER])]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.twins import is_twin
+from hostagent.core.forms import is_twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED
 from kvchunk.ids import ChunkKey
@@ -92,7 +92,7 @@ def test_what_others_have_encoded_is_not_encoded_again_nor_what_no_form_makes_sm
     (asked,) = one.take(effects.EncodeTwin)
     one.say(events.TwinEncoded(chunk, Form.RAW, b"", None))
     assert one.take(effects.PlaceTwin) == []
-    one.core.twin_making.asked(asked.chunk.key)
+    one.core.twin_making.peer_asked(asked.chunk.key)
     one.pass_ms(1)
     assert one.take(effects.EncodeTwin) == []
     one.close()
@@ -106,7 +106,7 @@ def test_a_node_whose_chunks_become_no_smaller_soon_stops_trying() -> None:
     tried = 0
     for number in range(40):
         one.put(number, SIZE)
-        one.core.twin_making.asked(key(number))
+        one.core.twin_making.peer_asked(key(number))
         one.pass_ms(1)
         for asked in one.take(effects.EncodeTwin):
             tried += 1
@@ -177,7 +177,7 @@ def test_after_a_wrong_twin_the_chunk_is_read_and_the_twin_never_again() -> None
     assert one.take(effects.FetchAnswered)[0].status is Status.OK
     assert one.core.pool.find(twin_of(1)) is None
     one.core.drop(key(1))
-    one.say(events.EngineGone(events.EngineId(1)))
+    one.say(events.EngineDisconnected(events.EngineId(1)))
     one.fetch(1)
     one.pass_ms(30)
     assert {asked.chunk.key for asked in one.take(effects.StartRead)} == {key(1)}

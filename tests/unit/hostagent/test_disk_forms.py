@@ -10,8 +10,8 @@ import pytest
 import xxhash
 
 from hostagent.core.events import LoadOutcome
-from hostagent.disk.records import RECORD_BYTES, Record, pack_record, unpack_record
 from hostagent.pool.chunks import Chunk
+from hostagent.pool.records import RECORD_BYTES, Record, pack_record, unpack_record
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.kv_layout import parse_layout

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostagent.disk.records import (
+from hostagent.pool.records import (
     FORMAT,
     HEADER_BYTES,
     RECORD_BYTES,

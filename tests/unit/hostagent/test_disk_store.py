@@ -12,8 +12,8 @@ import pytest
 
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
-from hostagent.disk.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
 from hostagent.disk.store import READ_FAILURES_MAX, without_overlaps
+from hostagent.pool.records import FORMAT, HEADER_BYTES, RECORD_BYTES, Record, record_at
 from tests.unit.hostagent.disk_harness import INDEX_NAME, PAGE, SLAB_NAME, Bench, content, flip, key, play
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 17)

@@ -15,12 +15,10 @@ from tests.reference_tables import asked_keys, differences, named, rows, setting
 from tests.unit.hostagent.agent_harness import MIB, cluster
 from tests.unit.hostagent.cold_harness import BrokenStore
 
-FRAMES = {"switch": "127.0.0.1:1", "local": "127.0.0.1:2", "mac": "02:00:00:00:00:01"}
-
 
 def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = asked_keys(monkeypatch)
-    parse({"data": {"transport": "frames", "address": "10.0.0.1", "frames": FRAMES}})
+    parse({"data": {"address": "10.0.0.1"}})
     assert defaults.pop("node") == socket.gethostname()
     documented = settings("reference/agent.md")
     assert documented.pop("node") == "host name"

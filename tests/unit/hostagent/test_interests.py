@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostagent.core import effects
 from hostagent.core.events import EngineId
-from hostagent.core.interests import Interests
+from hostagent.core.membership import Interests
 from hostagent.core.options import CoreOptions
 from tests.unit.hostagent.core_harness import PAGE
 from tests.unit.hostagent.node_harness import make_node
@@ -19,14 +19,14 @@ def made() -> tuple[Interests, list[effects.Effect]]:
 def test_the_tenants_of_the_engines_decide_and_the_last_ones_count() -> None:
     interests, said = made()
     assert interests.current is None, "before any engine has come"
-    interests.came(EngineId(1), "acme")
-    interests.came(EngineId(2), "globex-batch")
+    interests.engine_connected(EngineId(1), "acme")
+    interests.engine_connected(EngineId(2), "globex-batch")
     assert interests.current == ("acme/*", "globex/*")
-    interests.came(EngineId(3), "user-1000")
-    interests.gone(EngineId(3))
-    interests.gone(EngineId(2))
-    interests.gone(EngineId(1))
-    interests.gone(EngineId(1))
+    interests.engine_connected(EngineId(3), "user-1000")
+    interests.engine_disconnected(EngineId(3))
+    interests.engine_disconnected(EngineId(2))
+    interests.engine_disconnected(EngineId(1))
+    interests.engine_disconnected(EngineId(1))
     patterns = [("acme/*",), ("acme/*", "globex/*"), None, ("acme/*", "globex/*"), ("acme/*",)]
     assert said == [effects.ReportInterests(one) for one in patterns]
     assert interests.current == ("acme/*",)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostagent.config import DataConfig
-from hostagent.link_rate import UNKNOWN_BIT_S, link_rate_bit_s
+from hostagent.transport.link_rate import UNKNOWN_BIT_S, link_rate_bit_s
 
 GBIT = 1_000_000_000
 

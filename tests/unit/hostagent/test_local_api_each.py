@@ -26,7 +26,7 @@ def test_each_chunk_comes_by_itself(two: Cluster) -> None:
         there.put(key(number), None, bodies[number])
         two.publish(number, 1)
     here.put(key(3), None, bodies[3])
-    with here.fetch_each([key(number) for number in (3, 9, 0, 1, 2)], deadline_s=10) as got:
+    with here.fetch([key(number) for number in (3, 9, 0, 1, 2)], any_order=True, deadline_s=10) as got:
         assert got.present == [True, False, True, False, True]
         assert (got.count, got.outcome) == (3, Status.NOT_FOUND)
         assert [view and bytes(view) for view in got.views] == [bodies[3], None, bodies[0], None, bodies[2]]
@@ -51,18 +51,19 @@ def test_locks_outlive_calls_and_end_with_the_connection(two: Cluster) -> None:
 
 def test_what_makes_no_sense_is_refused(two: Cluster) -> None:
     client = two.client(0)
-    for keys in ([], [key(1), key(1)]):
-        with pytest.raises(AgentError, match="malformed"):
-            client.fetch_each(keys, deadline_s=1)
+    with pytest.raises(ValueError, match="keys names a chunk twice"):
+        client.fetch([key(1), key(1)], any_order=True, deadline_s=1)
+    with pytest.raises(TypeError, match="a fetch in any order takes no 'recompute_s'"):
+        client.fetch([key(1)], any_order=True, deadline_s=1, recompute_s=1.0)  # type: ignore[call-overload]
     with pytest.raises(AgentError, match="too many keys"):
-        client.fetch_each([key(number) for number in range(messages.KEYS_MAX + 1)], deadline_s=1)
+        client.fetch([key(number) for number in range(messages.KEYS_MAX + 1)], any_order=True, deadline_s=1)
     assert client.contains([key(1)]) == [Where.NOWHERE], "the connection goes on"
 
 
 def test_a_client_needs_no_agent_to_give_back(two: Cluster) -> None:
     client: AgentClient = two.client(0)
     client.put(key(1), None, b"x" * 1000)
-    got = client.fetch_each([key(1)], deadline_s=1)
+    got = client.fetch([key(1)], any_order=True, deadline_s=1)
     client.close()
     got.release()
     got.release()

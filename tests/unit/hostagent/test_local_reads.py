@@ -191,7 +191,7 @@ def test_an_engine_that_lies_keeps_no_more_than_it_may(seed: int, allowance_page
     known = [catalog.lease_word(entry, rng.choice([1, 1, 3, 2])) for entry in range(128)]
     for place in range(2, catalog.TABLE_WORDS):
         liar.words[place] = rng.choice([0, rng.getrandbits(64), *rng.sample(known, 4)])
-    for hits, chunks in node.pool.take_hits():
+    for hits, chunks in node.pool.look():
         assert hits.count <= catalog.HITS
         assert len(chunks) <= hits.count
     for number in range(1000, 1000 + 2 * PAGES):
@@ -236,7 +236,7 @@ def test_engines_and_evictions_in_any_order(seed: int) -> None:
                 del leased[engine, place]
                 tables[engine].words[place] = 0
             case _:
-                node.pool.take_hits()
+                node.pool.look()
     for table in tables:
         table.words[catalog.LEASES_AT : catalog.HITS_AT] = memoryview(bytes(8 * catalog.LEASES)).cast("Q")
     node.pool.sweep()
@@ -271,10 +271,10 @@ def test_hits_are_told_once_and_the_oldest_are_lost() -> None:
         assert reader.lease(key(number), catalog.LEASES_AT, 1 << 40) is not None
         for _ in range(count):
             reader.count_hits([catalog.LEASES_AT])
-    ((hits, chunks),) = node.pool.take_hits()
+    ((hits, chunks),) = node.pool.look()
     assert (hits.tenant, hits.count) == ("a", catalog.HITS)
     assert [chunk.key for chunk in chunks] == [key(1)] * (catalog.HITS - 3) + [key(2)] * 3
-    assert node.pool.take_hits() == []
+    assert node.pool.look() == []
 
 
 def test_what_connections_may_lease_is_bounded_for_each_tenant_and_for_all() -> None:
@@ -326,7 +326,7 @@ def test_a_local_chunk_is_read_without_the_agent_and_the_agent_hears_of_it(one: 
 def test_a_keyword_that_no_fetch_takes_is_an_error_for_local_chunks_too(one: Cluster) -> None:
     client = one.client(0)
     client.put(key(1), None, bytes(4096))
-    for fetch in (client.fetch, client.fetch_stream, client.start_fetch):
+    for fetch in (client.fetch, client.fetch_stream):
         with pytest.raises(TypeError, match="takes no 'recompute': there are recompute_s, queue_s"):
             fetch([key(1)], deadline_s=1.0, recompute=2.0)  # type: ignore[call-arg, operator]
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import random
-from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-import hostagent.native
-from p4switch.build import FLAGS_FAST, build_shared_object
+from tools.native_build import OBJECTS, build
 
-SOURCES = Path(hostagent.native.__file__).parent / "src"
 OUT_BYTES = 32
 BYTES_MAX = 64 * 1024
 SIZES = [*range(130), *range(1022, 1027), *(1024 * chunks + odd for chunks in range(1, 64) for odd in (0, 1, 1000))]
-WIDTHS = {
-    "this processor's": (),
-    "without AVX-512": ("-mno-avx512f",),
-    "without AVX2": ("-mno-avx512f", "-mno-avx2"),
-}
+LEVELS = ("every processor's", "AVX2", "AVX-512")
+"""enum cpu_level of kvcodec/src/cpu.h, in order."""
 
 
 class Mode(ctypes.Structure):
@@ -30,21 +23,24 @@ class Mode(ctypes.Structure):
     _fields_ = (("key", ctypes.c_uint32 * 8), ("flags", ctypes.c_uint32))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_hashes_of_all_sizes(width: str) -> None:
-    flags = WIDTHS[width]
-    if flags and platform.machine() != "x86_64":
-        pytest.skip("instructions of x86-64")
-    path = build_shared_object(
-        "blake3",
-        [SOURCES / "blake3.c"],
-        include_dirs=(SOURCES,),
-        flags=(*FLAGS_FAST, "-fvisibility=default", *flags),
-    )
-    library = ctypes.CDLL(str(path))
-    library.blake3_plain.restype = library.blake3_of_context.restype = Mode
-    library.blake3_of_context.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    library.blake3_hash.argtypes = (ctypes.POINTER(Mode), ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The data path, compiled so that what it keeps to itself can be called."""
+    (made,) = (one for one in OBJECTS if one.path.startswith("hostagent"))
+    target = tmp_path_factory.mktemp("native") / "datapath.so"
+    build(made, target, ("-fvisibility=default", "-O1"))
+    found = ctypes.CDLL(str(target))
+    found.blake3_plain.restype = found.blake3_of_context.restype = Mode
+    found.blake3_of_context.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    found.blake3_hash.argtypes = (ctypes.POINTER(Mode), ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
+    return found
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_hashes_of_all_sizes(library: ctypes.CDLL, name: str) -> None:
+    level = LEVELS.index(name)
+    if library.dp_use_level(level) != level:
+        pytest.skip(f"this processor has no {name}")
     content = random.Random(1).randbytes(BYTES_MAX)
     context = "a context of this test"
     plain = library.blake3_plain()

@@ -17,7 +17,7 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
 from hostagent.lone_gets import LoneGets
-from hostagent.native.library import datapath, datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.pool.chunks import Chunk, ChunkState
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport import read_protocol as wire
@@ -27,8 +27,6 @@ from kvclient import lone
 from kvpolicy.value.costs import SourceCost
 from kvproto.integrity import Integrity
 from tests.unit.hostagent.agent_harness import MIB, key
-
-pytestmark = pytest.mark.skipif(datapath_or_none() is None, reason="there is no C compiler")
 
 T = TypeVar("T")
 Part: TypeAlias = Callable[[int, bytes], Awaitable[bytes | None]]

@@ -1,4 +1,4 @@
-"""Reads of an RDMA transport whose NIC falls silent or breaks, with pieces posted in C and in Python."""
+"""Reads of an RDMA transport whose NIC falls silent or breaks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ DEADLINE_S = 30.0
 
 Scenario = Callable[[harness.Network, harness.Node, harness.Node], Awaitable[None]]
 
-pytestmark = pytest.mark.parametrize("native", ["auto", "never"])
 
-
-def play(scenario: Scenario, native: str) -> None:
+def play(scenario: Scenario) -> None:
     async def main() -> None:
-        network = await harness.fake_verbs_network(Fabric(segment_bytes=1024), native=native)
+        network = await harness.fake_verbs_network(Fabric(segment_bytes=1024))
         try:
             async with asyncio.timeout(DEADLINE_S):
                 network.nodes[0].hold(KEY, CHUNK)
@@ -36,7 +34,7 @@ def play(scenario: Scenario, native: str) -> None:
     asyncio.run(main())
 
 
-def test_reads_end_though_no_event_tells_of_completions(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_end_though_no_event_tells_of_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_nic.FakeQueue, "ring", lambda _queue: None)
 
     async def scenario(network: harness.Network, one: harness.Node, two: harness.Node) -> None:
@@ -44,10 +42,10 @@ def test_reads_end_though_no_event_tells_of_completions(native: str, monkeypatch
         assert bytes(two.memory.view(0, len(CHUNK))) == CHUNK
         assert two.transport.counters.read_bytes_rdma == len(CHUNK)
 
-    play(scenario, native)
+    play(scenario)
 
 
-def test_reads_go_over_tcp_once_the_completion_queue_is_broken(native: str) -> None:
+def test_reads_go_over_tcp_once_the_completion_queue_is_broken() -> None:
     async def scenario(network: harness.Network, one: harness.Node, two: harness.Node) -> None:
         assert await two.read(one, KEY, 0, 1000, 0) is ReadOutcome.DONE
         assert network.wire is not None
@@ -58,4 +56,4 @@ def test_reads_go_over_tcp_once_the_completion_queue_is_broken(native: str) -> N
         assert two.transport.counters.read_bytes_rdma == 1000
         assert bytes(two.memory.view(0, len(CHUNK))) == CHUNK
 
-    play(scenario, native)
+    play(scenario)

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ReadTokens
 from hostagent import limits
-from hostagent.native.library import datapath_or_none
+from hostagent.native.library import datapath
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters
@@ -41,15 +41,12 @@ PLACES = {SMALL: (4096, 3000), LARGE: (1 << 20, 31 << 20)}
 """Offset and bytes of what the catalog shows; the large one is more than sockets hold."""
 POOL_BYTES = 32 << 20
 
-pytestmark = pytest.mark.skipif(datapath_or_none() is None, reason="there is no C compiler")
-
 
 class Node:
     """A holder: what its catalog shows, and one chunk more that only the event loop finds."""
 
     def __init__(self, *, stall_timeout_s: float = 30.0, tokens: TokenBook | None = None) -> None:
-        library = datapath_or_none()
-        assert library is not None
+        library = datapath()
         self.memory, self.counters, self.leases = PoolMemory(POOL_BYTES, prefault=False), TransportCounters(), None
         self.content = Random(1).randbytes(POOL_BYTES)
         self.memory.view(0, POOL_BYTES)[:] = self.content

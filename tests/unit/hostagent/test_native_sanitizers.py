@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.sanitized import KINDS, environment
+
 _HERE = Path(__file__).parent
 _SECONDS_MAX = 600
-_KINDS = {
-    "address": ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so")),
-    "thread": ("-fsanitize=thread -g", ("libtsan.so",)),
-}
 _TESTS = (
     str(_HERE / "test_native_datapath.py"),
     str(_HERE / "test_native_reads.py"),
@@ -29,37 +27,25 @@ _TESTS = (
 )
 
 
-def library(name: str) -> str | None:
-    compiler = os.environ.get("CC", "cc")
-    try:
-        found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    path = found.stdout.strip()
-    return path if os.path.isabs(path) else None
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_sanitizer_complains(kind: str, tmp_path: Path) -> None:
-    flags, names = _KINDS[kind]
-    libraries = [library(name) for name in names]
-    if None in libraries:
-        pytest.skip(f"the C compiler has no {' or '.join(names)}")
+    sanitized = environment(kind)
+    if sanitized is None:
+        pytest.skip("the C compiler has no such sanitizer")
     report = tmp_path / "report"
-    environment = {
+    variables = {
         **os.environ,
-        "P4SWITCH_CFLAGS": flags,
-        "LD_PRELOAD": " ".join(path for path in libraries if path is not None),
+        **sanitized,
         "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={report}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={report}",
         "TSAN_OPTIONS": f"exitcode=0:die_after_fork=0:report_signal_unsafe=0:log_path={report}",
     }
     without_layout_noise = ["setarch", platform.machine(), "-R"] if kind == "thread" else []
-    words = ["-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-k", "native or datapath", *_TESTS]
+    words = ["-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", *_TESTS]
     done = subprocess.run(
         [*without_layout_noise, sys.executable, *words],
-        env=environment,
+        env=variables,
         capture_output=True,
         text=True,
         timeout=_SECONDS_MAX,

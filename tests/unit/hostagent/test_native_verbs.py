@@ -66,6 +66,7 @@ def host_of(loop: asyncio.AbstractEventLoop, memory: PoolMemory, sink: Recording
         counters=TransportCounters(),
         address=OWN,
         own=parse_address(OWN),
+        native=datapath(),
     )
 
 

@@ -66,7 +66,7 @@ def spoil(made: Cluster, index: int, number: int, offset: int) -> None:
 def test_some_layers_come_without_the_others(pair: Cluster, layers: list[int]) -> None:
     hold(pair, 1, 0)
     ranges = ranges_of(LAYOUT, layers=layers)
-    with pair.client(1).fetch_parts([key(1)], ranges, deadline_s=10) as parts:
+    with pair.client(1).fetch([key(1)], ranges=ranges, deadline_s=10) as parts:
         assert (parts.count, parts.outcome, parts.sources) == (1, Status.OK, [ChunkSource.HOLDER])
         assert parts.views[0] is not None
         assert [bytes(view) for view in parts.views[0]] == expected(1, ranges)
@@ -82,7 +82,7 @@ def test_tokens_are_rounded_to_pieces_and_nothing_partial_is_a_chunk(pair: Clust
     client = pair.client(1)
     ranges = ranges_of(LAYOUT, tokens=range(10, 20))
     assert len(ranges) == 16, "K and V of eight layers"
-    with client.fetch_parts([key(1)], ranges, deadline_s=10) as parts:
+    with client.fetch([key(1)], ranges=ranges, deadline_s=10) as parts:
         assert parts.views[0] is not None
         assert [bytes(view) for view in parts.views[0]] == expected(1, ranges)
         assert received(pair, 1) == 16 * PIECE_BYTES + LEAVES_BYTES
@@ -99,12 +99,12 @@ def test_several_chunks_here_there_and_nowhere(pair: Cluster) -> None:
     hold(pair, 2, 1)
     ranges = ranges_of(LAYOUT, layers=[2])
     client = pair.client(1)
-    with client.fetch_parts([key(9), key(2), key(1)], ranges, deadline_s=10) as parts:
+    with client.fetch([key(9), key(2), key(1)], ranges=ranges, deadline_s=10) as parts:
         assert (parts.count, parts.outcome) == (2, Status.NOT_FOUND)
         assert parts.sources == [None, ChunkSource.LOCAL, ChunkSource.HOLDER]
         found = [views and [bytes(view) for view in views] for views in parts.views]
         assert found == [None, expected(2, ranges), expected(1, ranges)]
-    with client.fetch_parts([key(2)], ranges, deadline_s=10) as here:
+    with client.fetch([key(2)], ranges=ranges, deadline_s=10) as here:
         assert here.sources == [ChunkSource.LOCAL]
         assert here.views[0] is not None
         assert bytes(here.views[0][0]) == expected(2, ranges)[0]
@@ -114,7 +114,7 @@ def test_a_holder_that_gives_other_bytes_is_found_out_and_the_next_one_asked(tri
     hold(trio, 1, 0, 1)
     spoil(trio, 0, 1, 2 * SIZE_BYTES // 8 + 7)
     ranges = ranges_of(LAYOUT, layers=[2])
-    with trio.client(2).fetch_parts([key(1)], ranges, deadline_s=10) as parts:
+    with trio.client(2).fetch([key(1)], ranges=ranges, deadline_s=10) as parts:
         assert parts.views[0] is not None
         assert bytes(parts.views[0][0]) == expected(1, ranges)[0]
     assert received(trio, 2) == 2 * (SIZE_BYTES // 8 + LEAVES_BYTES)
@@ -127,7 +127,7 @@ def test_a_holder_that_lies_about_leaves_and_bytes_alike_is_found_out(trio: Clus
     chunk = trio.agents[0].core.pool.find(key(1))
     assert chunk is not None
     chunk.leaves = hashed(trio.agents[0].memory.view(chunk.offset, chunk.size_bytes), Integrity.BLAKE3).leaves
-    with trio.client(2).fetch_parts([key(1)], [ByteRange(0, 1)], deadline_s=10) as parts:
+    with trio.client(2).fetch([key(1)], ranges=[ByteRange(0, 1)], deadline_s=10) as parts:
         assert parts.views[0] is not None
         assert bytes(parts.views[0][0]) == body(1)[:1]
     assert trio.client(2).stats()["checksum_failures_total"] == 1
@@ -136,7 +136,7 @@ def test_a_holder_that_lies_about_leaves_and_bytes_alike_is_found_out(trio: Clus
 def test_nothing_comes_where_only_a_liar_holds_it(pair: Cluster) -> None:
     hold(pair, 1, 0)
     spoil(pair, 0, 1, 0)
-    with pair.client(1).fetch_parts([key(1)], [ByteRange(0, 1)], deadline_s=10) as parts:
+    with pair.client(1).fetch([key(1)], ranges=[ByteRange(0, 1)], deadline_s=10) as parts:
         assert (parts.count, parts.outcome, parts.views) == (0, Status.UNAVAILABLE, [None])
     pair.until(lambda: pair.agents[1].core.pool.pins_count == 0)
 
@@ -147,7 +147,7 @@ def test_a_holder_without_leaves_gives_the_whole_chunk(pair: Cluster) -> None:
     assert chunk is not None
     chunk.leaves = b""
     ranges = ranges_of(LAYOUT, layers=[2])
-    with pair.client(1).fetch_parts([key(1)], ranges, deadline_s=10) as parts:
+    with pair.client(1).fetch([key(1)], ranges=ranges, deadline_s=10) as parts:
         assert parts.views[0] is not None
         assert bytes(parts.views[0][0]) == expected(1, ranges)[0]
     assert pair.agents[1].core.pool.find(key(1)) is not None
@@ -159,14 +159,14 @@ def test_bad_ranges_are_refused_by_name(pair: Cluster) -> None:
     client = pair.client(1)
     for index in (0, 1):
         with pytest.raises(ValueError, match=f"ends at byte {SIZE_BYTES + 1}, chunk 0 of those asked for has"):
-            pair.client(index).fetch_parts([key(1)], [ByteRange(SIZE_BYTES, 1)], deadline_s=10)
+            pair.client(index).fetch([key(1)], ranges=[ByteRange(SIZE_BYTES, 1)], deadline_s=10)
     for ranges in ([], [ByteRange(0, 0)], [ByteRange(8, 8), ByteRange(0, 8)], [ByteRange(0, 8), ByteRange(4, 8)]):
         with pytest.raises(ValueError, match="range"):
-            client.fetch_parts([key(1)], ranges, deadline_s=10)
-    with pytest.raises(ValueError, match="each once"):
-        client.fetch_parts([key(1), key(1)], [ByteRange(0, 1)], deadline_s=10)
+            client.fetch([key(1)], ranges=ranges, deadline_s=10)
+    with pytest.raises(ValueError, match="keys names a chunk twice"):
+        client.fetch([key(1), key(1)], ranges=[ByteRange(0, 1)], deadline_s=10)
     with pytest.raises(ValueError, match="at most 4096 of a chunk"):
-        client.fetch_parts([key(1)], [ByteRange(2 * at, 1) for at in range(4097)], deadline_s=10)
+        client.fetch([key(1)], ranges=[ByteRange(2 * at, 1) for at in range(4097)], deadline_s=10)
     overlap = messages.pack_fetch_parts([key(1)], [ByteRange(0, 8), ByteRange(4, 8)], 1.0)
     attached = attach(pair.agents[1].config.api_socket)
     attached.close_files()
@@ -180,7 +180,7 @@ def test_bad_ranges_are_refused_by_name(pair: Cluster) -> None:
 def test_an_engine_that_goes_leaves_nothing(pair: Cluster) -> None:
     hold(pair, 1, 0)
     client = pair.client(1)
-    parts = client.fetch_parts([key(1)], [ByteRange(0, 1)], deadline_s=10)
+    parts = client.fetch([key(1)], ranges=[ByteRange(0, 1)], deadline_s=10)
     assert parts.count == 1
     client.close()
     pair.until(lambda: pair.agents[1].core.pool.pins_count == 0)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from ctypes import CFUNCTYPE, POINTER, c_int, c_uint, c_void_p
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -36,8 +36,7 @@ from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
-from hostagent.transport.verbs.posted_pieces import PostedPieces, hand_out
-from hostagent.transport.verbs.rdma_read import ReadOwner, ReadPieces
+from hostagent.transport.verbs.rdma_read import ReadOwner
 from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY
@@ -191,9 +190,6 @@ class Holder:
 class Reader:
     """What peers of a transport share, without the transport."""
 
-    native: ClassVar = False
-    """Whether pieces are posted in C."""
-
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.memory = PoolMemory(POOL_BYTES, prefault=False)
@@ -209,27 +205,23 @@ class Reader:
         self.nic: list[str] = []
         """What peers said of the NIC, in order."""
         self.connections: list[CopyingConnection] = []
-        self.work: dict[int, PostedPieces] = {}
         self.closed: list[PeerReads] = []
         self.refused: list[PeerReads] = []
         self.tcp = ReadClient(self.memory, self.counters, stall_timeout_s=5)
         self.broken = False
-        self._work_id = 0
         self.cq_broken: list[str] = []
-        self.asker: Asker | None = None
-        if self.native:
-            self.nic_calls = CopyingNic(self)
-            calls: Any = self.nic_calls
-            self.asker = Asker(
-                datapath(),
-                calls,
-                calls.queue,
-                calls.channel,
-                self.target,  # type: ignore[arg-type]
-                self.loop,
-                lambda why: self.cq_broken.append(str(why)),
-                began=lambda: None,
-            )
+        self.nic_calls = CopyingNic(self)
+        calls: Any = self.nic_calls
+        self.asker = Asker(
+            datapath(),
+            calls,
+            calls.queue,
+            calls.channel,
+            self.target,  # type: ignore[arg-type]
+            self.loop,
+            lambda why: self.cq_broken.append(str(why)),
+            began=lambda: None,
+        )
 
     def make_queue_pair(self) -> CopyingConnection:
         if self.broken:
@@ -237,21 +229,8 @@ class Reader:
         self.connections.append(CopyingConnection(len(self.connections) + 1))
         return self.connections[-1]
 
-    def make_window(self) -> SteadyWindow:
-        return SteadyWindow(self.window_bytes, self.window_bytes)
-
-    def make_pieces(self, owner: ReadOwner) -> ReadPieces:
-        if self.asker is not None:
-            return NativePieces(owner, self.asker, self.make_window())
-        return PostedPieces(owner, self)  # type: ignore[arg-type]
-
-    def next_work_id(self, pieces: PostedPieces) -> int:
-        self._work_id += 1
-        self.work[self._work_id] = pieces
-        return self._work_id
-
-    def forget_work(self, work_id: int) -> None:
-        self.work.pop(work_id, None)
+    def make_pieces(self, owner: ReadOwner) -> NativePieces:
+        return NativePieces(owner, self.asker, SteadyWindow(self.window_bytes, self.window_bytes))
 
     def read_instead(self, request: ReadRequest) -> ReadHandle:
         return self.tcp.read(request)
@@ -281,9 +260,6 @@ class Reader:
     def complete(self, count: int, status: int = abi.WC_SUCCESS) -> None:
         """The NIC carries out so many READs, and tells of them at once."""
         works = [self.carry_out(status) for _ in range(count)]
-        if self.asker is None:
-            hand_out(works, self.work, int(self.loop.time() * 1e9))
-            return
         self.nic_calls.completed.extend((*work, self.queue_pair.number) for work in works)
         self.asker.look()
 
@@ -297,15 +273,9 @@ class Reader:
     def close(self) -> None:
         """After all peers."""
         self.tcp.close()
-        if self.asker is not None:
-            self.asker.close()
-            os.close(self.nic_calls.fd)
+        self.asker.close()
+        os.close(self.nic_calls.fd)
         self.memory.close()
-
-
-@pytest.fixture(autouse=True, params=["python", "native"])
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reader, "native", request.param == "native")
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -393,7 +363,6 @@ def test_a_small_window_is_kept() -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("form", ["native"], indirect=True)
 def test_the_thread_posts_what_comes_next_while_the_event_loop_does_something_else() -> None:
     async def scenario(reader: Reader, holder: Holder, _peer: PeerReads) -> None:
         reader.window_bytes, size_bytes, pieces = READ_WINDOW_MIN_BYTES, 435_000, 7
@@ -440,7 +409,6 @@ def test_a_given_up_read_costs_the_queue_pair_and_the_others_go_on() -> None:
         given_up.cancel()
         given_up.cancel()
         assert first.destroyed
-        assert reader.work == {}
         await eventually(lambda: len(reader.connections) == 2 and len(reader.queue_pair.posted) == 2)
         assert holder.ends[-1] == reader.connections[-1].end, "the peer made a fresh end, too"
         reader.complete(2)

@@ -16,11 +16,11 @@ import pytest
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
-from hostagent.core.knowledge import Knowledge
+from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
-from hostagent.disk.records import RECORD_BYTES, Record
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.index import HEADER_BYTES, Found, PoolIndex, index_bytes
+from hostagent.pool.records import RECORD_BYTES, Record
 from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, AgentUnavailableError, PoolFullError, PutOutcome, Status
 from kvpolicy.value.costs import PRIORS

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from controlplane.nodes import NodeFacts
-from controlplane.read_tokens import ReadTokens
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ReadTokens
 from hostagent.transport.read_tokens import Admitted, Refusal, TokenBook
 from kvproto.grants import NamespaceRules
 from kvproto.probes import PROBE_LABEL

@@ -26,6 +26,7 @@ class Node:
         self.alarms, self.clock, self.pool = node.alarms, node.clock, node.pool
         self.reports = Reports(node, list, list)
         self.directory: set[int] = set()
+        node.fabric.connected = True
         self.reports.snapshot(1)
 
     def hear(self, effect: effects.Effect) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hostagent.api.access import Peer
 from hostagent.api.tenancy import Pace, Tenancy, TenantTerms
 from hostagent.config import parse
-from hostagent.pool import turns
+from hostagent.pool import tenants
 from hostagent.pool.chunks import Chunk, ChunkPool, Refusal
 from hostagent.pool.tenants import HELD_SHARE_MAX, NOBODY, Tenants
 from kvchunk.ids import ChunkKey
@@ -156,7 +156,7 @@ def _take(pool: ChunkPool, chunk: Chunk) -> bool:
 @pytest.mark.parametrize("spared_max", [0, 64], ids=["by turns", "by value"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_books_add_up_whatever_happens(seed: int, spared_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "SPARED_MAX", spared_max)
+    monkeypatch.setattr(tenants, "SPARED_MAX", spared_max)
     chooser = random.Random(seed)
     bench = Bench({"red": 2.0})
     for tenant in ("red", "blue", "green"):

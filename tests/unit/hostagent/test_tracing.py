@@ -30,7 +30,7 @@ from hostagent.tracing.export import OtlpExporter
 from hostagent.tracing.spans import FetchTracer
 from hostagent.tracing.tracing_options import TracingConfig
 from kvclient import messages
-from kvclient.client import Status
+from kvclient.client import AgentClient, Status
 from kvclient.messages import Frame, Kind, MalformedFrameError
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.prefill import Prefill
@@ -248,7 +248,7 @@ def test_an_engine_that_goes_away_leaves_no_span_open() -> None:
     scene.put(2)
     scene.fetch(2)
     scene.fetch(1)
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     assert sorted(str(says(span)["kvcast.outcome"]) for span in scene.memory.named("fetch")) == ["CANCELLED", "OK"]
     assert len(scene.memory.named("copy")) == 1
     assert scene.memory.tracer.open_count == 0
@@ -288,7 +288,7 @@ def test_a_fetch_that_waits_for_what_is_being_computed() -> None:
     assert scene.answer().status is Status.OK
     assert lasts_ms(scene.memory.one("wait")) == 100
     assert says(scene.memory.one("lookup"))["kvcast.chunks.computing"] == 2
-    scene.say(events.EngineGone(other))
+    scene.say(events.EngineDisconnected(other))
     scene.close()
     assert scene.memory.tracer.open_count == 0
 
@@ -330,7 +330,7 @@ def test_a_request_number_taken_twice_leaves_nothing_behind() -> None:
     scene.directory(entry(1, 1))
     request = scene.fetch(1)
     scene.say(events.ChunksRequested(ENGINE, request, (key(1),), 1.0, None))
-    scene.say(events.EngineGone(ENGINE))
+    scene.say(events.EngineDisconnected(ENGINE))
     assert scene.memory.tracer.open_count == 0
     scene.close()
 
@@ -388,7 +388,8 @@ def test_a_fetch_between_two_agents(pair: Cluster, memory: Memory) -> None:
     with client.fetch([key(1)], deadline_s=10) as again:
         assert again.count == 1
     assert len(memory.named("fetch")) == 1, "the agent was not asked"
-    with client.start_fetch([key(1)], deadline_s=10).wait() as again:
+    asking = AgentClient(pair.agents[1].config.api_socket, local_reads=False)
+    with asking, asking.fetch([key(1)], deadline_s=10) as again:
         assert again.count == 1
     assert len(memory.named("fetch")) == 2
     assert says(memory.named("lookup")[1])["kvcast.chunks.local"] == 1

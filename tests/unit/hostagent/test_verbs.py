@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import errno
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +36,6 @@ from hostagent.transport.read_protocol import (
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of
-from hostagent.transport.verbs.queues import Completions, CompletionWatch
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
 from kvchunk.ids import ChunkKey
@@ -402,53 +400,6 @@ def test_a_drivers_counters_tell_of_retransmissions(tmp_path: Path) -> None:
 def test_a_driver_without_counters_tells_of_none(tmp_path: Path) -> None:
     counters = Retransmissions(tmp_path, tmp_path / "nowhere")
     assert (counters.names, counters.since_last()) == ((), 0)
-
-
-class Descriptor:
-    """A completion channel and its queue, as far as a watch goes: something is there, and cannot be taken."""
-
-    def __init__(self, *, event: bool) -> None:
-        self.fd, self._other_end = os.pipe()
-        os.write(self._other_end, b"!")
-        self._event = event
-        self.batch_count = 4
-
-    def arm(self) -> None: ...
-
-    def drain(self) -> None:
-        if self._event:
-            raise VerbsError("the device is gone")
-
-    def poll(self) -> Completions:
-        raise VerbsError("the completion queue is broken")
-
-    def close(self) -> None:
-        os.close(self.fd)
-        os.close(self._other_end)
-
-
-@pytest.mark.parametrize(("event", "says"), [(True, "the device is gone"), (False, "the completion queue is broken")])
-def test_a_watch_whose_queue_broke_says_so_once_and_looks_no_more(event: bool, says: str) -> None:
-    async def main() -> None:
-        broken: list[str] = []
-        both, loop = Descriptor(event=event), asyncio.get_running_loop()
-        watch = CompletionWatch(
-            both,  # type: ignore[arg-type]
-            both,  # type: ignore[arg-type]
-            loop,
-            lambda _: None,
-            lambda error: broken.append(str(error)),
-            by_clock=False,
-        )
-        async with asyncio.timeout(10):
-            while not broken:
-                await asyncio.sleep(0)
-        assert not loop.remove_reader(both.fd), "the descriptor stays readable: nobody may be called for it"
-        watch.close()
-        both.close()
-        assert broken == [says]
-
-    asyncio.run(main())
 
 
 class SteppedLoop:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.effects import CloseSession
+from controlplane.core.effects import CloseSession
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient

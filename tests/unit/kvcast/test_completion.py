@@ -21,7 +21,7 @@ from kvcast.commands.completion import SCRIPTS, candidates
         ("", sorted(COMMANDS)),
         ("un", ["unpin"]),
         ("bench in", ["incast"]),
-        ("bench incast --no-r", ["--no-root"]),
+        ("bench incast --stag", ["--stagger"]),
         ("demo --target ", ["bmv2", "p4switch", "tna"]),
         ("evict 0af --dry", ["--dry-run"]),
         ("completion z", ["zsh"]),

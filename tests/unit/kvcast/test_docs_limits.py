@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import controlplane.limits
+import controlplane.core.limits
 import hostagent.limits
 import kvdaemon.http
 import kvproto.limits
@@ -29,9 +29,9 @@ def row(words: str) -> str:
     ("words", "numbers"),
     [
         ("nodes per switch", [kvproto.limits.MEMBERS_MAX]),
-        ("nodes that a controller remembers", [controlplane.limits.NODES_MAX]),
+        ("nodes that a controller remembers", [controlplane.core.limits.NODES_MAX]),
         ("chunk |", [hostagent.limits.CHUNK_BYTES_MAX >> 30, 2, 20]),
-        ("prefix", [controlplane.limits.PREFIX_CHUNKS_MAX]),
+        ("prefix", [controlplane.core.limits.PREFIX_CHUNKS_MAX]),
         ("chunks in one fetch", [kvproto.limits.FETCH_CHUNKS_MAX]),
         ("chunks that a reader has joined at once", [kvproto.limits.JOINED_MAX]),
         (
@@ -42,7 +42,7 @@ def row(words: str) -> str:
         ("streams of the live page", [kvdaemon.http.STREAMS_MAX]),
         (
             "chunks that engines say they",
-            [hostagent.limits.CLAIMS_PER_ENGINE_MAX, controlplane.limits.CLAIMS_PER_NODE_MAX],
+            [hostagent.limits.CLAIMS_PER_ENGINE_MAX, controlplane.core.limits.CLAIMS_PER_NODE_MAX],
         ),
         ("chunks whose fetches outlive", [hostagent.limits.PAST_FETCHES_MAX]),
         ("pool", [hostagent.limits.POOL_BYTES_MIN >> 20, hostagent.limits.POOL_BYTES_MAX >> 40]),

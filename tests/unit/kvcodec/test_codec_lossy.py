@@ -11,10 +11,10 @@ from kvchunk.kv_layout import KvLayout, parse_layout
 from kvcodec import lossy
 from kvcodec.codec import decode, encode
 from kvcodec.forms import CodecError, Form
-from kvcodec.native import best_loops
+from kvcodec.native import native_loops
 from tests.unit.kvcodec.kv_content import kv_chunk, kv_numbers, packed, unpacked
 
-LOOPS = best_loops()
+LOOPS = native_loops()
 LAYOUTS = (
     "bf16.l3.b4.p2.t16.h2.d64",
     "bf16.l3.p2.h2.b4.t16.d64",

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kvchunk.kv_layout import parse_layout
 from kvcodec import planes
 from kvcodec.forms import CodecError
-from kvcodec.native import best_loops
+from kvcodec.native import native_loops
 from tests.unit.kvcodec.kv_content import kv_chunk
 
-LOOPS = best_loops()
+LOOPS = native_loops()
 LAYOUT = parse_layout("bf16.l2.p2.b4.t16.h2.d64")
 
 

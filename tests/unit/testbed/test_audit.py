@@ -6,8 +6,8 @@ import pytest
 
 from bmv2_testbed.audit import InterestWatch, agent_problems, contents_problems, group_problems, interest_problems
 from bmv2_testbed.errors import TestbedError
-from controlplane.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
-from controlplane.switch.entries import (
+from controlplane.core.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
+from controlplane.core.switch.entries import (
     FLOOD_GROUP,
     Entry,
     FillingEntry,
@@ -18,7 +18,7 @@ from controlplane.switch.entries import (
     SwitchContents,
     contents,
 )
-from controlplane.switch.groups import ReplicationGroups
+from controlplane.core.switch.groups import ReplicationGroups
 from kvproto.rpc import control_pb2
 
 KEY = ChunkKey(b"k" * 16)

@@ -9,12 +9,11 @@ import pytest
 
 from bmv2_testbed.bench import incast_picture as picture
 from bmv2_testbed.bench.figures import Curves, IncastFigures
-from bmv2_testbed.cluster import read_bytes
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
 from bmv2_testbed.demo.run import DemoFigures
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.network.datagrams import datagram_endpoints
+from bmv2_testbed.network.guests import guest_endpoints
 from bmv2_testbed.processes import ProcessorTimes
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
@@ -66,25 +65,12 @@ def test_a_tofino_may_let_all_its_slots_circulate() -> None:
 
 
 def test_datagram_endpoints_are_all_different() -> None:
-    spec = TestbedSpec(hosts=4, wiring=Wiring.DATAGRAMS)
-    endpoints = datagram_endpoints(spec)
+    spec = TestbedSpec(hosts=4, wiring=Wiring.GUESTS)
+    endpoints = guest_endpoints(spec)
     datagrams = [*endpoints.switch_datagram.values(), *endpoints.agent_datagram.values()]
     assert len(set(datagrams)) == 8
-    config = agent_config(spec, 1, endpoints, "/run/x")
-    assert config["data"]["frames"]["switch"] == endpoints.switch_datagram[1]
     command = switch_command(spec, endpoints, Path("/run/x"))
     assert sum(word.startswith("2@udp:") for word in command) == 1
-
-
-def test_read_bytes_out_of_metrics() -> None:
-    metrics = (
-        "# TYPE kvcast_agent_read_received_bytes_total counter\n"
-        "kvcast_agent_read_sent_bytes_total 65536.0\n"
-        'kvcast_agent_read_received_bytes_total{transport="rdma"} 576.0\n'
-        'kvcast_agent_read_received_bytes_total{transport="tcp"} 1.048e+06\n'
-    )
-    assert read_bytes(metrics) == (65536, 1048576)
-    assert read_bytes("") == (0, 0)
 
 
 def test_merging_goes_by_mapping() -> None:

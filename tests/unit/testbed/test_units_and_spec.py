@@ -27,8 +27,8 @@ def test_spec_refuses_what_cannot_be() -> None:
         TestbedSpec(hosts=1)
     with pytest.raises(TestbedError, match="slow host 9"):
         TestbedSpec(hosts=3, slow_bit_s={9: 1})
-    with pytest.raises(TestbedError, match="root"):
-        TestbedSpec(target=Target.BRIDGE, wiring=Wiring.DATAGRAMS)
+    with pytest.raises(TestbedError, match="namespaces"):
+        TestbedSpec(target=Target.BRIDGE, wiring=Wiring.GUESTS)
 
 
 def test_addresses_follow_the_port() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, cast
 
@@ -18,9 +19,16 @@ JOB = Job(Prompt(0.0, 0, (0, 1)), [b"a", b"b"], 0.0)
 
 
 class Answer:
-    """Both chunks of the prompt."""
+    """Both chunks of the prompt, at once, when `comes` is set."""
 
     count = 2
+
+    def __init__(self, comes: threading.Event) -> None:
+        self.comes = comes
+
+    def __iter__(self) -> Iterator[memoryview]:
+        self.comes.wait()
+        return iter(())
 
 
 class SlowAgent:
@@ -29,12 +37,8 @@ class SlowAgent:
     def __init__(self) -> None:
         self.comes = threading.Event()
 
-    def start_fetch(self, keys: object, **_: object) -> SlowAgent:
-        return self
-
-    def wait(self) -> Answer:
-        self.comes.wait()
-        return Answer()
+    def fetch_stream(self, keys: object, **_: object) -> Answer:
+        return Answer(self.comes)
 
     def contains(self, keys: object) -> list[object]:
         return []

@@ -7,9 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from kvpolicy.value.ages import AGE_EDGES_S, FINISHED_SCORE, NEVER, RECENCY, ReuseAges
-from kvpolicy.value.aging import AgingScores
 from kvpolicy.value.lowest import LowestFirst
+from kvpolicy.value.reuse import AGE_EDGES_S, FINISHED_SCORE, NEVER, RECENCY, AgingScores, ReuseAges
 
 GROUPS = 5
 

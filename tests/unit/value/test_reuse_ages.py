@@ -8,7 +8,7 @@ import pytest
 from bmv2_testbed.bench.policy.replay import replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import forest
 from kvpolicy.value import POLICIES
-from kvpolicy.value.ages import AGE_EDGES_S, FINISHED_SCORE, NEVER, ReuseAges
+from kvpolicy.value.reuse import AGE_EDGES_S, FINISHED_SCORE, NEVER, ReuseAges
 from tests.unit.value.tuning_loads import MADE
 
 AGE_ONLY = tuple(one for one in POLICIES if one.name == "age")

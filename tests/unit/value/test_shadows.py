@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from bmv2_testbed.bench.policy.replay import replay_into
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters, selector
-from kvpolicy.value.ages import RECENCY, ReuseAges
-from kvpolicy.value.aging import AgingScores
+from kvpolicy.value.reuse import RECENCY, AgingScores, ReuseAges
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
 from planner.traces import TraceRequest
 from tests.unit.value.tuning_loads import MADE

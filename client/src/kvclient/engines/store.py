@@ -71,7 +71,7 @@ class ChunkStore:
         """
 
         def lock(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
-            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+            with client.fetch(part, any_order=True, deadline_s=self._deadline_s) as found:
                 here = [key for key, present in zip(part, found.present, strict=True) if present]
                 locked = dict(zip(here, client.lock(here, hold_s=hold_s), strict=True)) if here else {}
             return [locked.get(key, False) for key in part]
@@ -111,7 +111,7 @@ class ChunkStore:
 
     def _load_some(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
         def load(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
-            with client.fetch_each(part, deadline_s=self._deadline_s) as found:
+            with client.fetch(part, any_order=True, deadline_s=self._deadline_s) as found:
                 loaded = [
                     view is not None and scatter(view, into) for view, into in zip(found.views, pieces, strict=True)
                 ]

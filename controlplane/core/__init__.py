@@ -1,0 +1,1 @@
+"""All that the controller decides, without its daemon: see `controlplane.core.core`."""

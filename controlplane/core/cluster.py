@@ -1,0 +1,82 @@
+"""What all parts of the core share. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from controlplane.core.accounting import Accounting
+from controlplane.core.directory import Directory
+from controlplane.core.effects import Effect, Inform, SendTo, Warn
+from controlplane.core.ids import NodeIndex
+from controlplane.core.nodes import Node, NodeRegistry, NodeState
+from controlplane.core.observer import Observer
+from controlplane.core.options import CoreOptions
+from controlplane.core.tasks import TaskTable
+from controlplane.core.values import ClusterValues
+from controlplane.core.visibility import Visibility
+from kvproto.grants import NamespaceRules
+from kvproto.rpc import control_pb2 as rpc
+
+
+class Cluster:
+    """Who is there, who has what, what it is worth and who may hear of it; the time, and where effects go."""
+
+    def __init__(self, options: CoreOptions) -> None:
+        self.options = options
+        self.namespace_rules = NamespaceRules(options.namespaces)
+        self.nodes = NodeRegistry(options.graces, options.ports, options.with_switch, options.member_order)
+        self.directory = Directory(self.namespace_rules.apart)
+        self.values = ClusterValues(self.directory, options.values)
+        self.visibility = Visibility(self.namespace_rules, self.directory)
+        self.tasks = TaskTable(options.incarnation, options.transfer_timeout_ms)
+        self.accounting = Accounting()
+        self.observer = Observer()
+        self.now_ns = 0
+        """When the event that is being handled happened."""
+        self._effects: list[Effect] = []
+        self._measured: tuple[rpc.ToAgent, int] = rpc.ToAgent(), 0
+        """The message sent last and its bytes: most go to every agent."""
+
+    @property
+    def decisions(self) -> Counter[str]:
+        """Number of decisions and events, by name."""
+        return self.accounting.decisions
+
+    @property
+    def takers(self) -> list[Node]:
+        """Nodes that chunks may be brought to."""
+        return [node for node in self.nodes if node.state is NodeState.ATTACHED and not node.draining]
+
+    # -- effects
+
+    def emit(self, effect: Effect) -> None:
+        """Have the shell do this."""
+        self._effects.append(effect)
+
+    def take_effects(self) -> list[Effect]:
+        """What was emitted since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def send(self, session: int, message: rpc.ToAgent) -> None:
+        """Tell the agent of a stream."""
+        if message is not self._measured[0]:
+            self._measured = message, message.ByteSize()
+        self.accounting.message("out", self._measured[1])
+        self.emit(SendTo(session, message))
+
+    def send_to_node(self, index: NodeIndex, message: rpc.ToAgent) -> None:
+        """Tell a node, if it is attached."""
+        node = self.nodes.get(index)
+        if node is not None and node.attached:
+            self.send(node.session, message)
+
+    def inform(self, text: str) -> None:
+        """A line for the log and for those who watch."""
+        self.emit(Inform(text))
+        self.observer.happened(text, self.now_ns)
+
+    def warn(self, text: str) -> None:
+        """A line that an operator should see."""
+        self.emit(Warn(text))
+        self.observer.happened(text, self.now_ns)

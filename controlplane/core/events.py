@@ -1,0 +1,147 @@
+"""What happens to the core. Each event is handled whole before the next one; see `controlplane.core.core`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controlplane.core.examination.observations import Surroundings
+from controlplane.core.ids import JobId
+from controlplane.core.switch.entries import SwitchContents
+from controlplane.core.switch.target import SwitchEvent
+from kvproto.rpc import control_pb2 as rpc
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """The first message of an agent's stream."""
+
+    session: int
+    hello: rpc.Hello
+    speaker: str = ""
+    """Who says it, by its certificate or its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """Any later message of a stream."""
+
+    session: int
+    message: rpc.FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """A stream ended, whoever ended it."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpulsionsChanged:
+    """These nodes, and no others, are put out from now on."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRead:
+    """The answer to ReadTheSwitch; None: it failed."""
+
+    contents: SwitchContents | None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchWritten:
+    """The answer to WriteTheSwitch: index of update -> reason for which it was refused; None: nobody knows."""
+
+    refused: Mapping[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time that `next_timeout_ns` named has come."""
+
+
+# -- what operators ask for: an Answer or a RequestRefused is among the effects
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequested:
+    """Keep a prefix in hosts' pools and, if asked for, in the switch. The answer is a PinReply."""
+
+    request: rpc.PinRequest
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinRequested:
+    """Let a prefix go again, wherever it is pinned. The answer is a PinReply."""
+
+    request: rpc.PinRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EvictRequested:
+    """Take a prefix and what hangs on it out of the switch, or out of pools too. The answer is an EvictReply."""
+
+    request: rpc.EvictRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRequested:
+    """Bring a prefix to nodes. The answer is the job, whose JobProgress follows."""
+
+    request: rpc.WarmRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Empty a node, or take it back. The answer is the job, whose JobProgress follows."""
+
+    request: rpc.DrainRequest
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """The operator who follows a job went away. Has no answer."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminationRequested:
+    """Try all paths. The answer is the examination's number."""
+
+    surroundings: Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminationEnded:
+    """Nobody waits for an examination any more. Has no answer."""
+
+    number: int
+
+
+OperatorEvent: TypeAlias = (
+    PinRequested
+    | UnpinRequested
+    | EvictRequested
+    | WarmRequested
+    | DrainRequested
+    | JobCancelled
+    | ExaminationRequested
+    | ExaminationEnded
+)
+
+Event: TypeAlias = (
+    HelloReceived
+    | MessageReceived
+    | StreamEnded
+    | ExpulsionsChanged
+    | SwitchEvent
+    | SwitchRead
+    | SwitchWritten
+    | TimerFired
+    | OperatorEvent
+)

@@ -1,0 +1,120 @@
+"""What an examination saw. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controlplane.core.examination.blame import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the daemon knows besides its core."""
+
+    unix_ns: int
+    """The controller's clock when the examination began."""
+    version: str
+    listen: str
+    """HOST:PORT of the control channel."""
+    switch: str
+    """HOST:PORT of P4Runtime; empty: no switch."""
+    security: str = "insecure"
+    """tls, loopback, or insecure: no TLS at the control channel or P4Runtime, although others can reach it."""
+    certificate_ends_s: float = 0.0
+    """Seconds since 1970 until which the controller's certificate is good; 0: it has none."""
+    asked_by: str = ""
+    """Version of the program that asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node that answered."""
+
+    name: str
+    number: int
+    version: str
+    data_ip: str
+    round_trip_ns: int
+    clock_off_ns: int
+    """Its clock less the controller's, as if the answer had been sent half way of the round trip."""
+    interface: str = ""
+    mtu_bytes: int = 0
+    """0: not known."""
+    prefix_bits: int = 0
+    hears: bool = False
+    routes: bool = False
+    certificate_ends_s: float = 0.0
+    """As `Surroundings.certificate_ends_s`."""
+
+
+@dataclass(slots=True)
+class Tries:
+    """One kind of thing that was tried on paths between nodes."""
+
+    tried: set[Path] = field(default_factory=set)
+    failed: dict[Path, str] = field(default_factory=dict)
+    """Why, as far as anybody said."""
+
+    def note(self, path: Path, problem: str) -> None:
+        """It was tried; an empty problem: it worked."""
+        self.tried.add(path)
+        if problem:
+            self.failed[path] = problem
+        else:
+            self.failed.pop(path, None)
+
+    def works(self, path: Path) -> bool:
+        """Whether it was tried and worked."""
+        return path in self.tried and path not in self.failed
+
+
+@dataclass(slots=True)
+class Observations:
+    """Everything that was seen."""
+
+    surroundings: Surroundings
+    segment_bytes: int
+    packet_bytes: int
+    """The largest IP packet that carries a segment."""
+    switch_state: str
+    """In one word, see `views.switch_state`."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Nodes that could not be examined, and why."""
+    nodes: dict[str, NodeSeen] = field(default_factory=dict)
+    small: Tries = field(default_factory=Tries)
+    """Small datagrams on UDP port 4791."""
+    large: Tries = field(default_factory=Tries)
+    """Datagrams as large as a FILL, on the same port."""
+    unsent: dict[Path, str] = field(default_factory=dict)
+    """What the sender's system said of datagrams that did not leave."""
+    puts: dict[str, str] = field(default_factory=dict)
+    """By node: what went wrong; empty: it worked."""
+    reads: Tries = field(default_factory=Tries)
+    """Reliable reads (holder, reader)."""
+    casts: Tries = field(default_factory=Tries)
+    """Casts (holder, reader); failed: the bytes came another way, or not at all."""
+    came_otherwise: set[Path] = field(default_factory=set)
+    """Of those: they came another way, perhaps because the others had them too soon."""
+    fills: dict[str, str] = field(default_factory=dict)
+    """By node: what went wrong with its fill of the switch."""
+    no_room: str = ""
+    """Why the switch let no chunk in."""
+    serves: dict[str, str] = field(default_factory=dict)
+    """By node: what went wrong with being served by the switch."""
+    without_member: dict[str, str] = field(default_factory=dict)
+    """Nodes that no cast can reach, and why: where they are at the switch is not known, or not where they should be."""
+    unfinished: str = ""
+    """What was left out for lack of time."""
+
+    def is_cut(self, path: Path) -> bool:
+        """Whether datagrams are lost on a path, in either direction."""
+        both = (path, path[::-1])
+        lost = any(one in tries.failed for one in both for tries in (self.small, self.large))
+        return lost or any(0 < node.mtu_bytes < self.packet_bytes for name in path if (node := self.nodes.get(name)))
+
+    def is_cut_off(self, name: str) -> bool:
+        """Whether a node is cut off from all others."""
+        paths = [path for path in self.small.tried if path[0] == name]
+        node = self.nodes.get(name)
+        too_small = node is not None and 0 < node.mtu_bytes < self.packet_bytes
+        return too_small or (bool(paths) and all(self.is_cut(path) for path in paths))

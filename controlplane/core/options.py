@@ -1,0 +1,109 @@
+"""What the control plane is told once, at its start: by the operator's configuration and by the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controlplane.core.ids import Member, SwitchPort
+from controlplane.core.limits import BITMAP_GROUPS_MAX, COPIES_PER_NODE_MAX, PUBLISH_S
+from controlplane.core.nodes import ASCENDING, Graces
+from controlplane.core.switch.entries import FabricEntry
+from controlplane.core.switch.rates import PortLimits
+from kvpolicy.tiers.push import PushParameters
+from kvpolicy.value import ValueParameters
+from kvproto.integrity import Integrity
+
+
+@dataclass(frozen=True, slots=True)
+class FabricParameters:
+    """What every agent and the switch must agree on."""
+
+    entry: FabricEntry
+    qkey: int
+    data_port: int = 4791
+    control_port: int = 4793
+    segment_bytes: int = 4096
+    """Until a switch says otherwise."""
+    integrity: Integrity = Integrity.BLAKE3
+    """How chunks are digested."""
+
+
+class StateSeals(Protocol):
+    """Signatures of controllers, by which they know again what agents kept for them."""
+
+    def seal(self, content: bytes) -> tuple[bytes, bytes]:
+        """(signature, certificate) of this controller."""
+        ...
+
+    def holds(self, content: bytes, signature: bytes, certificate: bytes) -> bool:
+        """Whether some controller of the cluster has signed it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCacheRules:
+    """What an operator may tune."""
+
+    admission: bool = True
+    """False: only pinned chunks go into the switch."""
+    spill: bool = True
+    price_fills: bool = True
+    """Chunks come in only where readers of busy holders save more time than the fill takes of a holder's uplink."""
+    fills_at_once: int = 8
+    fills_per_holder: int = 2
+    """A fill shares the holder's uplink with what its readers wait for."""
+    candidate_ns: int = 10_000_000_000
+    """Evidence is forgotten after this time."""
+    refill_ns: int = 1_000_000_000
+    """A chunk that loses segments again within this time after its gaps were filled is evicted: there is no room."""
+    adopt_ns: int = 5_000_000_000
+    """For this time after a restart of the controller an agent may announce a chunk that the switch already serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """What an operator configured, and what the daemon knows of this start."""
+
+    fabric: FabricParameters
+    graces: Graces
+    incarnation: int
+    """Larger on each start of the controller."""
+    with_switch: bool
+    values: ValueParameters = field(default_factory=ValueParameters)
+    rules: SwitchCacheRules = field(default_factory=SwitchCacheRules)
+    pushes: PushParameters = field(default_factory=PushParameters)
+    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
+    flood_ports: tuple[SwitchPort, ...] = ()
+    """Ports of the group of all ports; empty: what the switch has, and the ports of nodes."""
+    is_p4switch: bool = False
+    """A program that asks for it gets its flooding from the switch itself, to all ports, until somebody writes the
+    group: leave it so."""
+    member_order: tuple[Member, ...] = ASCENDING
+    """Members in the order in which ports get them."""
+    bitmap_groups_max: int = BITMAP_GROUPS_MAX
+    salt_interval_ns: int = 0
+    """A salt of the interest table lasts so long, and with it an epoch; 0: for good."""
+    limits: PortLimits | None = None
+    """Of what each member's port may cause."""
+    check_switch_ns: int = 2_000_000_000
+    fill_timeout_ms: int = 10_000
+    transfer_timeout_ms: int = 60_000
+    secret: bytes = b""
+    """From which follow what agents say in HERE and the salts of the interest table: nobody else knows it. Empty: the
+    table has no salt."""
+    seals: StateSeals | None = None
+    """None: agents are believed what they say that operators had set."""
+    read_token_ms: int = 600_000
+    """For how long a token opens connections for reads."""
+    namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pattern: the nodes that may have chunks of these namespaces, see `kvproto.grants`."""
+    copies_max: int = COPIES_PER_NODE_MAX
+    """Of each node, in its pool and on its disk, each."""
+    publish_ns: int = int(PUBLISH_S * 1e9)
+    """Changes of the directory wait so long for others before they are published together."""
+    look_ns: int = 50_000_000
+    """So often the core looks what is due, if nothing happens."""
+    settle_ns: int = 3_000_000_000
+    """For this time after its start a controller lets agents keep the directory of its predecessor."""

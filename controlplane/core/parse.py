@@ -1,0 +1,247 @@
+"""From the messages of agents to checked values. A malformed message raises MalformedError, whose text names the
+field; the stream is then closed, because a peer that breaks the contract once cannot be trusted with the rest."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.claims import ClaimRun
+from controlplane.core.directory import ChunkFacts
+from controlplane.core.ids import KEY_BYTES, ROOT_KEY, ChunkKey, SwitchPort
+from controlplane.core.limits import (
+    ANNOUNCE_RECORDS_MAX,
+    ARRIVING_MAX,
+    CHUNK_BYTES_MAX,
+    CLAIM_KEYS_MAX,
+    COUNTER_NAME_MAX,
+    COUNTERS_MAX,
+    HELLO_TEXT_BYTES_MAX,
+    NAMESPACE_LABEL_BYTES_MAX,
+    NEXT_VICTIMS_MAX,
+    NODE_NAME_BYTES_MAX,
+    NODES_MAX,
+    PAST_FETCHES_MAX,
+    PREFIX_CHUNKS_MAX,
+    REVISION_MAX,
+    SWITCH_PINS_MAX,
+    SWITCH_PORT_MAX,
+    WARM_WAIT_MS_MAX,
+    WARM_WISHES_MAX,
+)
+from controlplane.core.nodes import NodeFacts
+from controlplane.core.warmups import WarmWish
+from kvchunk.ids import Digest
+from kvpolicy.tiers.cost_question import CostQuestion, question_from
+from kvpolicy.value import Measurement, PastFetches, Tier
+from kvpolicy.value.costs import MEASUREMENTS_MAX
+from kvpolicy.value.history import TOUCHES_MAX
+from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
+from kvproto.rpc import control_pb2 as rpc
+
+_TIERS = {
+    rpc.SourceMeasurement.From.Value(f"FROM_{tier.name}"): tier
+    for tier in Tier
+    if tier is not Tier.LOCAL_DRAM  # which nobody has to get
+}
+
+
+class MalformedError(Exception):
+    """A message that breaks the contract of control.proto."""
+
+
+def chunk_key(raw: bytes, field: str = "key") -> ChunkKey:
+    """A key of 16 bytes. Raises MalformedError naming `field`."""
+    if len(raw) != KEY_BYTES:
+        raise MalformedError(f"{field} has {len(raw)} bytes, not {KEY_BYTES}")
+    return ChunkKey(raw)
+
+
+def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
+    """What a Hello says, checked; `speaker`: who said it. Raises MalformedError."""
+    name = hello.node
+    if not name or len(name.encode()) > NODE_NAME_BYTES_MAX or not name.isprintable() or " " in name:
+        raise MalformedError(
+            f"node name {reprlib.repr(name)} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
+        )
+    for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
+        if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
+            raise MalformedError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
+    if len(hello.data_ip) != 4:
+        raise MalformedError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
+    if len(hello.data_mac) != 6:
+        raise MalformedError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
+    if hello.control_port > 65535:
+        raise MalformedError(f"control_port {hello.control_port} is no port")
+    if hello.switch_port > SWITCH_PORT_MAX:
+        raise MalformedError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
+    return NodeFacts(
+        name=name,
+        incarnation=hello.incarnation,
+        data_ip=hello.data_ip,
+        data_mac=hello.data_mac,
+        read_endpoint=hello.read_endpoint,
+        control_port=hello.control_port,
+        switch_port=SwitchPort(hello.switch_port) if hello.switch_port else None,
+        pool_bytes=hello.pool_bytes,
+        segment_bytes=frozenset(hello.segment_bytes),
+        version=hello.version,
+        replica_of=hello.replica_of,
+        replica_nodes=hello.replica_nodes,
+        disk_bytes=hello.disk_bytes,
+        rdma_mtu_bytes=hello.rdma_mtu,
+        link_rate_bit_s=hello.link_rate,
+        speaker=speaker,
+        integrities=algorithms_of(list(hello.integrities)),
+    )
+
+
+def check_operator_state(state: rpc.OperatorState) -> None:
+    """What operators set, as an agent repeats it. Raises MalformedError."""
+    if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or len(state.drained) > NODES_MAX:
+        raise MalformedError(
+            f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained"
+        )
+    for raw in state.switch_pins:
+        chunk_key(raw, "operator_state.switch_pins")
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedCopy:
+    """A copy that a node says it has."""
+
+    facts: ChunkFacts
+    pinned: bool
+    on_disk: bool
+
+
+def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -> list[AnnouncedCopy]:
+    """The copies added, in a fabric whose chunks are digested by `integrity`."""
+    if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
+        raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
+    labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
+    return [
+        AnnouncedCopy(_facts(record, labels, integrity), record.pinned, record.on_disk) for record in announce.added
+    ]
+
+
+def claims(message: rpc.Claims) -> tuple[list[ClaimRun], list[ChunkKey]]:
+    """(what a node's engines compute, what of that they do not compute any more)."""
+    if sum(len(claim.keys) for claim in message.made) + len(message.withdrawn) > CLAIM_KEYS_MAX:
+        raise MalformedError(f"claims of more than {CLAIM_KEYS_MAX} keys")
+    runs = []
+    for claim in message.made:
+        if len(claim.eta_ms) != len(claim.keys):
+            raise MalformedError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
+        if not 0 < claim.size_bytes <= CHUNK_BYTES_MAX:
+            raise MalformedError(f"size_bytes {claim.size_bytes} of a claim is not in 1..{CHUNK_BYTES_MAX}")
+        keys = tuple(chunk_key(raw, "claims.made") for raw in claim.keys)
+        runs.append(ClaimRun(keys, claim.size_bytes, tuple(claim.eta_ms)))
+    return runs, [chunk_key(raw, "claims.withdrawn") for raw in message.withdrawn]
+
+
+def next_victims(heartbeat: rpc.Heartbeat) -> tuple[ChunkKey, ...]:
+    """What the node's pool would lose next."""
+    return tuple(chunk_key(raw, "next_victims") for raw in heartbeat.next_victims[:NEXT_VICTIMS_MAX])
+
+
+def arriving(heartbeat: rpc.Heartbeat) -> tuple[rpc.Arriving, ...]:
+    """Chunks on their way to the node."""
+    some = heartbeat.arriving[:ARRIVING_MAX]
+    for one in some:
+        chunk_key(one.key, "arriving")
+    return tuple(some)
+
+
+def counts(given: Mapping[str, int], what: str) -> dict[str, int]:
+    """Counters by name, as an agent has them. Raises MalformedError for more, or longer names, than agents have."""
+    if len(given) > COUNTERS_MAX or any(len(name) > COUNTER_NAME_MAX for name in given):
+        raise MalformedError(f"{what}: {len(given)} counters, or one with a long name")
+    return dict(given)
+
+
+def fetches(usage: rpc.Usage) -> list[rpc.FetchEvent]:
+    """What the node's engines fetched."""
+    for fetch in usage.fetches:
+        chunk_key(fetch.key)
+        if fetch.bytes > CHUNK_BYTES_MAX:
+            raise MalformedError(f"a fetch of {fetch.bytes} bytes: a chunk has {CHUNK_BYTES_MAX} at most")
+    return list(usage.fetches)
+
+
+def past_fetches(usage: rpc.Usage) -> dict[ChunkKey, PastFetches]:
+    """What the node told other controllers of, by chunk."""
+    if len(usage.past) > PAST_FETCHES_MAX:
+        raise MalformedError(f"past fetches of {len(usage.past)} chunks, not of {PAST_FETCHES_MAX} at most")
+    found: dict[ChunkKey, PastFetches] = {}
+    for one in usage.past:
+        key = chunk_key(one.key, "past")
+        if not 1 <= one.touches <= TOUCHES_MAX or not 0 < one.weight <= one.touches:
+            raise MalformedError(f"past fetches of chunk {key.hex()}: {one.touches} with a weight of {one.weight}")
+        gap_s = one.gap_ms / 1000 if one.HasField("gap_ms") else None
+        found[key] = PastFetches(one.touches, one.weight, one.age_ms / 1000, gap_s)
+    return found
+
+
+def measurements(usage: rpc.Usage) -> list[Measurement]:
+    """What the node measured; kinds of source that we do not know are left out."""
+    return [
+        Measurement(_TIERS[one.source], one.bytes, one.took_us / 1e6)
+        for one in usage.measurements[:MEASUREMENTS_MAX]
+        if one.source in _TIERS
+    ]
+
+
+def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
+    """What starting engines ask for. Raises MalformedError."""
+    if len(usage.warms) > WARM_WISHES_MAX:
+        raise MalformedError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
+    return [
+        WarmWish(
+            one.namespace[:NAMESPACE_LABEL_BYTES_MAX],
+            one.bytes,
+            one.nodes,
+            min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000,
+        )
+        for one in usage.warms
+    ]
+
+
+def _facts(record: rpc.ChunkRecord, labels: Sequence[str], integrity: Integrity) -> ChunkFacts:
+    key = chunk_key(record.key)
+    if not 0 < record.size_bytes <= CHUNK_BYTES_MAX:
+        raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
+    if record.position >= PREFIX_CHUNKS_MAX:
+        raise MalformedError(f"position {record.position} of chunk {key.hex()} is not below {PREFIX_CHUNKS_MAX}")
+    parent = chunk_key(record.parent, "parent") if record.parent and record.parent != ROOT_KEY else None
+    if parent == key:
+        raise MalformedError(f"chunk {key.hex()} is its own parent")
+    label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""
+    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, label)
+
+
+def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:
+    try:
+        digest = parse_digest(record.digest)
+    except ValueError as error:
+        raise MalformedError(f"chunk {record.key.hex()}: {error}") from None
+    if algorithm_of(digest) is not integrity:
+        raise MalformedError(
+            f"chunk {record.key.hex()} has a digest by {algorithm_of(digest).value}, the fabric's are by"
+            f" {integrity.value}"
+        )
+    return digest
+
+
+def cost_question(request: rpc.CostRequest) -> CostQuestion:
+    """A router's question. Raises QuestionError."""
+    asked: dict[str, object] = {
+        "keys": [key.hex() for key in request.keys],
+        "attention_share": request.attention_share,
+        "queue_s": dict(request.queues_s) or request.queue_s,
+        "nodes": list(request.nodes),
+    }
+    if request.HasField("recompute_s"):
+        asked["recompute_s"] = request.recompute_s
+    return question_from(asked)

@@ -1,6 +1,0 @@
-"""The prefix tree of chunks and their holders. Pure."""
-
-from controlplane.directory.records import AddOutcome, Chunk, ChunkFacts
-from controlplane.directory.tree import AmbiguousKeyError, Directory, UnknownKeyError
-
-__all__ = ["AddOutcome", "AmbiguousKeyError", "Chunk", "ChunkFacts", "Directory", "UnknownKeyError"]
