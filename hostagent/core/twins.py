@@ -71,7 +71,7 @@ class Twins:
         self.here = here
         self._pool = node.pool
         self._sources = sources
-        self._forms = forms
+        self.forms = forms
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
         """Twins that were not what they should be, and the digest of the chunk."""
         self.wrong_count = 0
@@ -96,7 +96,7 @@ class Twins:
     def best_for(self, found: Found) -> Twin | None:
         """The twin by which a chunk that others have should come; None: it should come as it is."""
         entry = found.entry
-        if not self._forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
+        if not self.forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
             return None
         for form in (Form.LOSSY, Form.PLANES):
             key = twin_key(entry.key, form)
@@ -112,7 +112,7 @@ class Twins:
         here = self._pool.find(key)
         if here is not None:
             least = StoredForm(form, 1)  # it crosses no link any more
-            takes = self._forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
+            takes = self.forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
             return Twin(key, StoredForm(form, here.size_bytes), here=True) if takes else None
         there = self._sources.find(key)
         if there is None or there.entry.parent != entry.key or there.entry.size_bytes >= entry.size_bytes:
@@ -121,7 +121,7 @@ class Twins:
         if source is None or (Tier.SWITCH in found.tiers and source is not Tier.SWITCH):
             return None  # the switch costs no holder anything
         stored = StoredForm(form, there.entry.size_bytes)
-        if self._forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
+        if self.forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
             return Twin(key, stored, here=False)
         return None
 
@@ -183,7 +183,7 @@ class TwinMaking:
 
     def engines_served(self) -> None:
         """No engine waits any more."""
-        if len(self.lane):
+        if self.lane.waiting:
             self._alarm.set(self._clock.now_ns)
 
     def _consider(self, chunk: Chunk, likely: float) -> None:
