@@ -383,7 +383,7 @@ class Agent:
         self.attachment.send(convert.message_of(effect))
 
     def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
-        log.warning("the copy of %s at %s is no good: %s", effect.key.hex(), effect.holder, effect.blame.value)
+        log.warning("%s holds a wrong copy of chunk %s: %s", effect.holder, effect.key.hex(), effect.blame.value)
         if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)

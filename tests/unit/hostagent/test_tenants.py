@@ -232,10 +232,10 @@ def test_the_configuration_names_tenants() -> None:
 @pytest.mark.parametrize(
     ("tenants", "complaint"),
     [
-        ({"red": {}}, "tenants.red: nobody belongs to it: name users or groups"),
+        ({"red": {}}, "tenants.red: it has no members: set users or groups"),
         ({"red!": {"users": [1]}}, "'red!' is not a name"),
         ({"red": {"users": [1], "weight": 0}}, "tenants.red.weight"),
-        ({"red": {"users": ["no such user"]}}, "is no user of this machine"),
+        ({"red": {"users": ["no such user"]}}, "this machine has no user"),
         ({"red": {"users": [1], "colour": 1}}, "unknown key 'tenants.red.colour'"),
     ],
 )
