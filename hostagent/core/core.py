@@ -151,7 +151,7 @@ class AgentCore:
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
-            events.ChunkTaken: engines.taken,
+            events.ChunkTaken: engines.chunk_taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.PartsRequested: engines.fetch_parts,
@@ -247,7 +247,7 @@ class AgentCore:
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self._serving.readers_began(event.keys)
-        self.engines.local_reads.lent()
+        self.engines.local_reads.chunks_lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""

@@ -120,9 +120,9 @@ class Engines:
     def engine_connected(self, event: events.EngineConnected) -> None:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
-        self._pool.tenants.came(event.tenant)
+        self._pool.tenants.engine_connected(event.tenant)
         self.interests.engine_connected(event.engine, event.tenant)
-        self.local_reads.came()
+        self.local_reads.engine_connected()
 
     def tenant_of(self, engine: EngineId) -> str:
         """Whom the chunks of an engine count for; of one that is gone, nobody."""
@@ -176,7 +176,7 @@ class Engines:
         else:
             self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 
-    def taken(self, event: events.ChunkTaken) -> None:
+    def chunk_taken(self, event: events.ChunkTaken) -> None:
         """The chunk is in the pool, where no engine can change it any more."""
         self._pool.unpin(event.chunk)
         if event.hashed is not None:
@@ -423,8 +423,8 @@ class Engines:
         if holdings is None:
             return
         if holdings.tenant != NOBODY:
-            self._pool.tenants.left(holdings.tenant)
-            self.local_reads.left()
+            self._pool.tenants.engine_disconnected(holdings.tenant)
+            self.local_reads.engine_disconnected()
         for number in holdings.fetches.values():
             self._fetches.cancel(number)
         for parts in holdings.parts.values():
@@ -435,7 +435,7 @@ class Engines:
         for chunk in holdings.reservations.values():
             self._give_up(chunk)
         self._claims.engine_disconnected(engine)
-        self.locks.engine_gone(engine)
+        self.locks.engine_disconnected(engine)
         for pinned in holdings.pins.values():
             for chunk in pinned:
                 if chunk.state is ChunkState.READY:
