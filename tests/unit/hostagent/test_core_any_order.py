@@ -143,7 +143,7 @@ def test_a_lock_keeps_a_chunk_until_it_is_taken_back() -> None:
         scene.put(number)
     assert scene.core.pool.find(key(1)) is chunk
     assert unlock(scene, 1, 1, 1) == [True, True, False]
-    assert (chunk.holds, scene.core.engines.locks.locked_bytes, scene.core.locks.count) == (0, 0, 0)
+    assert (chunk.holds, scene.core.engines.locks.locked_bytes, scene.core.engines.locks.count) == (0, 0, 0)
     scene.close()
 
 
