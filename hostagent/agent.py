@@ -413,7 +413,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
-                interests=convert.interests_of(self.core.interests.current),
+                interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
             )
         )
