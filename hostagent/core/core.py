@@ -196,7 +196,7 @@ class AgentCore:
             protocol.ReadDone: self._read_event,
             protocol.ReadFailed: self._read_event,
             events.LeavesRead: self._leaves_read,
-            events.ReadsProven: lambda event: fetches.arrivals.reads_proven(event.reads),
+            events.ReadsProven: fetches.arrivals.reads_proven,
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),

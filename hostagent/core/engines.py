@@ -287,9 +287,14 @@ class Engines:
         """A lease of pinned chunks."""
         if not came:
             return NO_LEASE, ()
+        leased: list[Chunk] = []
+        told: list[FetchedChunk] = []
+        for chunk, source in came:
+            leased.append(chunk)
+            told.append(FetchedChunk(chunk.offset, chunk.size_bytes, source))
         lease = self._next_lease()
-        holdings.leases[lease] = tuple([chunk for chunk, _ in came])
-        return lease, tuple([FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came])
+        holdings.leases[lease] = tuple(leased)
+        return lease, tuple(told)
 
     def fetch_parts(self, event: events.PartsRequested) -> None:
         """Ranges of chunks for an engine."""
