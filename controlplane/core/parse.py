@@ -18,7 +18,7 @@ from controlplane.core.limits import (
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
-    NAMESPACE_LABEL_BYTES_MAX,
+    NAMESPACE_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
@@ -120,7 +120,7 @@ def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -
     """The copies added, in a fabric whose chunks are digested by `integrity`."""
     if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
-    labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
+    labels = [label[:NAMESPACE_BYTES_MAX] for label in announce.namespaces]
     return [
         AnnouncedCopy(_facts(record, labels, integrity), record.pinned, record.on_disk) for record in announce.added
     ]
@@ -199,7 +199,7 @@ def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
         raise MalformedError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
     return [
         WarmWish(
-            one.namespace[:NAMESPACE_LABEL_BYTES_MAX],
+            one.namespace[:NAMESPACE_BYTES_MAX],
             one.bytes,
             one.nodes,
             min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000,

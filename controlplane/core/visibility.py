@@ -12,7 +12,7 @@ from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.nodes import Node
 from kvproto.grants import Grant, NamespaceRules, Patterns
-from kvproto.probes import PROBE_LABEL
+from kvproto.probes import PROBE_NAMESPACE
 from kvproto.rpc import control_pb2 as rpc
 
 INTERESTS_MAX = 1024
@@ -29,7 +29,7 @@ class View:
 
     def shows(self, label: str) -> bool:
         """Whether chunks of this namespace are told of."""
-        used = self.used is None or self.used.match(label) or label == PROBE_LABEL
+        used = self.used is None or self.used.match(label) or label == PROBE_NAMESPACE
         return used and self.grant.allows(label)
 
     def covers(self, other: View) -> bool:
