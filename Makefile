@@ -17,7 +17,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -54,9 +54,10 @@ build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4run
 	$(PY) p4switch/tools/generate_p4runtime_stubs.py $(@D)
 	@touch $@
 
-lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
+lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, clang-format, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
 	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))
@@ -66,6 +67,9 @@ types: $(VENV)/.installed ## mypy --strict alone
 
 walk: $(VENV)/.installed ## how far one fetched chunk and one put walk through the agents; fails above the budget
 	$(PY) tools/measure_fetch_walk.py
+
+format-c: $(VENV)/.installed ## all C in the style of .clang-format
+	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
 
 test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"

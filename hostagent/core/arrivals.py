@@ -159,7 +159,8 @@ class Arrivals:
     """Of one node."""
 
     def __init__(self, node: Node, make_reader: MakeReader, ended: Ended) -> None:
-        self._node = node
+        self._directory = node.directory
+        self._pool = node.pool
         self._clock = node.clock
         self._emit = node.emit
         self._ended = ended
@@ -244,7 +245,7 @@ class Arrivals:
             del self.under_way[inbound.chunk.key]
         self.unwant(inbounds)
         for inbound in inbounds:
-            self._node.pool.abort(inbound.chunk)
+            self._pool.abort(inbound.chunk)
 
     def unwant(self, inbounds: Sequence[InboundChunk]) -> None:
         """Nothing of these comes over the network any more."""
@@ -388,27 +389,24 @@ class Arrivals:
         """About what is still to come from a holder: chunks that have begun count whole."""
         left_bytes = self._left_at.get(holder.node)
         if left_bytes is None:
-            left_bytes = 0
-            for inbound in self.coming_from(holder):
-                left_bytes += inbound.entry.size_bytes
-            self._left_at[holder.node] = left_bytes
+            left_bytes = self._left_at[holder.node] = sum(
+                [one.entry.size_bytes for one in self.coming_from(holder) if one.twin is None]
+            )
         return left_bytes
 
     def coming_from(self, holder: NodeEntry) -> list[InboundChunk]:
         """Chunks that a holder sends, or may be asked for as long as nobody has been."""
-        number, address = holder.node, holder.address
-        return [
-            inbound
-            for inbound in self.under_way.values()
-            if not inbound.whole
-            and inbound.twin is None
-            and (inbound.last_source == address or (inbound.last_source is None and number in inbound.entry.holders))
-        ]
+        coming, number, address = [], holder.node, holder.address
+        for inbound in self.under_way.values():
+            source = inbound.last_source
+            if not inbound.whole and (source == address or (source is None and number in inbound.entry.holders)):
+                coming.append(inbound)
+        return coming
 
     def _reading_from(self, command: StartRead | ReadLeaves) -> NodeEntry | None:
         """The node to read from; a read from one that has left the directory fails."""
         self._reads[command.read] = command.key
-        node = self._node.directory.node_named(command.holder)
+        node = self._directory.node_named(command.holder)
         if node is None:
             self._unstarted.append(command.read)
             self._unstarted_alarm.set(self._clock.now_ns)
@@ -479,7 +477,7 @@ class Arrivals:
         inbound = self.under_way.pop(key)
         if not inbound.whole:  # nobody had to ask
             inbound.whole = True
-            if inbound.forget_pieces():
+            if inbound.pieces_given is not None and inbound.forget_pieces():
                 self._emit(effects.ForgetPieces(inbound.chunk))
             self._emit(effects.ChunkProven(inbound.chunk))
         return inbound
@@ -490,7 +488,7 @@ class Arrivals:
         inbound.pieces_given = None
         if inbound.is_cast:
             self._emit(effects.ForgetCasts(inbound.chunk.key))
-        self._node.pool.pin(inbound.chunk)
+        self._pool.pin(inbound.chunk)
         self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest)))
 
     def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
@@ -541,7 +539,7 @@ class Arrivals:
 
     def _report(self, command: ReportBadCopy, inbound: InboundChunk | None) -> None:
         """The controller hears of a holder's copy."""
-        node = self._node.directory.node_named(command.holder)
+        node = self._directory.node_named(command.holder)
         self._emit(
             effects.ReportBadCopy(
                 command.key,

@@ -246,10 +246,6 @@ class AgentCore:
         due_ns = self._node.alarms.due_ns
         return None if due_ns == NEVER else due_ns
 
-    def judges_silence(self, now_ns: int) -> bool:
-        """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
-        return self.fetches.judges_silence(now_ns)
-
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
@@ -329,7 +325,7 @@ class AgentCore:
 
     def thinks_busy(self, node: str) -> bool:
         """Whether it would be news that a node has nothing queued."""
-        return self._loads.thinks_busy(node)
+        return node in self._loads.by_name
 
     @property
     def idle(self) -> bool:
@@ -366,7 +362,8 @@ class AgentCore:
 
     def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        self.twin_making.peer_asked(key)
+        if self.forms.has_wire:
+            self.twin_making.peer_asked(key)
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
@@ -526,8 +523,10 @@ class AgentCore:
 
     def engines_served(self) -> None:
         """Background work may go on."""
-        self._tasks.engines_served()
-        self.twin_making.engines_served()
+        if self._tasks.background.waiting:
+            self._tasks.engines_served()
+        if self.twin_making.lane.waiting:
+            self.twin_making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:

@@ -63,7 +63,8 @@ class Fetches:
         observer: FetchObserver,
         make_reader: MakeReader,
     ) -> None:
-        self._node = node
+        self._directory = node.directory
+        self._emit = node.emit
         self._clock = node.clock
         self._pool = node.pool
         self._sources = sources
@@ -167,7 +168,7 @@ class Fetches:
             request = replace(request, prefill=replace(request.prefill, behind=behind))
         plan = self._planner.plan(request)
         if request.traced:
-            self._node.emit(self._planner.told(plan))
+            self._emit(self._planner.told(plan))
         if plan.awaited:
             self.waits.begin(fetch, plan)
         self._carry_out(fetch, plan)
@@ -209,7 +210,7 @@ class Fetches:
                 stage.ticket = self._gate.started(verdict)
             self._arm(fetch)
             self._ask(fetch, stage, plan)
-        if fetch.number in self._fetches:
+        if fetch.number in self._fetches and (plan.pinned or not fetch.stages):
             self._advance(fetch)
 
     def _ask(self, fetch: Fetch, stage: Stage, plan: FetchPlan) -> None:
@@ -248,7 +249,7 @@ class Fetches:
         if wanted:
             self.arrivals.want(wanted)
         for load in loads:
-            self._node.emit(load)
+            self._emit(load)
         if by_twins and stage.ticket is not None:
             self.twins.begin([one for one in by_twins if one.fetches], fetch.deadline_ns, stage.ticket)
 
@@ -312,7 +313,7 @@ class Fetches:
         key, number_of_holder = chunk.key, 0
         self._pool.commit(chunk, inbound.found)
         if inbound.last_source is not None:
-            holder = self._node.directory.node_at(inbound.last_source)
+            holder = self._directory.node_at(inbound.last_source)
             number_of_holder = holder.node if holder is not None else 0
         asked_for = from_here
         for number in inbound.fetches:
@@ -370,12 +371,16 @@ class Fetches:
 
     def _advance(self, fetch: Fetch) -> None:
         """Count the leading chunks that are here; end it when nothing more is worth waiting for."""
-        if not fetch.request.any_order:
-            keys, pinned, leading = fetch.keys, fetch.pinned, fetch.leading_count
+        keys, pinned = fetch.keys, fetch.pinned
+        if fetch.request.any_order:
+            is_over = len(pinned) + len(fetch.gone) >= len(keys)
+        else:
+            leading = fetch.leading_count
             while leading < len(keys) and keys[leading] in pinned:
                 leading += 1
             fetch.leading_count = leading
-        if self._is_over(fetch):
+            is_over = leading >= fetch.wanted_count and not fetch.awaited
+        if is_over:
             self._end(fetch)
             return
         if fetch.progressed is not None and fetch.leading_count > fetch.told_count:
@@ -384,13 +389,6 @@ class Fetches:
             fetch.progressed(first, [(fetch.pinned[key], fetch.sources.get(key, ChunkSource.LOCAL)) for key in keys])
         while fetch.stages and fetch.leading_count >= fetch.stages[0].end:
             self._stage_ended(fetch, fetch.stages.pop(0))
-
-    @staticmethod
-    def _is_over(fetch: Fetch) -> bool:
-        """Whether nothing more is worth waiting for."""
-        if fetch.request.any_order:
-            return len(fetch.pinned) + len(fetch.gone) >= len(fetch.keys)
-        return fetch.leading_count >= fetch.wanted_count and not fetch.awaited
 
     # ------------------------------------------------------------------ the end
 
@@ -406,8 +404,9 @@ class Fetches:
         for stage in fetch.stages:
             if stage.ticket is not None:
                 self._teach_gate(fetch, stage, stage.ticket, came)
-        delivered = [(chunk, fetch.sources.get(key, ChunkSource.LOCAL)) for key, chunk in came.items()]
-        for key in came:
+        delivered: list[tuple[Chunk, ChunkSource]] = []
+        for key, chunk in came.items():
+            delivered.append((chunk, fetch.sources.get(key, ChunkSource.LOCAL)))
             del fetch.pinned[key]  # it goes to whoever asked, with its pin
         unwanted = self._forget(fetch)
         fetch.ended(FetchResult(status, tuple(delivered), fetch.told_count))
@@ -475,12 +474,12 @@ class Fetches:
             source = ChunkSource.LOCAL if key in fetch.decoded else fetch.sources.get(key, ChunkSource.LOCAL)
             observer.chunk_came(key, source, chunk.size_bytes, seconds, fetch.holders.get(key, 0))
         if missed is not None:
-            self._node.directory.failed(missed)
+            self._directory.failed(missed)
 
     def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
         """For the metrics; background work goes on if no engine waits any more."""
         seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
-        self._node.emit(effects.FetchEnded(status, seconds, tuple(delivered)))
+        self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
         if not self._fetches or not self.busy:
             self._observer.engines_served()
 
@@ -582,13 +581,13 @@ class Fetches:
         changed: dict[ChunkKey, tuple[events.HolderRef, ...]] = {}
         for key in keys:
             if key in self._under_way:
-                entry = self._node.directory.find(key)
+                entry = self._directory.find(key)
                 changed[key] = () if entry is None else self._sources.holders(entry)
         self.arrivals.directory_changed(changed, [events.HolderLost(NodeId(name)) for name in nodes_lost])
 
     def holder_told(self, node: str, load: HolderLoad, *, with_ours: bool = False) -> None:
         """A holder that chunks are read from has queued so much for others; `with_ours`: and for this node."""
-        holder = self._node.directory.node_named(node) if self._under_way else None
+        holder = self._directory.node_named(node) if self._under_way else None
         if holder is None:
             return
         coming = self.arrivals.coming_from(holder)

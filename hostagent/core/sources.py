@@ -103,7 +103,7 @@ class Sources:
         refs: list[HolderRef] = []
         least = None
         for node in (*in_dram, *on_disk):
-            load = self._loads.of(node.name, self._clock.now_ns)
+            load = self._loads.of(node.name, self._clock.now_ns) if self._loads.by_name else IDLE
             from_disk = len(refs) >= len(in_dram)
             if (least is None or load.queued_bytes < least.queued_bytes) and not (from_disk and in_dram):
                 least = load

@@ -165,7 +165,7 @@ class Tiering:
 
     def engines_served(self) -> None:
         """No engine waits any more: writes and promotions that had to wait may start."""
-        if len(self.writes) or len(self.promotions):
+        if self.writes.waiting or self.promotions.waiting:
             self._pump_alarm.set(self._clock.now_ns)
 
     def _pump_soon(self, due_ns: int) -> None:

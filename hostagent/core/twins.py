@@ -148,7 +148,7 @@ class TwinMaking:
         self._emit = node.emit
         self._pool = node.pool
         self._directory = node.directory
-        self._forms = forms
+        self.forms = forms
         self._twins = twins
         self._fabric = node.fabric
         self._foreground = foreground
@@ -168,15 +168,15 @@ class TwinMaking:
 
     def chunk_put(self, chunk: Chunk) -> None:
         """An engine here has put a chunk."""
-        if self._forms.has_wire:
+        if self.forms.has_wire:
             self._demand.put(chunk.key)
             self._consider(chunk, self._demand.share)
 
     def peer_asked(self, key: ChunkKey) -> None:
         """Another node reads a chunk of this one, or has asked for a cast of it."""
-        if not self._forms.has_wire:
+        if not self.forms.has_wire:
             return
-        self._demand.asked(key)
+        self._demand.chunk_requested(key)
         chunk = self._pool.find(key)
         if chunk is not None:
             self._consider(chunk, 1.0)
@@ -189,10 +189,10 @@ class TwinMaking:
     def _consider(self, chunk: Chunk, likely: float) -> None:
         if chunk.key in self.lane or chunk.key in self._useless or is_twin(chunk):
             return
-        form = self._forms.for_wire(chunk, likely)
+        form = self.forms.for_wire(chunk, likely)
         if form is Form.RAW or self._has_twin(chunk, form):
             return
-        if not self._forms.decides_wire or self._smaller.worth_trying():
+        if not self.forms.decides_wire or self._smaller.worth_trying():
             self.lane.offer(chunk.key, chunk.size_bytes, self._clock.now_ns)
             self._alarm.set(self._clock.now_ns)
 
@@ -215,7 +215,7 @@ class TwinMaking:
 
     def _begin(self, key: ChunkKey) -> None:
         chunk = self._pool.find(key)
-        form = Form.RAW if chunk is None else self._forms.for_wire(chunk, 1.0)
+        form = Form.RAW if chunk is None else self.forms.for_wire(chunk, 1.0)
         if chunk is None or form is Form.RAW or self._has_twin(chunk, form):
             self.lane.ended(key)
             return
@@ -230,7 +230,7 @@ class TwinMaking:
             return
         self._encoding.remove(chunk)
         if event.work is not None:
-            self._forms.costs.measured(event.work)
+            self.forms.costs.measured(event.work)
         self._smaller.tried(event.form is not Form.RAW)
         into = self._room_for(chunk, event.form, size_bytes)
         self._pool.unpin(chunk)

@@ -214,7 +214,7 @@ class Progress:
 
     def free_run(self) -> tuple[int, int]:
         """The first of them, whole; there must be one."""
-        if self.free_count == self.segments:
+        if self.missing_count - self.busy_count == self.segments:
             return 0, self.segments
         free = self._free()
         first = int(free.argmax())

@@ -102,7 +102,7 @@ class Chunks:
     def close(self, chunk: Chunk, now_ns: int) -> None:
         """Nothing more is asked for this chunk: end its reads, leave its interest set."""
         self.open.pop(chunk.key, None)
-        if self._schedule.led_count:
+        if self._schedule.led:
             self._schedule.deposed(chunk)
         if self._pull.outstanding:
             self._pull.forget(chunk)

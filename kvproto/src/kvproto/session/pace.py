@@ -120,7 +120,7 @@ class Pace(dict[Span, int]):
 
     def least_ns(self, span: Span) -> int:
         """The span as far as it is known already: for sizes, where too small is safe."""
-        return span.of(self.reaction_ns, self.segment_ns or 0.0)
+        return self[span] if self.segment_ns is not None else span.of(self.reaction_ns, 0.0)
 
     def before(self, me: Member | None) -> int:
         """Members that should act before this one, as a bitmap: much quicker ones, and of equals those before it."""

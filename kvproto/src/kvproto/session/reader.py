@@ -121,7 +121,7 @@ class Reader:
     @property
     def led_count(self) -> int:
         """Chunks that this node pulls for everybody at the moment."""
-        return self._schedule.led_count
+        return len(self._schedule.led)
 
     @property
     def patient(self) -> bool:
@@ -129,7 +129,7 @@ class Reader:
 
         A reader that has asked for segments itself, as leader or from a switch that serves them, is waiting for them.
         """
-        if self._schedule.led_count or self._pull.outstanding:
+        if self._schedule.led or self._pull.outstanding:
             return False
         missing = 0
         for chunk in self._chunks.open.values():
@@ -342,10 +342,11 @@ class Reader:
             if self._chunks.wanted:
                 self._apply_rules(now_ns)
             else:
-                self._rest()
+                if self._liveness.since_ns is not None:
+                    self._liveness.rest()
                 self._wake_ns = None
             self._evaluated_ns = now_ns
-        elif self._schedule.led_count:
+        elif self._schedule.led:
             self._out += self._schedule.refill(now_ns)
         out = self._out.copy()
         self._out.clear()
@@ -357,11 +358,6 @@ class Reader:
         self._out += self._schedule.run(self._chunks.open.values(), now_ns)
         self._wake_ns = min(self._timeouts(), default=None)
 
-    def _rest(self) -> None:
-        """No chunk is joined: no cast is waited for."""
-        if self._liveness.since_ns is not None:
-            self._liveness.rest()
-
     def _expire(self, now_ns: int) -> None:
         """Stalled reads, lost segments, JOINs without an answer."""
         if self._copies.proofs or self._stripes.reads:
@@ -370,7 +366,8 @@ class Reader:
                 if stripe.chunk.joined:
                     self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
         if self._membership.tend_ns is None and not self._pull.outstanding:
-            self._rest()
+            if self._liveness.since_ns is not None:
+                self._liveness.rest()  # no chunk is joined: no cast is waited for
             return
         self._pull.keep_pace()
         last = self._schedule.inflow.foreign_last_ns
@@ -395,7 +392,8 @@ class Reader:
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
-        self._rejoin_ns = self._pace[QUIET_REJOIN]
+        if self._membership.tend_ns is not None:
+            self._rejoin_ns = self._pace[QUIET_REJOIN]
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
         """After long silence, renew every JOIN: a switch that restarted knows nobody."""

@@ -175,7 +175,8 @@ class Schedule:
         rate = parameters.link_rate_bytes_per_s
         link = rate / parameters.segment_bytes if rate is not None else None
         self.inflow = Inflow(link, pace)
-        self._led: list[Chunk] = []
+        self.led: list[Chunk] = []
+        """Chunks that this reader pulls for everybody."""
         self._probed = link is not None
         self._idle_since_ns: int | None = None
         self._several_since_ns: int | None = None
@@ -200,17 +201,12 @@ class Schedule:
 
     def leads(self, chunk: Chunk) -> bool:
         """Whether this reader pulls the chunk for everybody."""
-        return chunk in self._led
-
-    @property
-    def led_count(self) -> int:
-        """Chunks that this reader pulls for everybody."""
-        return len(self._led)
+        return chunk in self.led
 
     def deposed(self, chunk: Chunk) -> None:
         """Another member announced that it pulls the chunk, or the chunk is no longer open."""
-        if chunk in self._led:
-            self._led.remove(chunk)
+        if chunk in self.led:
+            self.led.remove(chunk)
             self._pull.shared(chunk)
 
     def followed(self, chunk: Chunk) -> None:
@@ -252,8 +248,8 @@ class Schedule:
         self.wake_ns = None
         if self.parameters.member is not None:
             self._before = self._pace.before(self.parameters.member)
-        if self._led:
-            self._led = [chunk for chunk in self._led if chunk.joined]
+        if self.led:
+            self.led = [chunk for chunk in self.led if chunk.joined]
             self._yield_if_overloaded(out, now_ns)
         for chunk in chunks:
             urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
@@ -268,9 +264,9 @@ class Schedule:
             if not self._room():
                 break
             self._get(chunk, out, now_ns)
-        if self._led:
+        if self.led:
             out += self.refill(now_ns)
-        if survey.answers_due_ns > now_ns and not self._led:
+        if survey.answers_due_ns > now_ns and not self.led:
             self._wake(survey.answers_due_ns)
         else:
             self._lead(survey, out, now_ns)
@@ -278,7 +274,7 @@ class Schedule:
 
     def _survey(self, chunks: Iterable[Chunk], now_ns: int) -> _Survey:
         """Sort the open chunks by what may be done about them. The one loop over all of them: keep it short."""
-        survey, led = _Survey(), set(map(id, self._led))
+        survey, led = _Survey(), set(map(id, self.led))
         for chunk in chunks:
             interest, progress = chunk.interest, chunk.progress
             if not chunk.readable:
@@ -330,7 +326,7 @@ class Schedule:
     def refill(self, now_ns: int) -> list[ReaderCommand]:
         """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
         out: list[ReaderCommand] = []
-        for chunk in self._led:
+        for chunk in self.led:
             if not self._room():
                 break
             if chunk.joined and chunk.progress.free_count:
@@ -347,11 +343,11 @@ class Schedule:
     def _yield_if_overloaded(self, out: list[ReaderCommand], now_ns: int) -> None:
         """A leader whose link is slower than the others' steps back while they bring enough."""
         last = self.inflow.foreign_last_ns
-        if not self._led or self._pull.loss <= OVERLOAD_LOSS or last is None or now_ns - last > self._pace[SILENCE]:
+        if not self.led or self._pull.loss <= OVERLOAD_LOSS or last is None or now_ns - last > self._pace[SILENCE]:
             return
-        for chunk in self._led:
+        for chunk in self.led:
             out += self._membership.yield_lead(chunk, now_ns)
-        self._led = []
+        self.led = []
         self._holdoff_until_ns = now_ns + self._pace[OVERLOAD_HOLDOFF]
         self._pull.forget_losses()
         self.missed = max(self.missed, 2 * OVERLOAD_LOSS)
@@ -377,7 +373,7 @@ class Schedule:
         if pulled and (last is None or now_ns - last >= self._pace[SILENCE]):
             self._read_unled(candidates, out, now_ns)
         for _, _, best in sorted(candidates):
-            if self._led and sum(led.progress.free_count for led in self._led) >= self._pull.window.segments:
+            if self.led and sum(led.progress.free_count for led in self.led) >= self._pull.window.segments:
                 return
             due = self._due_ns(best, pulled, now_ns)
             if now_ns < due:
@@ -403,7 +399,7 @@ class Schedule:
         active = last is not None and now_ns - last <= self._pace[SILENCE]
         company = chunk.joined and chunk.interest.company(self.parameters.member)
         if not pulled:
-            working = self._stripes.reads or self._led
+            working = self._stripes.reads or self.led
             if not company or working:
                 self._idle_since_ns = None
                 return max(now_ns, self._holdoff_until_ns if active and company else 0)
@@ -414,7 +410,7 @@ class Schedule:
         if not pulled or ending:
             if self._idle_since_ns is None:
                 self._idle_since_ns = now_ns
-            wait = 0 if self._led else self._membership.newcomer_wait_ns(now_ns) + rank * self._pace[RANK_STEP]
+            wait = 0 if self.led else self._membership.newcomer_wait_ns(now_ns) + rank * self._pace[RANK_STEP]
             due.append(self._idle_since_ns + wait)
         else:
             self._idle_since_ns = None
@@ -435,7 +431,7 @@ class Schedule:
         if self._leaders and leaders - self._leaders:
             self._leader_new_ns = now_ns
         self._leaders = leaders
-        if len(leaders) + bool(self._led) < 2:
+        if len(leaders) + bool(self.led) < 2:
             self._several_since_ns = None
         elif self._several_since_ns is None:
             self._several_since_ns = now_ns
@@ -459,7 +455,7 @@ class Schedule:
     def _beside_ns(self, pulled: list[Chunk], rate: float, rank: int, active: bool, now_ns: int) -> int:
         """When to lead alongside the casts under way, because they are slower than our link."""
         since = self.inflow.following_since_ns
-        if self._led:
+        if self.led:
             if self._steps_back(pulled, now_ns):
                 self._stepped_back_ns = now_ns
                 return now_ns + self._pace[INFLOW_SLOT]
@@ -489,7 +485,7 @@ class Schedule:
             last = self.inflow.foreign_last_ns
             if last is not None and now_ns - last < self._pace[SILENCE]:
                 self._probed = True
-            self._led.append(chunk)
+            self.led.append(chunk)
             out += self._membership.announce(chunk, now_ns)
             if self._room():
                 self._get(chunk, out, now_ns)

@@ -107,7 +107,8 @@ class Stripes:
         """
         self.progress(stripe, now_ns)
         self.end(stripe)
-        self.health.worked(stripe.holder.node)
+        if self.health.has_failed:
+            self.health.worked(stripe.holder.node)
         rate = stripe.count * 1e9 / max(1, now_ns - max(stripe.started_ns, self._ended[-1][0]))
         self._ended.append((now_ns, stripe.count))
         came = sum([count for _, count in self._ended]) - self._ended[0][1]
@@ -155,10 +156,11 @@ class Stripes:
 class Health:
     """Which holders have failed lately: connections that broke, with nothing from them since."""
 
-    __slots__ = ("_failed_ns", "_failures")
+    __slots__ = ("_failed_ns", "has_failed")
 
     def __init__(self) -> None:
-        self._failures: dict[NodeId, int] = {}
+        self.has_failed: dict[NodeId, int] = {}
+        """How often, since something came from it."""
         self._failed_ns: dict[NodeId, int] = {}
         """When the last failure that counts was seen."""
 
@@ -167,10 +169,10 @@ class Health:
 
         A connection takes all its reads with it when it breaks: reads that were under way together fail once.
         """
-        if node in self._failures and started_ns < self._failed_ns[node]:
+        if node in self.has_failed and started_ns < self._failed_ns[node]:
             return False
         self._failed_ns[node] = now_ns
-        failures = self._failures[node] = self._failures.get(node, 0) + 1
+        failures = self.has_failed[node] = self.has_failed.get(node, 0) + 1
         if failures < HOLDER_FAILURES_MAX:
             return False
         self.worked(node)
@@ -178,5 +180,5 @@ class Health:
 
     def worked(self, node: NodeId) -> None:
         """Something came from it."""
-        if node in self._failures:
-            del self._failures[node], self._failed_ns[node]
+        if node in self.has_failed:
+            del self.has_failed[node], self._failed_ns[node]
