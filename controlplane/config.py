@@ -168,7 +168,7 @@ def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tup
         raise ConfigError(f"namespaces: {len(lists)} patterns, {PATTERNS_MAX} at most: beginnings with * take less")
     for pattern in lists:
         if not pattern or len(pattern.encode()) > NAMESPACE_BYTES_MAX or "*" in pattern[:-1]:
-            raise ConfigError(f"namespaces: {pattern!r} is not a label, or the beginning of one with * behind it")
+            raise ConfigError(f"namespaces: {pattern!r} is not a namespace, or the beginning of one with * behind it")
     return lists
 
 
