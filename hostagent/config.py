@@ -204,7 +204,7 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
 
 
 def _namespace(value: object) -> str:
-    """The first part of labels."""
+    """The first part of the namespaces of its chunks."""
     if value != "" and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", str(value)):
         raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
     return str(value)

@@ -491,8 +491,8 @@ class _Connection(asyncio.Protocol):
 
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
-        label = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > messages.NAMESPACE_BYTES_MAX:
+        namespace = frame.body[messages.RESERVE.size :]
+        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(namespace) > messages.NAMESPACE_BYTES_MAX:
             self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
         self._handle(
@@ -503,7 +503,7 @@ class _Connection(asyncio.Protocol):
                 ChunkKey(parent) if parent != messages.NO_KEY else None,
                 size_bytes,
                 position if position != messages.NO_POSITION else None,
-                _text(label) if label else "",
+                _text(namespace) if namespace else "",
             )
         )
 
@@ -547,21 +547,21 @@ class _Connection(asyncio.Protocol):
 
     def _on_warm(self, frame: Frame) -> None:
         size_bytes, nodes, wait_ms = messages.WARM.unpack_from(frame.body)
-        label = frame.body[messages.WARM.size :]
-        if len(label) > messages.NAMESPACE_BYTES_MAX:
-            raise MalformedFrameError(f"a namespace label of {len(label)} bytes")
-        self._handle(events.WarmWished(self._engine, _text(label), size_bytes, nodes, wait_ms))
+        namespace = frame.body[messages.WARM.size :]
+        if len(namespace) > messages.NAMESPACE_BYTES_MAX:
+            raise MalformedFrameError(f"a namespace of {len(namespace)} bytes")
+        self._handle(events.WarmWished(self._engine, _text(namespace), size_bytes, nodes, wait_ms))
 
 
 def _keys(frame: Frame, offset: int = 0) -> tuple[ChunkKey, ...]:
     return tuple(map(ChunkKey, messages.unpack_keys(frame.body, frame.count, offset)))
 
 
-def _text(label: bytes) -> str:
+def _text(namespace: bytes) -> str:
     try:
-        return label.decode()
+        return namespace.decode()
     except UnicodeDecodeError as error:
-        raise MalformedFrameError("a namespace label is not UTF-8") from error
+        raise MalformedFrameError("a namespace is not UTF-8") from error
 
 
 def _lease(frame: Frame) -> LeaseId:

@@ -252,7 +252,7 @@ class AgentCore:
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
-        """The label of a chunk in the pool or on disk; None: it is not here."""
+        """The namespace of a chunk in the pool or on disk; None: it is not here."""
         chunk = self.pool.find(key)
         if chunk is None and self._disk is not None:
             chunk = self._disk.find(key)
@@ -402,8 +402,8 @@ class AgentCore:
         self._reports.pool_changed()
 
     def _warm_wished(self, event: events.WarmWished) -> None:
-        label = self.engines.label(event.engine, event.namespace)
-        self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
+        namespace = self.engines.namespace(event.engine, event.namespace)
+        self._reports.warm_wished(effects.WarmWish(namespace, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hint_given(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:

@@ -129,9 +129,9 @@ class Engines:
         holdings = self._engines.get(engine)
         return holdings.tenant if holdings is not None else NOBODY
 
-    def label(self, engine: EngineId, said: str) -> str:
+    def namespace(self, engine: EngineId, said: str) -> str:
         """What the fabric calls a namespace of this engine."""
-        return self.interests.label(self._of(engine).tenant, said)
+        return self.interests.namespace(self._of(engine).tenant, said)
 
     # ------------------------------------------------------------------ writing
 
@@ -145,8 +145,8 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self.interests.label(holdings.tenant, event.namespace)
-        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
+        namespace = self.interests.namespace(holdings.tenant, event.namespace)
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, namespace, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
             beside = self._pool.reserve_beside(event.key, event.size_bytes, holdings.tenant)

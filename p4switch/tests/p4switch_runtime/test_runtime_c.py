@@ -1,4 +1,4 @@
-"""What all C here keeps to. Users' compilers, which nobody has tried, warn of what they like and compile all the same."""
+"""What all C here keeps to. Compilers of users, which nobody has tried, may warn, and compile all the same."""
 
 from __future__ import annotations
 

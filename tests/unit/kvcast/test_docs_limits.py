@@ -9,7 +9,6 @@ import pytest
 
 import controlplane.core.limits
 import hostagent.limits
-import kvclient.messages
 import kvdaemon.http
 import kvproto.limits
 from hostagent.pool.catalog import CONNECTION_SHARE
