@@ -17,7 +17,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field demo demo-vllm demo-pd bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks native lint types walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -64,6 +64,9 @@ lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, 
 types: $(VENV)/.installed ## mypy --strict alone
 	$(VENV)/bin/mypy client/src kvproto/src kvcodec kvpolicy kvdaemon kvsim controlplane hostagent bmv2_testbed kvcast kvlab planner tools examples
 
+walk: $(VENV)/.installed ## how far one fetched chunk and one put walk through the agents; fails above the budget
+	$(PY) tools/measure_fetch_walk.py
+
 test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
 	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
@@ -108,8 +111,12 @@ test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/
 			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
 	done
 
-wheels: ## all distributions, sdist and wheel, into dist/
+wheels: ## all distributions, sdist and wheel, into dist/, with their lines of code; fails above the limit of one
 	tools/build_distributions.sh dist
+	python3 tools/count_lines.py --wheels dist
+
+lines: ## the product's lines of code by distribution; fails above the limit
+	python3 tools/count_lines.py
 
 wheelhouse: wheels ## what the wheels need in deploy/docker's images, for building those without a network
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \

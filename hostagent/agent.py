@@ -328,7 +328,7 @@ class Agent:
             self._timer.set(self._alarms.due_ns, now_ns)
 
     def _timer_fired(self) -> None:
-        if self.core.judges_silence(time.monotonic_ns()):
+        if self.core.fetches.judges_silence(time.monotonic_ns()):
             self.transport.drain_receive()
         self.handle(events.TimerFired())
 

@@ -312,7 +312,7 @@ class Reads:
         self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
 
     def _serve_read(self, request: ReadRequest, source: Address) -> bool:
-        chunk = self._host.core.lend(request.key, self._engine.now_ns)
+        chunk = self._host.core.lend(request.key, self._engine.now_ns, begins=not request.first)
         if chunk is None:
             return False
         stream = self._streams.get(source)

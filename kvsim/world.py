@@ -92,7 +92,7 @@ class Setting:
     on_disk: tuple[int, ...] = ()
     """Chunks that holders have on their disks only."""
     to_compute: bool = False
-    """Nobody has a chunk at the beginning, with `announced`: see `tests.sim.computing`."""
+    """Nobody has a chunk at the beginning, with `announced`: a workload computes and announces them."""
     proves: bool = True
     """Agents hash reads on their way."""
     know_link: bool = False

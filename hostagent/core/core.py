@@ -43,7 +43,6 @@ from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
 from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
-from hostagent.core.waits import Waits
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -105,15 +104,16 @@ class AgentCore:
         self._node = node = Node(options, alarms, self._effects.append, self.pool, disk, knowledge, fabric)
         self.alarms = alarms
         self.directory = node.directory
+        self._clock = knowledge.clock
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.twins = Twins(node, twins_here, sources, self.forms)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(node, sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader)
+        self.fetches = Fetches(node, sources, self.gate, self.claims, self.twins, self, make_reader)
+        self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
-        self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(node, self.fetches)
         self._serving = Serving(node, self._peer_loads.load, self._peer_asked)
         self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
@@ -131,7 +131,6 @@ class AgentCore:
             node,
             self.interests,
             self.fetches,
-            self.waits,
             self.claims,
             self.locks,
             self.local_reads,
@@ -236,7 +235,7 @@ class AgentCore:
 
     def handle(self, event: events.Event, now_ns: int) -> list[effects.Effect]:
         """What follows from an event. Raises SequenceGapError for a DirectoryChanged after a lost one."""
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         self._handlers[type(event)](event)
         made = self._effects[:]
         self._effects.clear()
@@ -247,29 +246,26 @@ class AgentCore:
         due_ns = self._node.alarms.due_ns
         return None if due_ns == NEVER else due_ns
 
-    def judges_silence(self, now_ns: int) -> bool:
-        """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
-        return self.fetches.arrivals.judges_silence(now_ns)
-
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
 
-    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
-        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
-        self._node.clock.now_ns = now_ns
+    def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
+        read begins with the chunk's first byte, and PeersRead does not tell of it."""
+        self._clock.now_ns = now_ns
         self._load_reports.queue_grew()
-        return self._serving.lend(key)
+        return self._serving.lend(key, begins=begins)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
-        self._serving.lent(event.keys)
+        self._serving.readers_began(event.keys)
         self.local_reads.lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
@@ -329,7 +325,7 @@ class AgentCore:
 
     def thinks_busy(self, node: str) -> bool:
         """Whether it would be news that a node has nothing queued."""
-        return self._loads.thinks_busy(node)
+        return node in self._loads.by_name
 
     @property
     def idle(self) -> bool:
@@ -366,7 +362,8 @@ class AgentCore:
 
     def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        self.twin_making.peer_asked(key)
+        if self.forms.has_wire:
+            self.twin_making.peer_asked(key)
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
@@ -405,7 +402,7 @@ class AgentCore:
         self.waits.came((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
-        if is_twin(chunk):
+        if chunk.parent is not None and is_twin(chunk):
             self._twins_here[chunk.key] = chunk
         else:  # a disk and a cold store have forms of their own
             self._keep_copies(chunk)
@@ -456,15 +453,19 @@ class AgentCore:
             return
         if self.parts.digest_computed(event.chunk, event.hashed):
             return
-        if not self.fetches.digest_computed(event.chunk, event.hashed):
+        if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
             self._engines.digest_computed(event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.read_event(event)
 
     def _leaves_read(self, event: events.LeavesRead) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.leaves_read(event)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
@@ -478,7 +479,7 @@ class AgentCore:
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
         self.cold.store_probed(event.lookup_s)
-        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
+        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
         self.cold.load_ended(event.into.key, event.outcome)
@@ -494,7 +495,7 @@ class AgentCore:
             loaded()
 
     def _peer_load_ended(self, key: ChunkKey) -> None:
-        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key)))
+        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key, begins=False)))
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
@@ -522,8 +523,10 @@ class AgentCore:
 
     def engines_served(self) -> None:
         """Background work may go on."""
-        self._tasks.engines_served()
-        self.twin_making.engines_served()
+        if self._tasks.background.waiting:
+            self._tasks.engines_served()
+        if self.twin_making.lane.waiting:
+            self.twin_making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:
@@ -546,7 +549,6 @@ class AgentCore:
             self.tiering.flush()
 
     def _stopped(self, _: events.Stopped) -> None:
-        self.waits.close()
         self.parts.close()
         self.cold.close()
         self.claims.close()

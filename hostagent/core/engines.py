@@ -13,20 +13,20 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
-from hostagent.core.fetch import FetchResult
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
-from hostagent.core.waits import Wait, Waits
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
+from kvproto.ids import FetchId
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -43,12 +43,10 @@ class _Holdings:
     tenant: str = NOBODY
     leases: dict[LeaseId, tuple[Chunk, ...]] = field(default_factory=dict)
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
-    fetches: dict[int, Wait] = field(default_factory=dict)
+    fetches: dict[int, FetchId] = field(default_factory=dict)
     """By request."""
     parts: dict[int, PartsFetch] = field(default_factory=dict)
     """By request."""
-    told: dict[int, int] = field(default_factory=dict)
-    """Chunks that parts of fetches under way had, by request."""
     pins: dict[ChunkKey, list[Chunk]] = field(default_factory=dict)
 
 
@@ -66,7 +64,6 @@ class Engines:
         node: Node,
         interests: Interests,
         fetches: Fetches,
-        waits: Waits,
         claims: Claims,
         locks: Locks,
         local_reads: LocalReads,
@@ -87,7 +84,6 @@ class Engines:
         self._directory = node.directory
         self._disk = node.disk
         self._fetches = fetches
-        self._waits = waits
         self._claims = claims
         self._locks = locks
         self._local_reads = local_reads
@@ -211,14 +207,14 @@ class Engines:
         """An engine does not write it any more."""
         self._pool.abort(chunk)
         self._claims.put_failed(chunk.key)
-        self._waits.came((chunk.key,))
-        self._waits.freed((chunk.key,), Freed.WITHDRAWN)
+        self._fetches.waits.came((chunk.key,))
+        self._fetches.waits.freed((chunk.key,), Freed.WITHDRAWN)
 
     def claim(self, event: events.ClaimMade) -> None:
         """An engine computes chunks."""
         self._of(event.engine)
         self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
-        self._waits.promised(event.keys)
+        self._fetches.waits.promised(event.keys)
 
     def disclaim(self, event: events.ClaimWithdrawn) -> None:
         """An engine does not compute chunks any more."""
@@ -235,53 +231,58 @@ class Engines:
         if not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.fetches:
             self._refuse_fetch(event, Status.MALFORMED)
             return
-        wait = self._waits.begin(
+        request = FetchRequest(
             event.keys,
+            Purpose.ENGINE,
             self._clock.now_ns + int(event.deadline_s * 1e9),
-            partial(self._fetched, event.engine, event.request, event.keys if event.any_order else None),
             event.prefill,
             event.expected_s,
-            traced=event.traced,
+            may_wait=True,
             any_order=event.any_order,
             tenant=holdings.tenant,
-            progressed=partial(self._part_came, event.engine, event.request) if event.streamed else None,
+            traced=event.traced,
         )
-        if wait is not None:
-            holdings.fetches[event.request] = wait
+        number = self._fetches.begin(
+            request,
+            partial(self._fetched, holdings, event),
+            partial(self._part_came, holdings, event) if event.streamed else None,
+        )
+        if number is not None:
+            holdings.fetches[event.request] = number
 
     def _refuse_fetch(self, event: events.ChunksRequested, status: Status) -> None:
         self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
 
-    def _fetched(
-        self, engine: EngineId, request: int, scattered: tuple[ChunkKey, ...] | None, result: FetchResult
-    ) -> None:
-        """`scattered`: the keys of a fetch in any order."""
-        self._of(engine).fetches.pop(request, None)
-        told_count = self._of(engine).told.pop(request, 0)
-        for chunk, _ in result.chunks[:told_count]:
+    def _fetched(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:
+        """All that an engine gets of a fetch is here."""
+        holdings.fetches.pop(event.request, None)
+        for chunk, _ in result.chunks[: result.told_count]:
             self._pool.unpin(chunk)  # each part has a lease of its own
-        lease, chunks = self._lease_of(engine, result.chunks[told_count:])
+        lease, chunks = self._lease_of(holdings, result.chunks[result.told_count :])
         places = None
-        if scattered is not None:
-            index = {key: place for place, key in enumerate(scattered)}
+        if event.any_order:
+            index = {key: place for place, key in enumerate(event.keys)}
             places = tuple(index[chunk.key] for chunk, _ in result.chunks)
-        self._emit(effects.FetchAnswered(engine, request, result.status, lease, chunks, places))
+        self._emit(effects.FetchAnswered(event.engine, event.request, result.status, lease, chunks, places))
 
-    def _part_came(self, engine: EngineId, request: int, came: Sequence[tuple[Chunk, ChunkSource]]) -> None:
-        """More leading chunks of a fetch that streams, each pinned for this."""
-        lease, chunks = self._lease_of(engine, came)
-        self._of(engine).told[request] = self._of(engine).told.get(request, 0) + len(chunks)
-        self._emit(effects.FetchPartAnswered(engine, request, lease, chunks))
+    def _part_came(
+        self, holdings: _Holdings, event: events.ChunksRequested, _: int, came: Sequence[tuple[Chunk, ChunkSource]]
+    ) -> None:
+        """More leading chunks of a fetch that streams."""
+        for chunk, _source in came:
+            self._pool.pin(chunk)
+        lease, chunks = self._lease_of(holdings, came)
+        self._emit(effects.FetchPartAnswered(event.engine, event.request, lease, chunks))
 
     def _lease_of(
-        self, engine: EngineId, came: Sequence[tuple[Chunk, ChunkSource]]
+        self, holdings: _Holdings, came: Sequence[tuple[Chunk, ChunkSource]]
     ) -> tuple[LeaseId, tuple[FetchedChunk, ...]]:
         """A lease of pinned chunks."""
-        lease = NO_LEASE
-        if came:
-            lease = self._next_lease()
-            self._of(engine).leases[lease] = tuple(chunk for chunk, _ in came)
-        return lease, tuple(FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came)
+        if not came:
+            return NO_LEASE, ()
+        lease = self._next_lease()
+        holdings.leases[lease] = tuple([chunk for chunk, _ in came])
+        return lease, tuple([FetchedChunk(chunk.offset, chunk.size_bytes, source) for chunk, source in came])
 
     def fetch_parts(self, event: events.PartsRequested) -> None:
         """Ranges of chunks for an engine."""
@@ -320,10 +321,9 @@ class Engines:
             self._parts.cancel(parts)
             self._emit(effects.PartsAnswered(event.engine, event.request, Status.CANCELLED))
             return
-        wait = self._of(event.engine).fetches.pop(event.request, None)
-        self._of(event.engine).told.pop(event.request, None)
-        if wait is not None:
-            self._waits.cancel(wait)
+        number = self._of(event.engine).fetches.pop(event.request, None)
+        if number is not None:
+            self._fetches.cancel(number)
             self._emit(effects.FetchAnswered(event.engine, event.request, Status.CANCELLED))
 
     def release(self, event: events.LeaseReleased) -> None:
@@ -418,8 +418,8 @@ class Engines:
         if holdings.tenant != NOBODY:
             self._pool.tenants.left(holdings.tenant)
             self._local_reads.left()
-        for wait in holdings.fetches.values():
-            self._waits.cancel(wait)
+        for number in holdings.fetches.values():
+            self._fetches.cancel(number)
         for parts in holdings.parts.values():
             self._parts.cancel(parts)
         for chunks in holdings.leases.values():

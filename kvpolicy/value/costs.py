@@ -141,7 +141,8 @@ class SourceCosts:
 
     def cost_s(self, source: Tier, size_bytes: int) -> float:
         """Seconds until `size_bytes` are here."""
-        return self.cost(source).of(size_bytes)
+        line = self._fitted.get(source) or self.priors[source]
+        return line.overhead_s + size_bytes / line.rate_bytes_per_s
 
     def eviction_costs_s(
         self, chunks: Sequence[Touch], here: Tier, others: Callable[[ChunkKey], Iterable[Tier]]
