@@ -17,7 +17,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -159,6 +159,9 @@ rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file p4switch/mkdocs.yml --site-dir $(CURDIR)/build/site/p4switch
+
+words: ## how long the documentation is, by section; fails above its budget
+	python3 tools/count_words.py
 
 clean: ## remove what was built
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -46,7 +46,7 @@ def store(agent: AgentClient, key: ChunkKey, parent: ChunkKey) -> None:
         slot = agent.reserve(key, parent, CHUNK_BYTES)
     except PoolFullError:
         return
-    if slot is None:  # somebody else has stored it meanwhile
+    if slot is None:  # another engine has stored it meanwhile
         return
     with slot:
         slot.view[:] = random.Random(key).randbytes(CHUNK_BYTES)
