@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hostagent.core import effects
 from hostagent.core.clock import Alarm
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.events import LeavesRead, ReadProven
+from hostagent.core.events import LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node
 from hostagent.core.sources import SWITCH_NODE
@@ -49,8 +49,6 @@ PIECES_MIN: Final = 4
 """A way to a hashing thread and back costs as much as hashing two pieces."""
 CHUNK_PIECES_MIN: Final = 3 * PIECES_MIN
 """Of smaller chunks, the whole digest takes no longer than that way."""
-
-ReadNews: TypeAlias = events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead | ReadProven
 
 
 @dataclass(slots=True, eq=False)
@@ -332,10 +330,10 @@ class Arrivals:
         if isinstance(event, events.ReadDone):
             self._hash_early(key)
 
-    def reads_proven(self, reads: Sequence[ReadProven]) -> None:
+    def reads_proven(self, event: ReadsProven) -> None:
         """Reads are over that were hashed on their way."""
         done: list[events.ReaderEvent] = []
-        for one in reads:
+        for one in event.reads:
             key = self._reads.pop(one.read, None)
             if key is None:
                 continue

@@ -33,7 +33,6 @@ from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.ids import FetchId, NodeId
-from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
@@ -116,7 +115,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks. `ended` comes once, unless it is cancelled; `progressed` is told of leading chunks that came.
         None: it has ended already."""
-        if len(self._fetches) >= FETCHES_MAX:
+        if len(self._fetches) >= limits.FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
@@ -261,7 +260,7 @@ class Fetches:
         ended: Callable[[FetchResult], None],
     ) -> FetchId | None:
         """Bring the twins of chunks that another fetch wants; `ticket` is of that one. None: it has ended already."""
-        if len(self._fetches) >= FETCHES_MAX:
+        if len(self._fetches) >= limits.FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
             return None
         plan = self._planner.plan_twins(wanted)
@@ -275,7 +274,7 @@ class Fetches:
         deadline_ns = self._clock.now_ns + int(limits.PROBE_DEADLINE_S * 1e9)
         request = FetchRequest((key,), Purpose.PROBE, deadline_ns)
         plan = self._planner.plan(request)
-        if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= FETCHES_MAX:
+        if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= limits.FETCHES_MAX:
             for chunk in plan.pinned.values():
                 self._pool.unpin(chunk)
             for _, chunk, _ in plan.to_come:

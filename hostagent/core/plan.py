@@ -113,10 +113,16 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        coming = [found[key] for key in plan.keys if key in found]
+        coming: list[Found] = []
+        wanted: list[tuple[Touch, str]] = []
+        for key in plan.keys:
+            if key in found:
+                one = found[key]
+                coming.append(one)
+                wanted.append(_wanted(one.entry))
         if not coming:
             return plan
-        made = self._pool.reserve_all([_wanted(one.entry) for one in coming], tenant, any_order=any_order)
+        made = self._pool.reserve_all(wanted, tenant, any_order=any_order)
         for one, room in zip(coming, made, strict=False):
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.

@@ -43,7 +43,8 @@ class Chunks:
         """Every chunk that is wanted and not here."""
         self.open: dict[ChunkKey, Chunk] = {}
         """Those being fetched, at most JOINED_MAX."""
-        self._waiting: dict[ChunkKey, Chunk] = {}
+        self.waiting: dict[ChunkKey, Chunk] = {}
+        """Those that are not open yet."""
 
     def want(self, wanted: ChunkWanted) -> None:
         """Add a chunk to what the node fetches. One that is wanted already may have holders again."""
@@ -51,7 +52,7 @@ class Chunks:
         if chunk is None:
             if not 1 <= wanted.segments <= CHUNK_SEGMENTS_MAX:
                 raise LocalProtocolError(f"chunk {wanted.key.hex()} has {wanted.segments} segments")
-            self.wanted[wanted.key] = self._waiting[wanted.key] = Chunk(wanted)
+            self.wanted[wanted.key] = self.waiting[wanted.key] = Chunk(wanted)
         elif chunk.segments != wanted.segments:
             raise LocalProtocolError(f"chunk {wanted.key.hex()} has {chunk.segments} segments, not {wanted.segments}")
         elif wanted.holders and chunk.phase is Phase.GONE:
@@ -61,7 +62,7 @@ class Chunks:
         """Nobody wants this chunk any more, or it is here by other means."""
         chunk = self.wanted.pop(key, None)
         if chunk is not None:
-            self._waiting.pop(key, None)
+            self.waiting.pop(key, None)
             self.close(chunk, now_ns)
 
     def here(self, chunk: Chunk) -> None:
@@ -71,19 +72,19 @@ class Chunks:
 
     def is_fetched(self, chunk: Chunk) -> bool:
         """Whether holders still matter for it: it is open, or it waits."""
-        return chunk.key in self.open or chunk.key in self._waiting
+        return chunk.key in self.open or chunk.key in self.waiting
 
-    def next_to_open(self) -> Chunk | None:
-        """The next waiting chunk, open from now on; None: none waits, or too many are open already."""
-        if not self._waiting or len(self.open) >= JOINED_MAX:
+    def open_next(self) -> Chunk | None:
+        """The first waiting chunk (there must be one), open from now on; None: too many are open already."""
+        if len(self.open) >= JOINED_MAX:
             return None
-        chunk = self._waiting.pop(next(iter(self._waiting)))
+        chunk = self.waiting.pop(next(iter(self.waiting)))
         self.open[chunk.key] = chunk
         return chunk
 
     def queue(self, chunk: Chunk) -> None:
         """It waits until it may be opened."""
-        self._waiting[chunk.key] = chunk
+        self.waiting[chunk.key] = chunk
 
     def revive(self, chunk: Chunk, holders: tuple[HolderRef, ...]) -> None:
         """The directory names holders for a chunk that had none left."""
@@ -91,11 +92,11 @@ class Chunks:
         chunk.provenance.relax()
         if chunk.provenance.usable:
             chunk.move(Cause.FOUND)
-            self._waiting[chunk.key] = chunk
+            self.waiting[chunk.key] = chunk
 
     def exhaust(self, chunk: Chunk, now_ns: int) -> None:
         """No holder is left."""
-        self._waiting.pop(chunk.key, None)
+        self.waiting.pop(chunk.key, None)
         chunk.move(Cause.EXHAUSTED)
         self.close(chunk, now_ns)
 

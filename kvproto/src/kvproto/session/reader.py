@@ -420,7 +420,7 @@ class Reader:
 
     def _open_waiting(self, now_ns: int) -> None:
         """Open waiting chunks as long as there is room for them."""
-        while (chunk := self._chunks.next_to_open()) is not None:
+        while self._chunks.waiting and (chunk := self._chunks.open_next()) is not None:
             if not chunk.provenance.usable:
                 self._copies.exhaust(chunk, now_ns)
             elif self._parameters.member is None:
