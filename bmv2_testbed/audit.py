@@ -28,7 +28,7 @@ from controlplane.core.switch.entries import (
 )
 from controlplane.core.switch.groups import ReplicationGroups
 from controlplane.p4runtime.codec import V1ModelCodec, is_tofino
-from controlplane.p4runtime.target import read_contents
+from controlplane.p4runtime.p4runtime_target import read_contents
 from kvproto.ids import members_of
 from kvproto.rpc import control_pb2
 

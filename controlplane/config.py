@@ -13,7 +13,7 @@ from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.p4runtime.codec import V1ModelCodec
-from controlplane.p4runtime.target import P4RuntimeOptions
+from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions
 from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError

@@ -64,7 +64,7 @@ from controlplane.core.switch.target import (
 )
 from controlplane.expelled_file import ExpelledFile
 from controlplane.metrics import metrics_registry
-from controlplane.p4runtime.target import P4RuntimeTarget
+from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
 from controlplane.rpc.live_feed import LiveFeed
 from controlplane.rpc.peers import Peer

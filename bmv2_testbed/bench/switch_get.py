@@ -44,7 +44,7 @@ from controlplane.core.switch.entries import (
 )
 from controlplane.core.switch.target import Operation, SwitchEvent, Up, Update
 from controlplane.p4runtime.codec import V1ModelCodec
-from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from p4switch.bench.packets import Measurement
 from p4switch.bench.peer import COMPILER, compared, process_cpu_ns, run_tool
 from p4switch.bench.wire import Wire, flow, namespace, switch_thread_cpu_ns

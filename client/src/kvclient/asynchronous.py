@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Literal, TypeVar, Unpack, overload
 
 from kvchunk.parts import ByteRange
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, Attached, attach
 from kvclient.errors import AgentError, expect
 from kvclient.fetched import Fetched, Found, Streamed
@@ -29,7 +29,7 @@ from kvclient.nonblocking import NonBlockingConnection
 from kvclient.puts import PUTS_AT_ONCE, ChunkToPut, PutOutcome, leased
 from kvclient.reads import Reads
 from kvclient.region import WriteRegion
-from kvclient.requests import Message, Notices, Request
+from kvclient.request_encoding import Message, Notices, Request
 from kvclient.terms import FetchTerms
 
 T = TypeVar("T")
@@ -142,7 +142,9 @@ class AsyncAgentClient(Notices):
 
     async def _commit(self, lease: int, offset: int) -> None:
         try:
-            await self._answers.ask(Request(requests.commit(lease, offset), lambda answer: expect(answer, "commit")))
+            await self._answers.ask(
+                Request(request_encoding.commit(lease, offset), lambda answer: expect(answer, "commit"))
+            )
         finally:
             self._region.free(offset)
 
@@ -191,7 +193,7 @@ class AsyncAgentClient(Notices):
             stream = AsyncFetchStream(self._answers, self._reads.fetched, 0, 0.0)
             stream.add(here, is_last=True)
             return stream
-        started = self._answers.start(requests.fetch_stream(keys, deadline_s, traceparent, terms))
+        started = self._answers.start(request_encoding.fetch_stream(keys, deadline_s, traceparent, terms))
         give_up_s = asyncio.get_running_loop().time() + deadline_s + self._answers.timeout_s
         return AsyncFetchStream(self._answers, self._reads.fetched, started, give_up_s)
 
@@ -203,31 +205,31 @@ class AsyncAgentClient(Notices):
 
     async def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """As AgentClient.contains."""
-        return await self._answers.ask(requests.contains(keys))
+        return await self._answers.ask(request_encoding.contains(keys))
 
     async def pin(self, keys: Sequence[bytes]) -> list[bool]:
         """As AgentClient.pin."""
-        return await self._answers.ask(requests.with_each(Kind.PIN, keys))
+        return await self._answers.ask(request_encoding.with_each(Kind.PIN, keys))
 
     async def unpin(self, keys: Sequence[bytes]) -> list[bool]:
         """As AgentClient.unpin."""
-        return await self._answers.ask(requests.with_each(Kind.UNPIN, keys))
+        return await self._answers.ask(request_encoding.with_each(Kind.UNPIN, keys))
 
     async def lock(self, keys: Sequence[bytes], *, hold_s: float) -> list[bool]:
         """As AgentClient.lock."""
-        return await self._answers.ask(requests.lock(keys, hold_s))
+        return await self._answers.ask(request_encoding.lock(keys, hold_s))
 
     async def unlock(self, keys: Sequence[bytes]) -> list[bool]:
         """As AgentClient.unlock."""
-        return await self._answers.ask(requests.with_each(Kind.UNLOCK, keys))
+        return await self._answers.ask(request_encoding.with_each(Kind.UNLOCK, keys))
 
     async def drop(self, keys: Sequence[bytes]) -> list[bool]:
         """As AgentClient.drop."""
-        return await self._answers.ask(requests.with_each(Kind.DROP, keys))
+        return await self._answers.ask(request_encoding.with_each(Kind.DROP, keys))
 
     async def stats(self) -> dict[str, float]:
         """As AgentClient.stats."""
-        return await self._answers.ask(requests.stats())
+        return await self._answers.ask(request_encoding.stats())
 
 
 class AsyncFetchStream(Streamed):
@@ -326,7 +328,7 @@ class _Answers:
         """Nobody waits for this request any more: what it still brings goes back."""
         arrived = self._waiting.pop(request)
         with contextlib.suppress(AgentUnavailableError):
-            self.send(requests.cancel(request))
+            self.send(request_encoding.cancel(request))
         while not arrived.empty():
             answer = arrived.get_nowait()
             if answer is not None:

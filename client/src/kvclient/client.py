@@ -23,7 +23,7 @@ from typing import Literal, Unpack, overload
 
 from kvchunk.parts import ByteRange
 from kvchunk.sources import ChunkSource
-from kvclient import requests
+from kvclient import request_encoding
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError
@@ -33,7 +33,7 @@ from kvclient.messages import Kind, Status, Where
 from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
 from kvclient.reads import Reads
 from kvclient.region import WriteRegion
-from kvclient.requests import Message, Notices, Request
+from kvclient.request_encoding import Message, Notices, Request
 from kvclient.terms import FetchTerms
 
 __all__ = [
@@ -204,7 +204,7 @@ class AgentClient(Notices):
             stream = FetchStream(self._connection, self._reads.fetched, 0, 0.0)
             stream.add(here, is_last=True)
             return stream
-        started = self._connection.start(requests.fetch_stream(keys, deadline_s, traceparent, terms))
+        started = self._connection.start(request_encoding.fetch_stream(keys, deadline_s, traceparent, terms))
         give_up_s = time.monotonic() + deadline_s + self._connection.answer_timeout_s
         return FetchStream(self._connection, self._reads.fetched, started, give_up_s)
 
@@ -220,15 +220,15 @@ class AgentClient(Notices):
 
     def contains(self, keys: Sequence[bytes]) -> list[Where]:
         """Where each chunk is known to be, without moving anything."""
-        return self._connection.ask(requests.contains(keys))
+        return self._connection.ask(request_encoding.contains(keys))
 
     def pin(self, keys: Sequence[bytes]) -> list[bool]:
         """Keep chunks that are here from eviction until `unpin` or the end of this client; False: not here."""
-        return self._connection.ask(requests.with_each(Kind.PIN, keys))
+        return self._connection.ask(request_encoding.with_each(Kind.PIN, keys))
 
     def unpin(self, keys: Sequence[bytes]) -> list[bool]:
         """Take pins of this client back; False: it had none on that chunk."""
-        return self._connection.ask(requests.with_each(Kind.UNPIN, keys))
+        return self._connection.ask(request_encoding.with_each(Kind.UNPIN, keys))
 
     def lock(self, keys: Sequence[bytes], *, hold_s: float) -> list[bool]:
         """Keep chunks that are in this node's DRAM until `unlock`, for `hold_s` seconds, or to the end of this client.
@@ -236,19 +236,19 @@ class AgentClient(Notices):
         For the time between a look-up and a load. Locks of a chunk add up. False: it is not in DRAM (on a disk, or on
         another node: fetch it first), or this client or all clients together have locked as much as they may.
         """
-        return self._connection.ask(requests.lock(keys, hold_s))
+        return self._connection.ask(request_encoding.lock(keys, hold_s))
 
     def unlock(self, keys: Sequence[bytes]) -> list[bool]:
         """Take one lock of each chunk back; False: this client has none on it (any more)."""
-        return self._connection.ask(requests.with_each(Kind.UNLOCK, keys))
+        return self._connection.ask(request_encoding.with_each(Kind.UNLOCK, keys))
 
     def drop(self, keys: Sequence[bytes]) -> list[bool]:
         """Remove chunks from this node's pool and disk; False: not here, pinned, or locked."""
-        return self._connection.ask(requests.with_each(Kind.DROP, keys))
+        return self._connection.ask(request_encoding.with_each(Kind.DROP, keys))
 
     def stats(self) -> dict[str, float]:
         """The agent's figures: pool bytes, fetches by outcome, traffic."""
-        return self._connection.ask(requests.stats())
+        return self._connection.ask(request_encoding.stats())
 
     def notify(self, message: Message) -> None:
         """Send what is not answered, see `Notices`. Raises AgentUnavailableError."""

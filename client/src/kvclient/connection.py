@@ -14,10 +14,10 @@ import time
 from collections import deque
 from typing import TypeVar
 
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError
 from kvclient.messages import Frame, Kind, MalformedFrameError
-from kvclient.requests import Message, Request
+from kvclient.request_encoding import Message, Request
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Connection:
     def give_back(self, kind: Kind, lease: int) -> None:
         """Tell the agent of a lease that ends; one that went away holds no leases."""
         with contextlib.suppress(AgentUnavailableError):
-            self.notify(requests.give_back(kind, lease))
+            self.notify(request_encoding.give_back(kind, lease))
 
     # ------------------------------------------------------------------ answers
 

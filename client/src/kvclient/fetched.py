@@ -12,7 +12,7 @@ from kvclient.attach import AgentUnavailableError
 from kvclient.connection import Connection
 from kvclient.errors import expect
 from kvclient.messages import Frame, Kind, Status
-from kvclient.requests import cancel
+from kvclient.request_encoding import cancel
 
 MISSES = frozenset(
     {

@@ -7,10 +7,10 @@ import select
 import socket
 from collections import deque
 
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.attach import AgentUnavailableError
 from kvclient.messages import Frame, Kind, MalformedFrameError
-from kvclient.requests import Message
+from kvclient.request_encoding import Message
 
 RECEIVE_BYTES = 1 << 16
 
@@ -69,7 +69,7 @@ class NonBlockingConnection:
     def give_back(self, kind: Kind, lease: int) -> None:
         """Tell the agent of a lease that ends; one that went away holds no leases."""
         with contextlib.suppress(AgentUnavailableError):
-            self.send(requests.give_back(kind, lease))
+            self.send(request_encoding.give_back(kind, lease))
 
     def flush(self) -> None:
         """Send as much of what is unsent as the socket takes. Raises AgentUnavailableError."""

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from kvchunk.sources import ChunkSource
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.attach import ANSWER_TIMEOUT_S, attach
 from kvclient.local import LocalLease, LocalReads
 from kvclient.messages import Frame, Kind, Status, Where
 from kvclient.nonblocking import NonBlockingConnection
-from kvclient.requests import Message, Notices
+from kvclient.request_encoding import Message, Notices
 from kvclient.terms import FetchTerms
 
 
@@ -78,7 +78,7 @@ class PolledClient(Notices):
 
     def contains(self, keys: Sequence[bytes]) -> int:
         """Ask where chunks are; `places_of` the answer. Returns the request's number."""
-        return self._ask(requests.contains(keys).message)
+        return self._ask(request_encoding.contains(keys).message)
 
     def fetch(
         self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
@@ -86,19 +86,19 @@ class PolledClient(Notices):
         """As AgentClient.fetch of a prefix, which is not empty; `lease_of` the answer."""
         if not keys:
             raise ValueError("keys is empty: there is nothing to fetch")
-        return self._ask(requests.fetch(keys, deadline_s, traceparent, terms), deadline_s)
+        return self._ask(request_encoding.fetch(keys, deadline_s, traceparent, terms), deadline_s)
 
     def stats(self) -> int:
         """Ask for the agent's figures: the answer's body is a JSON object of numbers."""
-        return self._ask(requests.stats().message)
+        return self._ask(request_encoding.stats().message)
 
     def cancel(self, fetch: int) -> None:
         """A fetch is no longer wanted: its answer comes soon, with nothing unless it was on its way already."""
-        self.notify(requests.cancel(fetch))
+        self.notify(request_encoding.cancel(fetch))
 
     def release(self, lease: int) -> None:
         """Unpin what a fetch has leased."""
-        self.notify(requests.give_back(Kind.RELEASE, lease))
+        self.notify(request_encoding.give_back(Kind.RELEASE, lease))
 
     def notify(self, message: Message) -> None:
         """Send what is not answered, see `Notices`."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from kvchunk.ids import Digest
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
 from kvclient.messages import Frame, Kind, Status
 from kvclient.region import WriteRegion
-from kvclient.requests import Message
+from kvclient.request_encoding import Message
 
 PUTS_AT_ONCE = 32
 """Chunks that `AgentClient.put_each` has room for at a time."""
@@ -33,7 +33,7 @@ class ChunkToPut:
 
     def room(self, namespace: str) -> Message:
         """Asks for room for it."""
-        return requests.reserve(self.key, self.parent, self.size_bytes, self.position, namespace)
+        return request_encoding.reserve(self.key, self.parent, self.size_bytes, self.position, namespace)
 
 
 class PutOutcome(enum.Enum):
@@ -64,7 +64,7 @@ class Reservation:
         """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
-        return self._connection.start(requests.commit(self._lease, self._offset))
+        return self._connection.start(request_encoding.commit(self._lease, self._offset))
 
     def committed(self, request: int) -> Digest:
         """Wait for what `start_commit` began. Returns the chunk's digest."""
@@ -99,7 +99,7 @@ class Puts:
         self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str
     ) -> Reservation | None:
         """See `AgentClient.reserve`."""
-        asked = self._connection.start(requests.reserve(key, parent, size_bytes, position, namespace))
+        asked = self._connection.start(request_encoding.reserve(key, parent, size_bytes, position, namespace))
         return self._reserved(self._connection.wait_for(asked), size_bytes)
 
     def put_each(self, chunks: Sequence[ChunkToPut], namespace: str) -> list[bool]:

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
-from kvclient import messages, requests
+from kvclient import messages, request_encoding
 from kvclient.attach import Attached
 from kvclient.errors import client_was_closed, while_open
 from kvclient.fetched import Fetched, Found, check_fetched
 from kvclient.local import LocalReads
 from kvclient.messages import FetchedChunk, Frame, Kind, Status
-from kvclient.requests import Request
+from kvclient.request_encoding import Request
 from kvclient.terms import FetchTerms, check_seconds, check_terms
 
 Got = Fetched | Found[memoryview] | Found[list[memoryview]]
@@ -101,16 +101,18 @@ class Reads:
             if here is not None:
                 return _ranges_of(here, ranges)
             return Request(
-                requests.fetch_ranges(keys, deadline_s, ranges), partial(self._ranges, len(keys), ranges), deadline_s
+                request_encoding.fetch_ranges(keys, deadline_s, ranges),
+                partial(self._ranges, len(keys), ranges),
+                deadline_s,
             )
         if any_order:
             if here is not None:
                 return Found(here.release, here.views, here.sources, here.outcome)
-            message = requests.fetch_any_order(keys, deadline_s, traceparent)
+            message = request_encoding.fetch_any_order(keys, deadline_s, traceparent)
             return Request(message, partial(self._found, len(keys)), deadline_s)
         if here is not None:
             return here
-        return Request(requests.fetch(keys, deadline_s, traceparent, terms), self.fetched, deadline_s)
+        return Request(request_encoding.fetch(keys, deadline_s, traceparent, terms), self.fetched, deadline_s)
 
     # ------------------------------------------------------------------ from what the agent answers
 

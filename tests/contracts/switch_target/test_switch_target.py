@@ -57,7 +57,7 @@ from controlplane.core.switch.target import (
     Update,
 )
 from controlplane.p4runtime.codec import V1ModelCodec
-from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from controlplane.p4runtime.tofino import OrbitOptions, TofinoCodec
 from p4switch.device_config import ProgramSource
 from p4switch.testing import memory_switch

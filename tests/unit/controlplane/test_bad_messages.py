@@ -14,7 +14,7 @@ from controlplane.core.limits import CHUNK_BYTES_MAX, SWITCH_PORT_MAX
 from controlplane.core.switch.entries import AddressEntry
 from controlplane.core.switch.target import Operation, Up, Update
 from controlplane.p4runtime.codec import V1ModelCodec
-from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch
 from tests.unit.controlplane.fake_agent import FakeAgent, agents

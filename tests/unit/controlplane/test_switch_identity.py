@@ -14,7 +14,7 @@ import pytest
 from controlplane.config import parse
 from controlplane.p4runtime import target as p4runtime
 from controlplane.p4runtime.codec import V1ModelCodec
-from controlplane.p4runtime.target import P4RuntimeOptions, P4RuntimeTarget
+from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from kvdaemon.errors import ConfigError
 from p4switch.server.tls import TlsFiles
 from p4switch.switch import Switch, SwitchOptions
