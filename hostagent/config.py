@@ -199,7 +199,7 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
             tenant.take("namespace", _namespace, default.namespace),
         )
         if not terms.users and not terms.groups:
-            raise ConfigError(f"tenants.{name}: nobody belongs to it: name users or groups")
+            raise ConfigError(f"tenants.{name}: it has no members: set users or groups")
     return tenants
 
 
@@ -235,7 +235,7 @@ def _group(value: object) -> int:
     try:
         return grp.getgrnam(str(value)).gr_gid
     except KeyError:
-        raise ValueError(f"{value!r} is no group of this machine") from None
+        raise ValueError(f"this machine has no group {value!r}") from None
 
 
 def _users(value: object) -> frozenset[int]:
@@ -251,7 +251,7 @@ def _user(value: object) -> int:
     try:
         return pwd.getpwnam(str(value)).pw_uid
     except KeyError:
-        raise ValueError(f"{value!r} is no user of this machine") from None
+        raise ValueError(f"this machine has no user {value!r}") from None
 
 
 def _data(section: Section) -> DataConfig:

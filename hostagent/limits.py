@@ -229,8 +229,10 @@ WARM_WISHES_MAX = 64
 """Of engines that start, not told to the controller yet; beyond it the oldest are dropped."""
 USAGE_EVENTS_MAX = 4096
 USAGE_BATCH_EVENTS = 1000
+FETCHES_MAX = 1024
+"""Under way at a time, background ones included; whoever asks for more is told that the node is busy."""
 PAST_FETCHES_MAX = 16_384
-"""Chunks whose fetches are told again to a controller that comes to lead; as many as one fetch may have."""
+"""Chunks whose fetches are told again to a controller that comes to lead."""
 CONTROLLERS_TOLD_MAX = 16
 TASKS_RUNNING_MAX = 256
 NEXT_VICTIMS_TOLD = 8

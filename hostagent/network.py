@@ -124,7 +124,7 @@ class Network:
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""
         now_ns = time.monotonic_ns()
-        chunk = self._core.lend(key, now_ns)
+        chunk = self._core.lend(key, now_ns, begins=False)
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 
@@ -144,7 +144,7 @@ class Network:
         self._handle(events.PeerReadEnded(extent.token))
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers have read, without a word."""
+        """Peers read these chunks, from the first byte on."""
         self._handle(events.PeersRead(tuple(keys)))
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:

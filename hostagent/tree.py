@@ -24,12 +24,14 @@ from blake3 import blake3
 
 from kvchunk.ids import Digest
 from kvchunk.parts import ByteRange
-from kvproto.integrity import NO_DIGEST, Integrity, digest_of
+from kvproto.integrity import NO_DIGEST, Integrity, code_of, digest_of
 
 PIECE_BYTES: Final = 64 * 1024
 LEAF_BYTES: Final = 32
 ROOT_CONTEXT: Final = "kvcast 2026-11-22 root of the pieces of a chunk"
 _HEAD: Final = struct.Struct("!QI")
+ROOT_CODE: Final = bytes((code_of(Integrity.BLAKE3),))
+"""A digest that begins so is the root of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def leaf_of(view: memoryview, piece: int) -> bytes:
 def root_of(leaves: bytes, size_bytes: int) -> Digest:
     """The digest of a chunk of `size_bytes` with these leaves."""
     root = blake3(_HEAD.pack(size_bytes, PIECE_BYTES) + leaves, derive_key_context=ROOT_CONTEXT)
-    return digest_of(Integrity.BLAKE3, root.digest())
+    return Digest(ROOT_CODE + root.digest())
 
 
 def leaves_bytes(size_bytes: int) -> int:

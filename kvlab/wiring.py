@@ -1,11 +1,13 @@
-"""Arguments that every command with a testbed has."""
+"""Arguments that several commands have."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 
 from bmv2_testbed.spec import Target
-from kvcast.arguments import checked
+from kvcast.arguments import checked, output_file
+from kvcast.errors import UsageError
 from kvproto.units import parse_rate_bit_s, parse_size_bytes
 
 rate = checked(parse_rate_bit_s)
@@ -18,3 +20,21 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """Which switch."""
     targets = [target.value for target in Target]
     parser.add_argument("--target", choices=targets, default=Target.P4SWITCH.value, help="which switch")
+
+
+def add_isolate(parser: argparse.ArgumentParser) -> None:
+    """Whether other programs may slow it."""
+    parser.add_argument(
+        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Where the figures go."""
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+
+
+def need_vllm(remedy: str = "tools/setup_vllm.sh makes one") -> None:
+    """Raises UsageError where no engine can run."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UsageError(f"there is no vLLM in this environment: {remedy}")

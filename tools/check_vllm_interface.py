@@ -24,7 +24,6 @@ OVERRIDING: Final = (
         ("connector.py", "KvcastConnector"),
         ("distributed/kv_transfer/kv_connector/v1/base.py", ("KVConnectorBase_V1", "SupportsHMA")),
     ),
-    (("tier.py", "KvcastTier"), ("v1/kv_offload/tiering/base.py", ("SecondaryTierManager",))),
 )
 """Our classes with their files, and those of vLLM that they derive from."""
 OURS: Final = frozenset({"where"})

@@ -274,7 +274,7 @@ def _clear_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ApiError(f"{path} exists and is no socket; set api.socket to another path")
+        raise ApiError(f"{path} exists and is not a socket: set api.socket to another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -434,7 +434,7 @@ class _Connection(asyncio.Protocol):
         )
         deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
         if not 0 <= attention_share <= 1:
-            raise MalformedFrameError(f"{attention_share} is no share from 0 to 1")
+            raise MalformedFrameError(f"attention_share is {attention_share}: it must be between 0 and 1")
         prefill = None
         if recompute_us != messages.NO_RECOMPUTE:
             prefill = Prefill(recompute_us / 1e6, attention_share, queue_us / 1e6, behind)

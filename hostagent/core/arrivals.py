@@ -1,34 +1,37 @@
 """Chunks on their way into the pool: runs the protocol's reader, which decides whom to ask for what, and when.
 
-Owns their memory until they are whole, and the reads under way. Whose fetches they are for, and what becomes of those,
-is `Fetches`' affair.
+Owns their memory until they are whole or given up, the reads under way, which pieces are hashed early, and what is
+found out about wrong bytes. Who wants a chunk, and what becomes of those, is the affair of `Fetches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, assert_never
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, assert_never
 
 import numpy as np
+import numpy.typing as npt
 
 from hostagent.core import effects
 from hostagent.core.clock import Alarm
-from hostagent.core.directory import NodeEntry
-from hostagent.core.early_pieces import PIECES_MIN, EarlyPieces
-from hostagent.core.events import LeavesRead, ReadProven
+from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.events import LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
-from hostagent.core.inbound import InboundChunk
 from hostagent.core.node import Node
-from hostagent.core.outgoing_reads import OutgoingReads
-from hostagent.core.wrong_bytes import WrongBytes
-from hostagent.tree import PIECE_BYTES, Hashed, root_of
+from hostagent.core.sources import SWITCH_NODE
+from hostagent.core.twins import Twin
+from hostagent.pool.chunks import Chunk
+from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, ROOT_CODE, Hashed, leaves_bytes, root_of, wrong_segments
 from kvchunk.ids import ChunkKey
+from kvchunk.sources import ChunkSource
+from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import (
     AbortRead,
-    DeliverFetch,
-    DropChunk,
-    FetchProgress,
+    Blame,
+    ChunkGone,
+    ChunkHere,
     ReaderCommand,
     ReadLeaves,
     ReportBadCopy,
@@ -37,48 +40,143 @@ from kvproto.commands import (
     StartRead,
     VerifyChunk,
 )
-from kvproto.integrity import algorithm_of
+from kvproto.ids import Address, FetchId, ReadId
+from kvproto.integrity import NO_DIGEST, algorithm_of
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import Op
 
+PIECES_MIN: Final = 4
+"""A way to a hashing thread and back costs as much as hashing two pieces."""
+CHUNK_PIECES_MIN: Final = 3 * PIECES_MIN
+"""Of smaller chunks, the whole digest takes no longer than that way."""
 
-class FetchesOfArrivals(Protocol):
-    """Whoever wants the chunks."""
 
-    def progressed(self, command: FetchProgress) -> None:
-        """More leading chunks of a fetch are here."""
-        ...
+@dataclass(slots=True, eq=False)
+class InboundChunk:
+    """A chunk on its way into the pool."""
 
-    def deliver(self, command: DeliverFetch) -> None:
-        """A fetch is over."""
-        ...
+    chunk: Chunk
+    """FILLING, with room for all its bytes."""
+    entry: ChunkEntry
+    segments_count: int
+    route: Tier
+    """Where it was asked of first; REMOTE_DRAM once this node's disk has failed to deliver it."""
+    order: int
+    """Place among all chunks on their way: fetches in order of their beginning, chunks in prefix order."""
+    fetches: set[FetchId] = field(default_factory=set)
+    """Who wants it."""
+    last_source: Address | None = None
+    """Who sent the last of it."""
+    whole: bool = False
+    """All of it came; it is being verified."""
+    from_switch: int = 0
+    """Segments that came from the switch's memory."""
+    pieces_given: npt.NDArray[np.bool_] | None = None
+    """Pieces that are being hashed already; None: none."""
+    unlooked: int = 0
+    """Segments that came since it was last looked whether pieces of it can be hashed."""
+    reckoned_bytes: int | None = None
+    """What the gate reckons with, where the source has the chunk in fewer bytes; None: the chunk's own."""
+    from_casts: int = 0
+    """Segments that came by cast, those from the switch's memory included."""
+    twin: Twin | None = None
+    """By which it comes; None: as it is."""
+    decoded_from: ChunkSource | None = None
+    """Where its twin came from, once that is here."""
+    found: Hashed = NOT_HASHED
+    """What its bytes turned out to be."""
+    is_cast: bool = False
+    """Casts of it are expected, or came: others than reads may write to it."""
+    is_asked: bool = False
+    """The reader brings it; else this node's disk, the cold store or a twin does."""
+    proven: dict[int, bytes] = field(default_factory=dict)
+    """Leaves of reads that were hashed on their way, by where they begin in the chunk."""
 
-    def proven(self, inbounds: Sequence[InboundChunk]) -> None:
-        """Chunks are whole, and it is `found` already what their bytes are."""
-        ...
+    def proves(self) -> bool:
+        """Whether reads that nobody else wrote beside brought it whole, and their leaves make its digest. Then it is
+        `found`, too."""
+        if self.is_cast or self.from_casts or self.found is not NOT_HASHED:
+            return False
+        leaves, at_bytes = b"", 0
+        for offset in sorted(self.proven):
+            if offset != at_bytes:
+                return False
+            leaves += self.proven[offset]
+            at_bytes = len(leaves) // LEAF_BYTES * PIECE_BYTES
+        if at_bytes < self.chunk.size_bytes or root_of(leaves, self.chunk.size_bytes) != self.entry.digest:
+            return False
+        self.found = Hashed(self.entry.digest, leaves)
+        return True
 
-    def given_up(self, inbound: InboundChunk) -> None:
-        """A chunk does not become whole; its memory is about to go back to the pool."""
-        ...
+    def pieces_to_hash(self, unsettled: npt.NDArray[np.bool_], segment_bytes: int) -> tuple[int, ...]:
+        """Pieces (`hostagent.tree`) that may be hashed while the rest comes: each is given once, a few at a time.
+
+        A piece is settled when none of its segments is among the `unsettled` (one entry for each of the chunk): nobody
+        writes to it any more, unless the chunk turns out to be wrong as a whole.
+        """
+        per_piece = PIECE_BYTES // segment_bytes
+        if (
+            self.chunk.size_bytes < CHUNK_PIECES_MIN * PIECE_BYTES
+            or per_piece * segment_bytes != PIECE_BYTES
+            or not self.is_tree
+        ):
+            return ()
+        if self.pieces_given is None:
+            self.pieces_given = np.zeros(-(-len(unsettled) // per_piece), np.bool_)
+        # `reduceat` ORs each run of a piece's segments; the last piece may be short.
+        busy = np.logical_or.reduceat(unsettled, np.arange(0, len(unsettled), per_piece))
+        ready = np.flatnonzero(~(busy | self.pieces_given))
+        if len(ready) < PIECES_MIN:
+            return ()
+        self.pieces_given[ready] = True
+        return tuple(ready.tolist())
+
+    def forget_pieces(self) -> bool:
+        """What was begun with pieces is of no use. Returns whether any had been given."""
+        given, self.pieces_given = self.pieces_given, None
+        return given is not None and bool(given.any())
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether its digest is the root of its leaves."""
+        return self.entry.digest.startswith(ROOT_CODE)
+
+    @property
+    def came_as(self) -> ChunkSource:
+        """How most of it came, of those that come over the network."""
+        if 2 * self.from_switch > self.segments_count:
+            return ChunkSource.SWITCH
+        return ChunkSource.CAST if 2 * self.from_casts > self.segments_count else ChunkSource.HOLDER
+
+
+Ended = Callable[[Sequence[tuple[InboundChunk, ChunkSource | None]]], None]
+"""Takes chunks that are whole and right, with how they came; None for the source: nobody has the chunk any more."""
 
 
 class Arrivals:
-    """One node's."""
+    """Of one node."""
 
-    def __init__(self, node: Node, make_reader: MakeReader, fetches: FetchesOfArrivals) -> None:
+    def __init__(self, node: Node, make_reader: MakeReader, ended: Ended) -> None:
+        self._directory = node.directory
+        self._pool = node.pool
         self._clock = node.clock
         self._emit = node.emit
-        self._pool = node.pool
-        self._fetches = fetches
+        self._ended = ended
         self.parameters = node.options.reader
         self._make_reader = make_reader
         self._reader = make_reader(self.parameters)
-        self._reader_alarm: Alarm = node.alarms.add(self._reader_due)
-        self._reads = OutgoingReads(node, self.read_event)
-        self._wrong_bytes = WrongBytes(node)
-        self._early = EarlyPieces(node.emit)
-        self._wanted: dict[int, int] = {}
+        self.reader_alarm: Alarm = node.alarms.add(self._reader_due)
+        """Due when the reader is about to draw conclusions from silence."""
+        self._reads: dict[ReadId, ChunkKey] = {}
+        """Reads under way, and the chunks that they are of."""
+        self._unstarted: list[ReadId] = []
+        """Reads from nodes that have left the directory."""
+        self._unstarted_alarm: Alarm = node.alarms.add(self._unstarted_failed)
+        self._judging: dict[ReadId, ChunkKey] = {}
+        """Leaves that are being read because bytes were wrong, and the chunks that they are of."""
+        self._left_at: dict[int, int] = {}
         """Bytes still to come from a node, as reads that begin together say it."""
+        self._order = 0
         self.under_way: dict[ChunkKey, InboundChunk] = {}
 
     # ------------------------------------------------------------------ figures
@@ -116,11 +214,62 @@ class Arrivals:
         """How many of the segments that were asked for may wait to be reported."""
         return self._reader.half_window
 
-    def is_here(self, key: ChunkKey) -> bool:
-        """Whether the reader counts a chunk as here."""
-        return self._reader.is_here(key)
+    # ------------------------------------------------------------------ what is wanted
 
-    # ------------------------------------------------------------------ the network
+    def begin(self, chunk: Chunk, entry: ChunkEntry, route: Tier) -> InboundChunk:
+        """A chunk with room in the pool is on its way from now on; `want` it of the reader, or load it."""
+        self._order += 1
+        segments_count = -(-entry.size_bytes // self.parameters.segment_bytes)
+        inbound = self.under_way[chunk.key] = InboundChunk(chunk, entry, segments_count, route, self._order)
+        return inbound
+
+    def want(self, wanted: Sequence[tuple[InboundChunk, tuple[events.HolderRef, ...]]]) -> None:
+        """Have the reader bring chunks from these holders."""
+        asked: list[events.ReaderEvent] = []
+        for inbound, holders in wanted:
+            inbound.is_asked = True
+            entry = inbound.entry
+            read_alone = entry.served and inbound.route is Tier.REMOTE_DRAM
+            asked.append(
+                events.ChunkWanted(
+                    entry.key, inbound.segments_count, entry.size_bytes, holders, inbound.order, read_alone
+                )
+            )
+        self._tell(asked)
+
+    def give_up(self, inbounds: Sequence[InboundChunk]) -> None:
+        """Nobody wants these any more: nothing writes to them, and their memory goes back to the pool."""
+        for inbound in inbounds:
+            del self.under_way[inbound.chunk.key]
+        self.unwant(inbounds)
+        for inbound in inbounds:
+            self._pool.abort(inbound.chunk)
+
+    def unwant(self, inbounds: Sequence[InboundChunk]) -> None:
+        """Nothing of these comes over the network any more."""
+        asked = [events.ChunkUnwanted(inbound.chunk.key) for inbound in inbounds if inbound.is_asked]
+        if asked:
+            self._tell(asked)
+        for inbound in inbounds:
+            if inbound.is_cast:
+                self._emit(effects.ForgetCasts(inbound.chunk.key))
+            if inbound.forget_pieces():
+                self._emit(effects.ForgetPieces(inbound.chunk))
+
+    def directory_changed(
+        self, holders: dict[ChunkKey, tuple[events.HolderRef, ...]], nodes_lost: Iterable[events.HolderLost]
+    ) -> None:
+        """Other nodes hold chunks that are on their way, or nodes are gone."""
+        news: list[events.ReaderEvent] = [events.HoldersChanged(holders)] if holders else []
+        news += nodes_lost
+        if news:
+            self._tell(news)
+
+    def switch_restarted(self) -> None:
+        """Its tables are empty."""
+        self._tell((events.SwitchChanged(),))
+
+    # ------------------------------------------------------------------ casts
 
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; None: they are not wanted."""
@@ -130,7 +279,7 @@ class Arrivals:
 
     def controls_received(self, arrivals: Sequence[events.ControlReceived]) -> None:
         """NOTICEs and NAKs."""
-        self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        self._tell(arrivals)
 
     def casts_placed(self, arrivals: Sequence[events.SegmentsReceived]) -> None:
         """Casts came; those that were wanted lie in the pool. For an unwanted chunk a LEAVE may have been lost: the
@@ -142,7 +291,7 @@ class Arrivals:
                 inbound.from_switch += arrived.from_switch
                 inbound.from_casts += len(arrived.segments)
                 inbound.unlooked += len(arrived.segments)
-        self._carry_out(self._reader.handle_all(arrivals, self._clock.now_ns))
+        self._tell(arrivals)
         enough = PIECES_MIN * PIECE_BYTES // self.parameters.segment_bytes
         for key in {arrived.key for arrived in arrivals}:
             inbound = self.under_way.get(key)
@@ -160,7 +309,7 @@ class Arrivals:
                 self._expect_casts(arrived.key)
         if unwanted:
             self._emit(effects.DatagramsDropped("cast_unwanted", sum(len(one.segments) for one in unwanted)))
-            self._carry_out(self._reader.handle_all(unwanted, self._clock.now_ns))
+            self._tell(unwanted)
 
     def _expect_casts(self, key: ChunkKey) -> None:
         inbound, missing = self.under_way.get(key), self._reader.missing(key)
@@ -168,150 +317,187 @@ class Arrivals:
             inbound.is_cast = True
             self._emit(effects.ExpectCasts(inbound.chunk, missing))
 
+    # ------------------------------------------------------------------ reads
+
     def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> None:
         """A reliable read progressed or ended; events of an aborted read come too late."""
-        key = self._reads.key_of(event.read)
-        if self._reads.heard(event):
-            self.handle(event)
-            if key is not None and isinstance(event, events.ReadDone):
-                self._hash_early(key)
+        key = self._reads.get(event.read)
+        if key is None:
+            return
+        if not isinstance(event, events.ReadProgress):
+            del self._reads[event.read]
+        self._tell((event,))
+        if isinstance(event, events.ReadDone):
+            self._hash_early(key)
 
-    def reads_proven(self, reads: Sequence[ReadProven]) -> None:
+    def reads_proven(self, event: ReadsProven) -> None:
         """Reads are over that were hashed on their way."""
         done: list[events.ReaderEvent] = []
-        for one in reads:
-            key = self._reads.key_of(one.read)
-            if not self._reads.heard(one):
+        for one in event.reads:
+            key = self._reads.pop(one.read, None)
+            if key is None:
                 continue
-            done.append(events.ReadDone(one.read))
-            inbound = self.under_way.get(key) if key is not None else None
-            if inbound is not None:
-                inbound.proven[one.offset] = one.leaves
+            inbound = self.under_way[key]
+            inbound.proven[one.offset] = one.leaves
+            done.append(events.ReadDone(one.read, inbound.proves()))
         if done:
-            self.handle_all(done)
-
-    def _hash_early(self, key: ChunkKey) -> None:
-        """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
-        inbound, unsettled = self.under_way.get(key), self._reader.unsettled(key)
-        if inbound is not None and unsettled is not None:
-            inbound.unlooked = 0
-            self._early.look(inbound, unsettled, self.parameters.segment_bytes)
+            self._tell(done)
 
     def leaves_read(self, event: LeavesRead) -> None:
         """A holder's leaves: those that belong to the chunk's digest tell which segments are wrong."""
-        key = self._wrong_bytes.unasked(event.read)
+        key = self._judging.pop(event.read, None)
         inbound = self.under_way.get(key) if key is not None else None
-        if self._reads.heard(event) and inbound is not None:
-            wrong = self._wrong_bytes.judged(inbound, event, self.parameters.segment_bytes)
-            self.handle(events.ChunkJudged(event.read, wrong))
+        if self._reads.pop(event.read, None) is None or inbound is None:
+            return
+        entry, wrong = inbound.entry, None
+        if root_of(event.leaves, entry.size_bytes) == entry.digest:
+            segment_bytes = self.parameters.segment_bytes
+            wrong = wrong_segments(event.leaves, inbound.found.leaves, entry.size_bytes, segment_bytes)
+        self._tell((events.ChunkJudged(event.read, wrong),))
 
-    def judges_silence(self, now_ns: int) -> bool:
-        """Whether the reader is about to draw conclusions from silence: first report everything that has come."""
-        due_ns = self._reader_alarm.due_ns
-        return due_ns is not None and due_ns <= now_ns
+    def _start_read(self, command: StartRead) -> None:
+        """Ask a holder for segments of a chunk on its way."""
+        inbound, segment_bytes = self.under_way[command.key], self.parameters.segment_bytes
+        node = self._reading_from(command)
+        if node is None:
+            return
+        if inbound.last_source != node.address and (inbound.last_source or len(inbound.entry.holders) > 1):
+            self._left_at.clear()
+        inbound.last_source = node.address
+        offset = command.first * segment_bytes
+        left_bytes = inbound.entry.size_bytes - offset
+        size_bytes = min(command.count * segment_bytes, left_bytes)
+        is_whole_pieces = not offset % PIECE_BYTES and (size_bytes == left_bytes or not size_bytes % PIECE_BYTES)
+        self._emit(
+            effects.StartRead(
+                command.read,
+                node.name,
+                node.read_endpoint,
+                inbound.chunk,
+                command.first,
+                command.count,
+                offset,
+                size_bytes,
+                self._left_at_holder(node),
+                is_provable=is_whole_pieces and not inbound.is_cast and inbound.is_tree,
+            )
+        )
+
+    def _left_at_holder(self, holder: NodeEntry) -> int:
+        """About what is still to come from a holder: chunks that have begun count whole."""
+        left_bytes = self._left_at.get(holder.node)
+        if left_bytes is None:
+            left_bytes = self._left_at[holder.node] = sum(
+                [one.entry.size_bytes for one in self.coming_from(holder) if one.twin is None]
+            )
+        return left_bytes
+
+    def coming_from(self, holder: NodeEntry) -> list[InboundChunk]:
+        """Chunks that a holder sends, or may be asked for as long as nobody has been."""
+        coming, number, address = [], holder.node, holder.address
+        for inbound in self.under_way.values():
+            source = inbound.last_source
+            if not inbound.whole and (source == address or (source is None and number in inbound.entry.holders)):
+                coming.append(inbound)
+        return coming
+
+    def _reading_from(self, command: StartRead | ReadLeaves) -> NodeEntry | None:
+        """The node to read from; a read from one that has left the directory fails."""
+        self._reads[command.read] = command.key
+        node = self._directory.node_named(command.holder)
+        if node is None:
+            self._unstarted.append(command.read)
+            self._unstarted_alarm.set(self._clock.now_ns)
+        return node
+
+    def _unstarted_failed(self) -> None:
+        reads, self._unstarted = self._unstarted, []
+        for read in reads:
+            self.read_event(events.ReadFailed(read, gone=False))
+
+    def _read_leaves(self, command: ReadLeaves) -> None:
+        """Ask a holder for the leaves of a chunk's tree."""
+        self._judging[command.read] = command.key
+        node = self._reading_from(command)
+        if node is not None:
+            size_bytes = leaves_bytes(self.under_way[command.key].entry.size_bytes)
+            self._emit(effects.ReadLeaves(command.read, node.name, node.read_endpoint, command.key, size_bytes))
+
+    def _abort_read(self, command: AbortRead) -> None:
+        self._judging.pop(command.read, None)
+        if self._reads.pop(command.read, None) is not None:
+            self._emit(command)
+
+    # ------------------------------------------------------------------ the machine
 
     def _reader_due(self) -> None:
         self._carry_out(self._reader.handle_timer(self._clock.now_ns))
 
-    # ------------------------------------------------------------------ the machine
-
-    def handle(self, event: events.ReaderEvent) -> None:
+    def _tell(self, happened: Sequence[events.ReaderEvent]) -> None:
         """Something concerns the reader."""
-        self._carry_out(self._reader.handle(event, self._clock.now_ns))
-
-    def handle_all(self, happened: Sequence[events.ReaderEvent]) -> None:
-        """Several things concern the reader."""
         self._carry_out(self._reader.handle_all(happened, self._clock.now_ns))
 
     def _carry_out(self, commands: list[ReaderCommand]) -> None:
-        proven: list[InboundChunk] = []
-        self._wanted.clear()
+        ended: list[tuple[InboundChunk, ChunkSource | None]] = []
+        self._left_at.clear()
         for command in commands:
             match command:
+                case StartRead():
+                    self._start_read(command)
+                case ChunkHere(key, source):
+                    ended.append((self._arrived(key), source))
                 case SendControl(message):
                     if message.op is Op.JOIN:
                         self._expect_casts(message.key)
                     self._emit(command)
-                case StartRead():
-                    self._start_read(command)
-                case ReadLeaves():
-                    self._wrong_bytes.asked(command)
-                    self._reads.start_leaves(command, self.under_way[command.key])
-                case SegmentsDropped():
-                    self._wrong_bytes.dropped(command, self.under_way[command.key])
-                case AbortRead(read):
-                    self._wrong_bytes.unasked(read)
-                    self._reads.abort(command)
                 case VerifyChunk(key):
-                    inbound = self.under_way[key]
-                    if not self._verify(inbound):
-                        proven.append(inbound)
-                case DropChunk(key):
-                    dropped = self.under_way.pop(key, None)
-                    if dropped is not None:
-                        self.give_up(dropped)
-                case FetchProgress():
-                    self._fetches.progressed(command)
-                case DeliverFetch():
-                    self._fetches.deliver(command)
+                    self._verify(self.under_way[key])
+                case ChunkGone(key):
+                    ended.append((self.under_way[key], None))
+                case ReadLeaves():
+                    self._read_leaves(command)
+                case SegmentsDropped():
+                    self._segments_dropped(command, self.under_way[command.key])
+                case AbortRead():
+                    self._abort_read(command)
                 case ReportBadCopy():
-                    self._wrong_bytes.report(command, self.under_way.get(command.key))
+                    self._report(command, self.under_way.get(command.key))
                 case _:
                     assert_never(command)
         due_ns = self._reader.next_timeout_ns()
-        if due_ns != self._reader_alarm.due_ns:
-            self._reader_alarm.set(due_ns)
-        if proven:
-            self._fetches.proven(proven)
+        if due_ns != self.reader_alarm.due_ns:
+            self.reader_alarm.set(due_ns)
+        if ended:
+            self._ended(ended)
 
-    def _verify(self, inbound: InboundChunk) -> bool:
-        """A chunk is whole. Returns whether it has to be hashed; else it is `found` already what its bytes are."""
-        chunk, leaves = inbound.chunk, inbound.leaves()
+    def _arrived(self, key: ChunkKey) -> InboundChunk:
+        """A chunk is whole and right: it is no longer on its way."""
+        inbound = self.under_way.pop(key)
+        if not inbound.whole:  # nobody had to ask
+            inbound.whole = True
+            if inbound.pieces_given is not None and inbound.forget_pieces():
+                self._emit(effects.ForgetPieces(inbound.chunk))
+            self._emit(effects.ChunkProven(inbound.chunk))
+        return inbound
+
+    def _verify(self, inbound: InboundChunk) -> None:
+        """A chunk is whole: hash it. The digest of the whole chunk ends what was begun with its pieces."""
         inbound.whole = True
-        if inbound.is_cast:
-            self._emit(effects.ForgetCasts(chunk.key))
-        if leaves:
-            inbound.found = Hashed(root_of(leaves, chunk.size_bytes), leaves)
-            self._early.forget(inbound)
-            self._emit(effects.ChunkProven(chunk))
-            return False
-        self._pool.pin(chunk)
-        self._early.used(inbound)
-        self._emit(effects.ComputeDigest(chunk, algorithm_of(inbound.entry.digest)))
-        return True
-
-    def _start_read(self, command: StartRead) -> None:
-        inbound, segment_bytes = self.under_way[command.key], self.parameters.segment_bytes
-        before = inbound.last_source
-        self._reads.start(command, inbound, segment_bytes, self._wanted_of)
-        if inbound.last_source != before and (before is not None or len(inbound.entry.holders) > 1):
-            self._wanted.clear()
-
-    def _wanted_of(self, holder: NodeEntry) -> int:
-        """About what is still to come from a holder: chunks that have begun count whole."""
-        wanted_bytes = self._wanted.get(holder.node)
-        if wanted_bytes is None:
-            wanted_bytes = self._wanted[holder.node] = sum(
-                inbound.entry.size_bytes
-                for inbound in self.under_way.values()
-                if not inbound.whole and inbound.twin is None and self.comes_from(inbound, holder)
-            )
-        return wanted_bytes
-
-    @staticmethod
-    def comes_from(inbound: InboundChunk, holder: NodeEntry) -> bool:
-        """Whether a holder sends a chunk, or may be asked for it as long as nobody has been."""
-        if inbound.last_source is None:
-            return holder.node in inbound.entry.holders
-        return inbound.last_source == holder.address
-
-    def give_up(self, inbound: InboundChunk) -> None:
-        """A chunk that did not become whole: nothing writes to it any more, and its memory goes back to the pool."""
-        self._fetches.given_up(inbound)
+        inbound.pieces_given = None
         if inbound.is_cast:
             self._emit(effects.ForgetCasts(inbound.chunk.key))
-        self._early.forget(inbound)
-        self._pool.abort(inbound.chunk)
+        self._pool.pin(inbound.chunk)
+        self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest)))
+
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
+        """Returns whether it is the digest of a chunk on its way."""
+        inbound = self.under_way.get(chunk.key)
+        if inbound is None or inbound.chunk is not chunk:
+            return False
+        inbound.found = hashed
+        inbound.whole = hashed.digest == inbound.entry.digest
+        self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
+        return True
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""
@@ -320,16 +506,46 @@ class Arrivals:
 
     def abort_reads(self) -> None:
         """Nobody waits for any of them."""
-        self._reads.abort_all()
-
-    def abort_chunks(self) -> None:
-        """Give up every chunk on its way."""
-        for inbound in self.under_way.values():
-            self.give_up(inbound)
-        self.under_way.clear()
+        for read in self._reads:
+            self._emit(AbortRead(read))
+        self._reads.clear()
 
     def restart(self, parameters: ReaderParameters) -> None:
-        """Nothing is wanted any more; begin with a fresh reader."""
-        self.abort_chunks()
+        """Nothing is on its way any more; begin with a fresh reader."""
         self.parameters = parameters
         self._reader = self._make_reader(parameters)
+        self.reader_alarm.cancel()
+
+    def _hash_early(self, key: ChunkKey) -> None:
+        """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
+        inbound, unsettled = self.under_way.get(key), self._reader.unsettled(key)
+        if inbound is not None and unsettled is not None:
+            inbound.unlooked = 0
+            pieces = inbound.pieces_to_hash(unsettled, self.parameters.segment_bytes)
+            if pieces:
+                self._emit(effects.HashPieces(inbound.chunk, pieces))
+
+    # ------------------------------------------------------------------ bytes that are wrong
+
+    def _segments_dropped(self, command: SegmentsDropped, inbound: InboundChunk) -> None:
+        """Where the switch says to have sent some, its copy may be bad: the controller hears it from all who saw it."""
+        self._emit(effects.DatagramsDropped("segment_wrong", command.count))
+        if inbound.from_switch:
+            inbound.from_switch = 0
+            expected, found = inbound.entry.digest, inbound.found.digest
+            self._emit(effects.ReportBadCopy(command.key, SWITCH_NODE, 0, Blame.DIGEST, expected, found, True))
+
+    def _report(self, command: ReportBadCopy, inbound: InboundChunk | None) -> None:
+        """The controller hears of a holder's copy."""
+        node = self._directory.node_named(command.holder)
+        self._emit(
+            effects.ReportBadCopy(
+                command.key,
+                command.holder,
+                node.node if node is not None else 0,
+                command.blame,
+                inbound.entry.digest if inbound is not None else NO_DIGEST,
+                inbound.found.digest if inbound is not None else NO_DIGEST,
+                from_switch=False,
+            )
+        )

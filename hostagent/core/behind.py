@@ -13,7 +13,7 @@ from hostagent.core.fetch import Fetch, Purpose
 from hostagent.core.node import Node
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.behind import Progress, worth_waiting
-from kvpolicy.tiers.gate import Gate
+from kvpolicy.tiers.gate import Verdict
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvpolicy.value import Tier
 
@@ -23,55 +23,55 @@ _LATE = 1
 
 
 class Reviews:
-    """One node's fetches of engines that say what computing takes."""
+    """Of one node's fetches of engines that say what computing takes. Their times are kept in the fetches."""
 
-    def __init__(self, node: Node, gate: Gate, left_bytes: LeftBytes, cut: Callable[[Fetch, int], None]) -> None:
-        """`left_bytes(key)`: of a chunk on its way, still to come; `cut(fetch, count)`: wait only for the first."""
+    def __init__(self, node: Node, left_bytes: LeftBytes, fell_behind: Callable[[Fetch, int], None]) -> None:
+        """`left_bytes(key)`: of a chunk on its way, still to come; `fell_behind(fetch, count)`: wait only for the
+        first."""
         self._clock = node.clock
-        self._gate = gate
+        self._costs = node.costs
         self._left_bytes = left_bytes
-        self._cut = cut
-        self._due_ns: dict[Fetch, int] = {}
-        self._all_bytes: dict[Fetch, int] = {}
-        """What was still to come when a fetch began."""
+        self._fell_behind = fell_behind
+        self._reviewed: dict[Fetch, Verdict] = {}
         self._alarm: Alarm = node.alarms.add(self._look)
 
-    def began(self, fetch: Fetch) -> None:
-        """A fetch is under way."""
-        verdict = fetch.ticket.verdict
-        if fetch.purpose is Purpose.ENGINE and verdict.compute_left_s:
-            self._all_bytes[fetch] = sum(self._left(fetch))
-            self._due_ns[fetch] = fetch.started_ns + self._patience_ns(verdict.fetch_s)
+    def began(self, fetch: Fetch, verdict: Verdict) -> None:
+        """A fetch is under way, as this says."""
+        if fetch.request.purpose is Purpose.ENGINE:
+            self._reviewed[fetch] = verdict
+            fetch.all_bytes = sum(self._left(fetch))
+            fetch.review_ns = fetch.started_ns + self._patience_ns(verdict.fetch_s)
             self._arm()
 
     def ended(self, fetch: Fetch) -> None:
         """It is over."""
-        if self._due_ns.pop(fetch, None) is not None:
-            del self._all_bytes[fetch]
-            self._arm()
+        self._reviewed.pop(fetch, None)
+        self._arm()
 
     def told(self, fetches: Iterable[Fetch], load: HolderLoad) -> None:
         """The holder that these wait for has queued so much for others."""
-        rate = self._gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
+        rate = self._costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
         for fetch in list(fetches):
             left = self._left(fetch)
             left_bytes = sum(left)
             if load.delay_s(left_bytes, rate) > limits.CONTENDED_SHARE * left_bytes / rate:
-                fetch.ticket.contended = True
-            if fetch in self._due_ns:
+                for stage in fetch.stages:
+                    if stage.ticket is not None:
+                        stage.ticket.contended = True
+            if fetch in self._reviewed:
                 self._review(fetch, left, rate, load)
 
     def _look(self) -> None:
         now_ns = self._clock.now_ns
-        for fetch in [fetch for fetch, due_ns in self._due_ns.items() if due_ns <= now_ns]:
+        for fetch in [fetch for fetch in self._reviewed if fetch.review_ns is not None and fetch.review_ns <= now_ns]:
             elapsed_ns = now_ns - fetch.started_ns
-            self._due_ns[fetch] = now_ns + max(elapsed_ns, self._patience_ns(0.0))
+            fetch.review_ns = now_ns + max(elapsed_ns, self._patience_ns(0.0))
             left = self._left(fetch)
-            came_bytes = self._all_bytes[fetch] - sum(left)
+            came_bytes = fetch.all_bytes - sum(left)
             # Half a chunk more than is known: a read may report nothing before its end.
             unseen_bytes = max(left, default=0) / 2
             rate = min(
-                self._gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s,
+                self._costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s,
                 (max(0, came_bytes) + unseen_bytes) / (elapsed_ns / 1e9),
             )
             if rate > 0:
@@ -82,11 +82,11 @@ class Reviews:
         """`left`: bytes of each of its chunks that are still to come."""
         if not {Tier.LOCAL_DISK, Tier.COLD}.isdisjoint(fetch.routes.values()):
             return  # what a disk or a cold store has under way cannot be seen; the deadline decides
-        verdict = fetch.ticket.verdict
+        verdict = self._reviewed[fetch]
         progress = Progress((self._clock.now_ns - fetch.started_ns) / 1e9, left[verdict.first :], rate, load)
         count = verdict.first + worth_waiting(verdict, progress)
         if count < len(fetch.keys):
-            self._cut(fetch, count)
+            self._fell_behind(fetch, count)
 
     def _left(self, fetch: Fetch) -> Sequence[int]:
         return [0 if key in fetch.pinned else self._left_bytes(key) for key in fetch.keys]
@@ -96,5 +96,5 @@ class Reviews:
         return int(max(limits.GIVE_UP_S_MIN, _LATE * expected_s) * 1e9)
 
     def _arm(self) -> None:
-        due_ns = min(self._due_ns.values(), default=NEVER)
+        due_ns = min([NEVER if one.review_ns is None else one.review_ns for one in self._reviewed], default=NEVER)
         self._alarm.set(None if due_ns == NEVER else due_ns)

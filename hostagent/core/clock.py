@@ -43,7 +43,11 @@ class Alarms:
             if alarm.due_ns is not None and alarm.due_ns <= self.clock.now_ns:
                 alarm.due_ns = None
                 alarm.action()
-        self.due_ns = min((alarm.due_ns for alarm in self._alarms if alarm.due_ns is not None), default=NEVER)
+        due_ns = NEVER
+        for alarm in self._alarms:
+            if alarm.due_ns is not None and alarm.due_ns < due_ns:
+                due_ns = alarm.due_ns
+        self.due_ns = due_ns
 
 
 class Alarm:

@@ -30,10 +30,8 @@ from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms, is_twin
-from hostagent.core.local_reads import LocalReads
-from hostagent.core.locks import Locks
 from hostagent.core.lone_chunks import LoneChunks
-from hostagent.core.membership import Interests, Membership
+from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
@@ -43,7 +41,6 @@ from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
 from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
-from hostagent.core.waits import Waits
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -105,15 +102,16 @@ class AgentCore:
         self._node = node = Node(options, alarms, self._effects.append, self.pool, disk, knowledge, fabric)
         self.alarms = alarms
         self.directory = node.directory
+        self._clock = knowledge.clock
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
         self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.twins = Twins(node, twins_here, sources, self.forms)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(node, sources, self.gate, self, self.claims.find, self.forms, self.twins, make_reader)
+        self.fetches = Fetches(node, sources, self.gate, self.claims, self.twins, self, make_reader)
+        self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
-        self.waits = Waits(node, self.fetches, self.gate, self.claims, self.cold)
         self._peer_loads = PeerLoads(node, self.fetches)
         self._serving = Serving(node, self._peer_loads.load, self._peer_asked)
         self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
@@ -124,24 +122,8 @@ class AgentCore:
             node, self.fetches, self._serving, self.claims, self._reports, self._load_reports, heartbeat
         )
         self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
-        self.locks = Locks(node)
-        self.interests = Interests(node)
-        self.local_reads = LocalReads(node, self)
-        self._engines = Engines(
-            node,
-            self.interests,
-            self.fetches,
-            self.waits,
-            self.claims,
-            self.locks,
-            self.local_reads,
-            self.parts,
-            stored=self._put,
-            changed=self._reports.pool_changed,
-            drop=self._drop_everywhere,
-            in_cold=lambda key: self.cold.find(key) is not None,
-        )
-        self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self._engines.tenant_of)
+        self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
+        self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
             node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
         )
@@ -165,11 +147,11 @@ class AgentCore:
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         """Which part takes which event."""
-        engines, fetches, membership = self._engines, self.fetches, self._membership
+        engines, fetches, membership = self.engines, self.fetches, self._membership
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
-            events.ChunkTaken: engines.taken,
+            events.ChunkTaken: engines.chunk_taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.PartsRequested: engines.fetch_parts,
@@ -214,7 +196,7 @@ class AgentCore:
             protocol.ReadDone: self._read_event,
             protocol.ReadFailed: self._read_event,
             events.LeavesRead: self._leaves_read,
-            events.ReadsProven: lambda event: fetches.arrivals.reads_proven(event.reads),
+            events.ReadsProven: fetches.arrivals.reads_proven,
             protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
             protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
@@ -222,7 +204,7 @@ class AgentCore:
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
             events.PeersRead: self._peers_read,
-            events.FiguresWanted: lambda _: self.local_reads.look(),
+            events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.LoneGot: self.lone_gets.got,
             events.LoneTaken: lambda event: self.lone_gets.taken(event.chunk, event.hashed),
             events.Started: self._started,
@@ -236,7 +218,7 @@ class AgentCore:
 
     def handle(self, event: events.Event, now_ns: int) -> list[effects.Effect]:
         """What follows from an event. Raises SequenceGapError for a DirectoryChanged after a lost one."""
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         self._handlers[type(event)](event)
         made = self._effects[:]
         self._effects.clear()
@@ -247,29 +229,26 @@ class AgentCore:
         due_ns = self._node.alarms.due_ns
         return None if due_ns == NEVER else due_ns
 
-    def judges_silence(self, now_ns: int) -> bool:
-        """Whether the next TimerFired draws conclusions from silence: first report everything that has come."""
-        return self.fetches.arrivals.judges_silence(now_ns)
-
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
 
-    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
-        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool."""
-        self._node.clock.now_ns = now_ns
+    def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
+        read begins with the chunk's first byte, and PeersRead does not tell of it."""
+        self._clock.now_ns = now_ns
         self._load_reports.queue_grew()
-        return self._serving.lend(key)
+        return self._serving.lend(key, begins=begins)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
-        self._serving.lent(event.keys)
-        self.local_reads.lent()
+        self._serving.readers_began(event.keys)
+        self.engines.local_reads.chunks_lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
-        self._node.clock.now_ns = now_ns
+        self._clock.now_ns = now_ns
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
@@ -329,7 +308,7 @@ class AgentCore:
 
     def thinks_busy(self, node: str) -> bool:
         """Whether it would be news that a node has nothing queued."""
-        return self._loads.thinks_busy(node)
+        return node in self._loads.by_name
 
     @property
     def idle(self) -> bool:
@@ -366,7 +345,8 @@ class AgentCore:
 
     def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        self.twin_making.peer_asked(key)
+        if self.forms.has_wire:
+            self.twin_making.peer_asked(key)
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
@@ -387,7 +367,7 @@ class AgentCore:
         self._reports.pool_changed()
         return outcome
 
-    def _drop_everywhere(self, key: ChunkKey) -> DropOutcome:
+    def drop_everywhere(self, key: ChunkKey) -> DropOutcome:
         """As `drop`, and out of the cold store: an engine does not want the chunk to be anywhere."""
         outcome = self.drop(key)
         if self.cold_writes is not None and outcome is not DropOutcome.HELD:
@@ -395,7 +375,7 @@ class AgentCore:
             self._effects.append(effects.ForgetCold(key))
         return outcome
 
-    def _put(self, chunk: Chunk) -> None:
+    def chunk_put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
         self._keep_copies(chunk)
         if self.forms.has_wire:
@@ -405,7 +385,7 @@ class AgentCore:
         self.waits.came((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
-        if is_twin(chunk):
+        if chunk.parent is not None and is_twin(chunk):
             self._twins_here[chunk.key] = chunk
         else:  # a disk and a cold store have forms of their own
             self._keep_copies(chunk)
@@ -422,7 +402,7 @@ class AgentCore:
         self._reports.pool_changed()
 
     def _warm_wished(self, event: events.WarmWished) -> None:
-        label = self._engines.label(event.engine, event.namespace)
+        label = self.engines.label(event.engine, event.namespace)
         self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hint_given(self, event: events.HintGiven) -> None:
@@ -456,15 +436,19 @@ class AgentCore:
             return
         if self.parts.digest_computed(event.chunk, event.hashed):
             return
-        if not self.fetches.digest_computed(event.chunk, event.hashed):
-            self._engines.digest_computed(event.chunk, event.hashed)
+        if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
+            self.engines.digest_computed(event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.read_event(event)
 
     def _leaves_read(self, event: events.LeavesRead) -> None:
-        if not self.parts.read_event(event):
+        if event.read < 0:
+            self.parts.read_event(event)
+        else:
             self.fetches.arrivals.leaves_read(event)
 
     def _save_ended(self, event: events.SaveEnded) -> None:
@@ -478,7 +462,7 @@ class AgentCore:
 
     def _cold_probed(self, event: events.ColdProbed) -> None:
         self.cold.store_probed(event.lookup_s)
-        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._node.clock.now_ns)
+        self.gate.measured(Tier.COLD, event.size_bytes, event.seconds, self._clock.now_ns)
 
     def _cold_load_ended(self, event: events.ColdLoadEnded) -> None:
         self.cold.load_ended(event.into.key, event.outcome)
@@ -494,7 +478,7 @@ class AgentCore:
             loaded()
 
     def _peer_load_ended(self, key: ChunkKey) -> None:
-        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key)))
+        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key, begins=False)))
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
@@ -522,8 +506,10 @@ class AgentCore:
 
     def engines_served(self) -> None:
         """Background work may go on."""
-        self._tasks.engines_served()
-        self.twin_making.engines_served()
+        if self._tasks.background.waiting:
+            self._tasks.engines_served()
+        if self.twin_making.lane.waiting:
+            self.twin_making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:
@@ -546,7 +532,6 @@ class AgentCore:
             self.tiering.flush()
 
     def _stopped(self, _: events.Stopped) -> None:
-        self.waits.close()
         self.parts.close()
         self.cold.close()
         self.claims.close()
@@ -563,4 +548,4 @@ class AgentCore:
         if self.cold_writes is not None:
             self.cold_writes.close()
         self._serving.close()
-        self.local_reads.close()
+        self.engines.local_reads.close()

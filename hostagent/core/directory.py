@@ -8,8 +8,9 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
@@ -138,7 +139,23 @@ Copies = tuple[_Numbers | None, _Numbers | None]
 @dataclass(slots=True)
 class _Content:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
+    named: dict[str, NodeEntry] = field(default_factory=dict)
+    at: dict[Address, NodeEntry] = field(default_factory=dict)
     chunks: dict[ChunkKey, ChunkEntry] = field(default_factory=dict)
+
+    def enter(self, node: NodeEntry) -> None:
+        """A node is known so from now on."""
+        self.leave(node.node)
+        self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
+
+    def leave(self, number: int) -> None:
+        """A node is gone; another one may have its name or its address by now."""
+        node = self.nodes.pop(number, None)
+        if node is not None:
+            if self.named.get(node.name) is node:
+                del self.named[node.name]
+            if self.at.get(node.address) is node:
+                del self.at[node.address]
 
 
 class DirectoryReplica:
@@ -211,11 +228,13 @@ class DirectoryReplica:
 
     def node_named(self, name: str) -> NodeEntry | None:
         """The node of this name."""
-        return next((node for node in self._nodes() if node.name == name), None)
+        node = self._current.named.get(name)
+        return node if node is not None or self._stale is None else self._stale.named.get(name)
 
     def node_at(self, address: Address) -> NodeEntry | None:
         """The node with this address on the data network."""
-        return next((node for node in self._nodes() if node.address == address), None)
+        node = self._current.at.get(address)
+        return node if node is not None or self._stale is None else self._stale.at.get(address)
 
     def holders_elsewhere(self, key: ChunkKey) -> tuple[list[NodeEntry], list[NodeEntry]]:
         """Other nodes that hold a chunk in DRAM, and others that hold it on disk only; stale ones and those that are
@@ -226,7 +245,10 @@ class DirectoryReplica:
         """Who holds a chunk, this node too, as the directory has it: the same for most chunks of a prefix."""
         entry = self._current.chunks.get(key)
         stale = None if self._stale is None else self._stale.chunks.get(key)
-        return _numbers(entry), _numbers(stale)
+        return (
+            None if entry is None else (entry.holders, entry.disk_holders),
+            None if stale is None else (stale.holders, stale.disk_holders),
+        )
 
     def nodes_with(self, copies: Copies) -> tuple[list[NodeEntry], list[NodeEntry]]:
         """As `holders_elsewhere`, of a chunk with such copies."""
@@ -257,11 +279,6 @@ class DirectoryReplica:
                     return tiers
         return tiers
 
-    def _nodes(self) -> Iterator[NodeEntry]:
-        yield from self._current.nodes.values()
-        if self._stale is not None:
-            yield from self._stale.nodes.values()
-
     def entries(self) -> Mapping[ChunkKey, ChunkEntry]:
         """Everything known, for figures and tests."""
         return self._current.chunks
@@ -288,12 +305,7 @@ class DirectoryReplica:
         return Applied(tuple(sorted(changed)), lost)
 
 
-def _numbers(entry: ChunkEntry | None) -> _Numbers | None:
-    return None if entry is None else (entry.holders, entry.disk_holders)
-
-
-def _is_draining(node: NodeEntry) -> bool:
-    return node.draining
+_is_draining = attrgetter("draining")
 
 
 def _as_known(entry: ChunkEntry, known: ChunkEntry | None) -> ChunkEntry:
@@ -308,9 +320,9 @@ def _as_known(entry: ChunkEntry, known: ChunkEntry | None) -> ChunkEntry:
 
 def _merge(content: _Content, delta: Delta, known: Mapping[ChunkKey, ChunkEntry]) -> None:
     for node in delta.nodes:
-        content.nodes[node.node] = node
+        content.enter(node)
     for gone in delta.nodes_gone:
-        content.nodes.pop(gone, None)
+        content.leave(gone)
     for chunk in delta.chunks:
         content.chunks[chunk.key] = _as_known(chunk, known.get(chunk.key))
     for key in delta.chunks_gone:

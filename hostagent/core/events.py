@@ -528,7 +528,7 @@ class PeerReadEnded:
 
 @dataclass(frozen=True, slots=True)
 class PeersRead:
-    """Peers have read chunks that the shell leased by itself (`hostagent.pool.leases`)."""
+    """Peers read chunks, from the first byte on: a reader reads a chunk in stripes, and counts once."""
 
     keys: tuple[ChunkKey, ...]
 

@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.pool.chunks import Chunk
+from hostagent.pool.tenants import NOBODY
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Probe, Ticket
+from kvpolicy.tiers.gate import Prefill, Probe, Ticket, Verdict
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
-from kvproto.ids import Address, FetchId
+from kvproto.ids import FetchId
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -40,12 +41,8 @@ class ReaderMachine(Protocol):
         """How many of the segments that were asked for may wait to be reported."""
         ...
 
-    def handle(self, event: events.ReaderEvent, now_ns: int, /) -> list[ReaderCommand]:
-        """What follows from an event."""
-        ...
-
     def handle_all(self, events: Iterable[events.ReaderEvent], now_ns: int, /) -> list[ReaderCommand]:
-        """What follows from several events that came together; the rules run once."""
+        """What follows from events that came together; the rules run once."""
         ...
 
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
@@ -62,10 +59,6 @@ class ReaderMachine(Protocol):
 
     def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
-        ...
-
-    def is_here(self, key: ChunkKey, /) -> bool:
-        """Whether a chunk that some fetch wants has become whole and right."""
         ...
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
@@ -92,16 +85,39 @@ class Purpose(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Chunks that somebody wants (distinct, in prefix order), before a deadline."""
+
+    keys: tuple[ChunkKey, ...]
+    purpose: Purpose
+    deadline_ns: int
+    prefill: Prefill | None = None
+    """The engine's own way to them; a fetch that falls behind it is cut."""
+    expected_s: float = 0.0
+    """What nobody computes yet will be computed or put within this time."""
+    may_wait: bool = False
+    """Also for a look into the cold store, and for chunks that somebody computes."""
+    any_order: bool = False
+    """Without a prefill: each chunk is of use by itself, and one that does not come ends nothing."""
+    tenant: str = NOBODY
+    """Whom the chunks count for."""
+    traced: bool = False
+    """The plan is told, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class FetchResult:
     """Leading chunks (of a fetch in any order: those that came, as they were asked for), each pinned once for whoever
     asked, and why the first one missing is missing."""
 
     status: Status
     chunks: tuple[tuple[Chunk, ChunkSource], ...]
+    told_count: int = 0
+    """Of the chunks, those that `Progressed` has told of."""
 
 
 Progressed = Callable[[int, Sequence[tuple[Chunk, ChunkSource]]], None]
-"""Hears the leading chunks of a fetch that came since the last time, and how many came before. Whoever wants to keep
+"""Takes the leading chunks of a fetch that came since the last time, and how many came before. Whoever wants to keep
 them pins them."""
 
 
@@ -139,34 +155,67 @@ class FetchObserver(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
-    """One fetch under way."""
+class Stage:
+    """Chunks of a fetch that were planned together: what they take teaches the gate what sources cost."""
 
-    fetch: FetchId
-    keys: tuple[ChunkKey, ...]
-    purpose: Purpose
-    stopped: Status
-    """Why the keys asked for go no further than `keys`; OK when they do."""
+    started_ns: int
+    first: int
+    """Place of the first of them."""
+    end: int
+    """Place behind the last one."""
+    ticket: Ticket | None
+    """None: all of them were here."""
+    probe: Probe | None = None
+    """What the gate wants to learn by it."""
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """One fetch under way: the only record of how far it has come and when it ends."""
+
+    number: FetchId
+    request: FetchRequest
     ended: Callable[[FetchResult], None]
     progressed: Progressed | None
     started_ns: int
-    ticket: Ticket
-    pinned: dict[ChunkKey, Chunk]
-    probe: Probe | None = None
-    """What the gate wants to learn by it."""
-    any_order: bool = False
-    """Each chunk is of use by itself."""
-    came_from: dict[ChunkKey, Address | None] = field(default_factory=dict)
+    deadline_ns: int
+    keys: tuple[ChunkKey, ...] = ()
+    """What is brought."""
+    wanted_count: int = 0
+    """Leading keys that are worth waiting for."""
+    leading_count: int = 0
+    """Leading keys that are here."""
+    told_count: int = 0
+    """Of these, those that `progressed` has told of."""
+    stopped: Status = Status.OK
+    """Why the keys asked for go no further than `keys` and `awaited`; OK when they do."""
+    missed: Status = Status.UNAVAILABLE
+    """Why a chunk of `keys` did not come, if one does not."""
+    awaited: list[ChunkKey] = field(default_factory=list)
+    """What follows on `keys`: chunks that are being computed, and those behind them."""
+    expected_ns: int = 0
+    """Until then somebody may begin to compute what nobody computes."""
+    verdict: Verdict | None = None
+    """Of a fetch that waited for something to be computed."""
+    planned_count: int = 0
+    """Of such a fetch, how many of `keys` were not waited for."""
+    stages: list[Stage] = field(default_factory=list)
+    """Those under way."""
+    pinned: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    """Chunks that are here, in the order in which they came."""
+    gone: set[ChunkKey] = field(default_factory=set)
+    """Of a fetch in any order: chunks that nobody has any more."""
+    sources: dict[ChunkKey, ChunkSource] = field(default_factory=dict)
+    """How chunks came that were not here when the fetch began."""
+    holders: dict[ChunkKey, int] = field(default_factory=dict)
+    """Numbers of the nodes that they came from, where that means something."""
+    decoded: set[ChunkKey] = field(default_factory=set)
+    """Those that came by their twins."""
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)
+    """Where chunks were asked of first."""
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)
     """Bytes that the gate reckons with for chunks that their source has in fewer bytes."""
-
-    decoded: dict[ChunkKey, ChunkSource] = field(default_factory=dict)
-    """Of chunks that came by their twins: where the twin came from."""
-
-    def source_of(self, key: ChunkKey, source: ChunkSource) -> ChunkSource:
-        """Where a chunk came from: the reader does not tell the cold store, or a twin, from the disk."""
-        if source is ChunkSource.DISK and key in self.decoded:
-            return self.decoded[key]
-        cold = source is ChunkSource.DISK and self.routes.get(key) is Tier.COLD
-        return ChunkSource.COLD if cold else source
+    review_ns: int | None = None
+    """When it is looked at whether it has fallen behind; None: never."""
+    all_bytes: int = 0
+    """What was still to come when it began to be reviewed."""

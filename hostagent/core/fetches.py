@@ -1,31 +1,28 @@
-"""The fetching side: begins fetches, and takes what arrives into the pool.
+"""The fetching side: begins fetches, takes what arrives into the pool, ends fetches and learns from how they went.
 
-Owns the pins of fetches. The planner decides how far a fetch goes, and from where; `Arrivals` brings the chunks;
-`Deliveries` ends the fetch.
+One record a fetch (`Fetch`): the planner decides how far it goes and from where, `Arrivals` brings the chunks, and here
+it is decided which are worth waiting for, who is answered, and who hears of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.arrivals import Arrivals
+from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
-from hostagent.core.claims import Computed
-from hostagent.core.deliveries import Deliveries
+from hostagent.core.claims import Claims
 from hostagent.core.events import LoadOutcome
-from hostagent.core.fetch import Fetch, FetchObserver, FetchResult, MakeReader, Progressed, Purpose
-from hostagent.core.forms import Forms
-from hostagent.core.inbound import InboundChunk
+from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.core.sources import Sources
 from hostagent.core.twin_fetches import TwinFetches
 from hostagent.core.twins import Twins
+from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
-from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -35,219 +32,71 @@ from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
 from kvproto import events
-from kvproto.commands import (
-    DeliverFetch,
-    FetchProgress,
-    Outcome,
-)
 from kvproto.ids import FetchId, NodeId
-from kvproto.limits import FETCHES_MAX
 from kvproto.session.parameters import ReaderParameters
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
-"""Sources that no peer delivers: the shell loads from them. The reader tells none of them from the disk."""
-
-
+"""Sources that no peer delivers: the shell loads from them."""
 _RUSH = frozenset({Purpose.ENGINE, Purpose.TWIN})
 """What these bring is announced when they are over: until then everybody asks the one holder."""
+_TIERS = {
+    ChunkSource.HOLDER: Tier.REMOTE_DRAM,
+    ChunkSource.CAST: Tier.REMOTE_DRAM,
+    ChunkSource.SWITCH: Tier.SWITCH,
+    ChunkSource.DISK: Tier.LOCAL_DISK,
+    ChunkSource.COLD: Tier.COLD,
+}
+"""The tier whose costs a chunk teaches, by how it came; REMOTE_DRAM also stands for a node that had it on disk."""
 
 
 class Fetches:
-    """One node's."""
+    """All fetches of one node."""
 
     def __init__(
         self,
         node: Node,
         sources: Sources,
         gate: Gate,
-        observer: FetchObserver,
-        computed: Callable[[ChunkKey], Computed | None],
-        forms: Forms,
+        claims: Claims,
         twins: Twins,
+        observer: FetchObserver,
         make_reader: MakeReader,
     ) -> None:
-        """`computed(key)`: whether somebody computes a chunk."""
-        self._clock = node.clock
-        self._emit = node.emit
-        self._pool = node.pool
         self._directory = node.directory
+        self._emit = node.emit
+        self._clock = node.clock
+        self._pool = node.pool
         self._sources = sources
         self._gate = gate
+        self._claims = claims
         self._observer = observer
         self._fetches: dict[FetchId, Fetch] = {}
-        self.arrivals = Arrivals(node, make_reader, self)
+        self._number = 0
+        self._deadline_alarm = node.alarms.add(self._deadlines_passed)
+        self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
         self._under_way = self.arrivals.under_way
-        self._fetch_id = 0
-        self._reviews = Reviews(node, gate, self.arrivals.left_of, self._cut)
-        self._planner = FetchPlanner(
-            node,
-            sources,
-            gate,
-            self._under_way,
-            self.arrivals.left_bytes,
-            self._kept,
-            computed,
-            forms,
-            twins,
-        )
-        self.twins = TwinFetches(node, twins, forms.costs, self._bring_twins, self.cancel, self.load_ended)
-        self._deliveries = Deliveries(node, gate, self._planner, observer, lambda: self.busy)
+        self._planner = FetchPlanner(node, sources, gate, claims, twins, self.arrivals)
+        self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
+        self._untaught: list[FetchPlan] = []
+        self._teach_alarm = node.alarms.add(self.teach)
+        self.waits = Waits(node, gate, claims, self)
+        self.twins = TwinFetches(node, twins, twins.forms.costs, self.bring_twins, self.cancel, self.load_ended)
 
     # ------------------------------------------------------------------ figures
 
     @property
     def under_way_count(self) -> int:
-        """Fetches, background ones included."""
-        return len(self._fetches)
+        """Fetches, background ones included; not those that wait for something to be computed, and for nothing else."""
+        return sum(bool(fetch.stages) for fetch in self._fetches.values())
 
     @property
     def busy(self) -> bool:
-        """Whether an engine waits for something."""
-        return any(fetch.purpose is Purpose.ENGINE for fetch in self._fetches.values())
+        """Whether an engine waits for something that is on its way."""
+        return any(fetch.stages and fetch.request.purpose is Purpose.ENGINE for fetch in self._fetches.values())
 
-    # ------------------------------------------------------------------ fetches
-
-    def begin(
-        self,
-        keys: Sequence[ChunkKey],
-        purpose: Purpose,
-        deadline_ns: int,
-        ended: Callable[[FetchResult], None],
-        *,
-        prefill: Prefill | None = None,
-        progressed: Progressed | None = None,
-        waits: Callable[[FetchPlan], None] | None = None,
-        expected_s: float = 0.0,
-        traced: bool = False,
-        any_order: bool = False,
-        tenant: str = NOBODY,
-    ) -> FetchId | None:
-        """Bring chunks (distinct, in prefix order; or `any_order`, without a prefill: each is of use by itself).
-
-        `ended` comes once, unless it is cancelled; `progressed` hears of leading chunks that came. `prefill`: the
-        engine's own way to them; a fetch that falls behind it is given up. `waits`: hears the plan before anything
-        else, and takes care of the chunks in it that are being computed; `expected_s`: others will be computed or put
-        within this time. `traced`: the plan is told, too. `tenant`: whom the chunks count for. None: it has ended
-        already.
-        """
-        if len(self._fetches) >= FETCHES_MAX:
-            ended(FetchResult(Status.BUSY, ()))
-            return None
-        self._deliveries.teach()
-        from_disk_only = purpose is Purpose.DISK
-        plan = self._planner.plan(
-            keys,
-            prefill,
-            from_disk_only=from_disk_only,
-            is_engines=purpose is Purpose.ENGINE,
-            may_wait=waits is not None,
-            expected_s=expected_s,
-            any_order=any_order,
-            tenant=tenant,
-        )
-        if traced:
-            self._emit(self._planner.told(plan))
-        if waits is not None:
-            waits(plan)
-        if plan.awaited and not plan.keys:
-            started = None  # there is nothing to bring yet
-        elif len(plan.pinned) == len(plan.keys):
-            self._deliveries.local(plan, ended)
-            started = None
-        else:
-            started = self._begin_planned(plan, purpose, deadline_ns, ended, progressed, any_order=any_order)
-        if plan.verdict.probe is not None:
-            self._begin_probe(keys[plan.verdict.probe.place], plan.verdict.probe)
-        self._deliveries.learn_soon(plan)
-        return started
-
-    def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
-        """What it would take this node to have these chunks."""
-        return self._planner.quote(keys, prefill)
-
-    def _begin_planned(
-        self,
-        plan: FetchPlan,
-        purpose: Purpose,
-        deadline_ns: int,
-        ended: Callable[[FetchResult], None],
-        progressed: Progressed | None,
-        probe: Probe | None = None,
-        *,
-        any_order: bool = False,
-        ticket: Ticket | None = None,
-    ) -> FetchId | None:
-        """`ticket`: of another fetch that this one works for; it has none of its own then."""
-        self._fetch_id += 1
-        now_ns = self._clock.now_ns
-        if plan.verdict.give_up_s is not None:
-            deadline_ns = min(deadline_ns, now_ns + int(max(limits.GIVE_UP_S_MIN, plan.verdict.give_up_s) * 1e9))
-        fetch = Fetch(
-            FetchId(self._fetch_id),
-            plan.keys,
-            purpose,
-            plan.stopped,
-            ended,
-            progressed,
-            now_ns,
-            # One who waits judges the whole when it is over; the parts teach what sources cost.
-            ticket or self._gate.started(replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict),
-            plan.pinned,
-            probe,
-            any_order,
-        )
-        self._fetches[fetch.fetch] = fetch
-        wanted = self._want(fetch, plan, from_disk_only=purpose is Purpose.DISK)
-        self.arrivals.handle(events.FetchRequested(fetch.fetch, wanted, deadline_ns, any_order))
-        for found, chunk, route in plan.to_come:
-            inbound = self._under_way.get(found.entry.key)
-            if route in _LOADED and inbound is not None and inbound.chunk is chunk:
-                self._pool.pin(chunk)
-                by_disk = route is Tier.LOCAL_DISK
-                stored = found.stored.get(Tier.COLD)
-                self._emit(effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest, stored))
-        by_twins = [self._under_way[key] for key in plan.twins if key in self._under_way]
-        if by_twins:
-            self.twins.begin(by_twins, deadline_ns, fetch.ticket)
-        if fetch.fetch not in self._fetches:
-            return None
-        self._reviews.began(fetch)
-        return fetch.fetch
-
-    def _bring_twins(
-        self,
-        wanted: Sequence[InboundChunk],
-        deadline_ns: int,
-        ticket: Ticket,
-        ended: Callable[[FetchResult], None],
-    ) -> FetchId | None:
-        """See `twin_fetches.Bring`."""
-        if len(self._fetches) >= FETCHES_MAX:
-            ended(FetchResult(Status.BUSY, ()))
-            return None
-        plan = self._planner.plan_twins(wanted)
-        if len(plan.pinned) == len(plan.keys):
-            ended(FetchResult(plan.stopped, tuple((chunk, ChunkSource.LOCAL) for chunk in plan.pinned.values())))
-            return None
-        return self._begin_planned(plan, Purpose.TWIN, deadline_ns, ended, None, any_order=True, ticket=ticket)
-
-    def _begin_probe(self, key: ChunkKey, probe: Probe) -> None:
-        """Fetch one chunk from a refused source, in parallel with the request that was refused."""
-        now_ns = self._clock.now_ns
-        plan = self._planner.plan([key], None, from_disk_only=False, is_engines=False, by_twins=False)
-        if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= FETCHES_MAX:
-            for chunk in plan.pinned.values():
-                self._pool.unpin(chunk)
-            for _, chunk, _ in plan.to_come:
-                self._pool.abort(chunk)
-            self._gate.probed(probe, None, now_ns)
-            return
-        deadline_ns = now_ns + int(limits.PROBE_DEADLINE_S * 1e9)
-        self._begin_planned(plan, Purpose.PROBE, deadline_ns, self._probe_ended, None, probe)
-
-    def _probe_ended(self, result: FetchResult) -> None:
-        for chunk, _ in result.chunks:
-            self._pool.unpin(chunk)
+    def is_arriving(self, key: ChunkKey) -> bool:
+        """Whether a chunk is on its way into the pool."""
+        return key in self._under_way
 
     def can_bring(self, key: ChunkKey) -> bool:
         """Whether a chunk is here, on its way, or known to be somewhere and not being written by an engine here."""
@@ -255,137 +104,514 @@ class Fetches:
             return True
         return not self._pool.is_filling(key) and self._sources.find(key) is not None
 
+    def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
+        """What it would take this node to have these chunks."""
+        return self._planner.quote(keys, prefill)
+
+    # ------------------------------------------------------------------ beginning
+
+    def begin(
+        self, request: FetchRequest, ended: Callable[[FetchResult], None], progressed: Progressed | None = None
+    ) -> FetchId | None:
+        """Bring chunks. `ended` comes once, unless it is cancelled; `progressed` is told of leading chunks that came.
+        None: it has ended already."""
+        if len(self._fetches) >= limits.FETCHES_MAX:
+            ended(FetchResult(Status.BUSY, ()))
+            return None
+        fetch = self._record(request, ended, progressed)
+        if not request.may_wait or not self._sources.cold.has_store or not self._looks_into_cold(fetch):
+            self._plan(fetch)
+        return fetch.number if fetch.number in self._fetches else None
+
+    def _record(
+        self, request: FetchRequest, ended: Callable[[FetchResult], None], progressed: Progressed | None
+    ) -> Fetch:
+        self._number += 1
+        now_ns = self._clock.now_ns
+        expected_ns = now_ns + int(request.expected_s * 1e9)
+        fetch = Fetch(FetchId(self._number), request, ended, progressed, now_ns, request.deadline_ns)
+        fetch.expected_ns = expected_ns
+        self._fetches[fetch.number] = fetch
+        return fetch
+
+    def _looks_into_cold(self, fetch: Fetch) -> bool:
+        """Whether it goes on when the cold store has been asked for what nothing else has."""
+        request, cold = fetch.request, self._sources.cold
+        if request.deadline_ns - self._clock.now_ns < 4e9 * cold.wait_max_s:
+            return False
+        keys = request.keys
+        first = next((place for place, key in enumerate(keys) if self._is_nowhere(key)), None)
+        if first is None:
+            return False
+        nowhere = [key for key in keys[first:] if self._is_nowhere(key)]
+        prefill = request.prefill
+        compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / len(keys)
+
+        def go_on() -> None:
+            if fetch.number in self._fetches:
+                self._plan(fetch)
+
+        return cold.look(nowhere, compute_s, go_on, any_order=request.any_order)
+
+    def _is_nowhere(self, key: ChunkKey) -> bool:
+        here = self.can_bring(key) or self._pool.is_filling(key)
+        return not here and self._claims.find(key) is None
+
+    def _plan(self, fetch: Fetch) -> None:
+        """Bring what can be brought, and wait for what is being computed if the gate says so."""
+        request = fetch.request
+        if self._untaught:
+            self.teach()
+        if request.prefill is not None and self._claims:
+            behind = max(request.prefill.behind, self._claims.behind)
+            request = replace(request, prefill=replace(request.prefill, behind=behind))
+        plan = self._planner.plan(request)
+        if request.traced:
+            self._emit(self._planner.told(plan))
+        if plan.awaited:
+            self.waits.begin(fetch, plan)
+        self._carry_out(fetch, plan)
+        if plan.verdict.probe is not None:
+            self._begin_probe(request.keys[plan.verdict.probe.place], plan.verdict.probe)
+        self._learn_soon(plan)
+
+    def bring_more(self, fetch: Fetch, count: int) -> None:
+        """The first `count` chunks that it awaited can be brought."""
+        keys = tuple(fetch.awaited[:count])
+        del fetch.awaited[:count]
+        self.teach()
+        plan = self._planner.plan(replace(fetch.request, keys=keys, prefill=None, may_wait=False))
+        if len(plan.keys) < count:
+            self.waits.forget(fetch)
+        self._carry_out(fetch, plan)
+        self._learn_soon(plan)
+
+    def _carry_out(
+        self, fetch: Fetch, plan: FetchPlan, ticket: Ticket | None = None, probe: Probe | None = None
+    ) -> None:
+        """The chunks of a plan join those of the fetch. `ticket`: of another fetch that this one works for."""
+        now_ns, first = self._clock.now_ns, len(fetch.keys)
+        fetch.keys += plan.keys
+        fetch.wanted_count = len(fetch.keys)
+        if plan.stopped is not Status.OK:
+            fetch.stopped = plan.stopped
+        fetch.pinned |= plan.pinned
+        stage = Stage(now_ns, first, len(fetch.keys), ticket, probe)
+        if plan.keys:
+            fetch.stages.append(stage)
+        if len(plan.pinned) < len(plan.keys):
+            if plan.verdict.give_up_s is not None:
+                bound_ns = int(max(limits.GIVE_UP_S_MIN, plan.verdict.give_up_s) * 1e9)
+                fetch.deadline_ns = min(fetch.deadline_ns, now_ns + bound_ns)
+            if ticket is None:
+                # One who waits is judged as a whole when it is over; its stages teach what sources cost.
+                verdict = replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict
+                stage.ticket = self._gate.started(verdict)
+            self._arm(fetch)
+            self._ask(fetch, stage, plan)
+        if fetch.number in self._fetches and (plan.pinned or not fetch.stages):
+            self._advance(fetch)
+
+    def _ask(self, fetch: Fetch, stage: Stage, plan: FetchPlan) -> None:
+        """Have what is still to come of a stage brought: by the reader, from disk or the cold store, or by twins."""
+        from_disk_only = fetch.request.purpose is Purpose.DISK
+        wanted: list[tuple[InboundChunk, tuple[events.HolderRef, ...]]] = []
+        loads: list[effects.Effect] = []
+        by_twins: list[InboundChunk] = []
+        for found, chunk, route in plan.to_come:
+            key = chunk.key
+            inbound = self.arrivals.begin(chunk, found.entry, route)
+            inbound.reckoned_bytes, inbound.twin = plan.reckoned.get(key), plan.twins.get(key)
+            if inbound.twin is not None:
+                by_twins.append(inbound)
+            elif route in _LOADED:
+                self._pool.pin(chunk)
+                stored = found.stored.get(Tier.COLD)
+                by_disk = route is Tier.LOCAL_DISK
+                loads.append(
+                    effects.LoadChunk(chunk) if by_disk else effects.LoadCold(chunk, found.entry.digest, stored)
+                )
+            else:
+                wanted.append((inbound, () if from_disk_only else found.holders))
+        for key in plan.keys:
+            coming = self._under_way.get(key)
+            if coming is None:
+                continue  # it is here
+            if coming.fetches and coming.is_asked and not from_disk_only:
+                wanted.append((coming, self._sources.holders(coming.entry)))
+            coming.fetches.add(fetch.number)
+            fetch.routes[key] = coming.route
+            if coming.reckoned_bytes is not None:
+                fetch.reckoned[key] = coming.reckoned_bytes
+        if stage.ticket is not None and stage.ticket.verdict.compute_left_s:
+            self._reviews.began(fetch, stage.ticket.verdict)
+        if wanted:
+            self.arrivals.want(wanted)
+        for load in loads:
+            self._emit(load)
+        if by_twins and stage.ticket is not None:
+            self.twins.begin([one for one in by_twins if one.fetches], fetch.deadline_ns, stage.ticket)
+
+    def bring_twins(
+        self,
+        wanted: Sequence[InboundChunk],
+        deadline_ns: int,
+        ticket: Ticket,
+        ended: Callable[[FetchResult], None],
+    ) -> FetchId | None:
+        """Bring the twins of chunks that another fetch wants; `ticket` is of that one. None: it has ended already."""
+        if len(self._fetches) >= limits.FETCHES_MAX:
+            ended(FetchResult(Status.BUSY, ()))
+            return None
+        plan = self._planner.plan_twins(wanted)
+        request = FetchRequest(plan.keys, Purpose.TWIN, deadline_ns, any_order=True)
+        fetch = self._record(request, ended, None)
+        self._carry_out(fetch, plan, ticket)
+        return fetch.number if fetch.number in self._fetches else None
+
+    def _begin_probe(self, key: ChunkKey, probe: Probe) -> None:
+        """Fetch one chunk from a refused source, in parallel with the request that was refused."""
+        deadline_ns = self._clock.now_ns + int(limits.PROBE_DEADLINE_S * 1e9)
+        request = FetchRequest((key,), Purpose.PROBE, deadline_ns)
+        plan = self._planner.plan(request)
+        if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= limits.FETCHES_MAX:
+            for chunk in plan.pinned.values():
+                self._pool.unpin(chunk)
+            for _, chunk, _ in plan.to_come:
+                self._pool.abort(chunk)
+            self._gate.probed(probe, None, self._clock.now_ns)
+            return
+        self._carry_out(self._record(request, self._probe_ended, None), plan, probe=probe)
+
+    def _probe_ended(self, result: FetchResult) -> None:
+        for chunk, _ in result.chunks:
+            self._pool.unpin(chunk)
+
+    # ------------------------------------------------------------------ what came
+
+    def _chunks_ended(self, came: Sequence[tuple[InboundChunk, ChunkSource | None]]) -> None:
+        """The reader has brought chunks, or says that nobody has them any more."""
+        numbers: set[FetchId] = set()
+        for inbound, source in came:
+            numbers |= inbound.fetches
+            if source is None:
+                self._chunk_gone(inbound)
+            else:
+                self._take_in(inbound, source)
+        self._advance_all(numbers)
+
+    def _advance_all(self, numbers: Iterable[FetchId]) -> None:
+        for number in sorted(numbers):
+            fetch = self._fetches.get(number)
+            if fetch is not None:
+                self._advance(fetch)
+
+    def _take_in(self, inbound: InboundChunk, source: ChunkSource, *, from_here: bool = False) -> None:
+        """A chunk is whole and right, and no longer on its way: READY, and pinned for the fetches that want it."""
+        chunk = inbound.chunk
+        key, number_of_holder = chunk.key, 0
+        self._pool.commit(chunk, inbound.found)
+        if inbound.last_source is not None:
+            holder = self._directory.node_at(inbound.last_source)
+            number_of_holder = holder.node if holder is not None else 0
+        asked_for = from_here
+        for number in inbound.fetches:
+            fetch = self._fetches.get(number)
+            if fetch is None:
+                continue  # it ended with what came at the same time
+            self._pool.pin(chunk)
+            fetch.pinned[key] = chunk
+            fetch.sources[key] = source
+            fetch.holders[key] = number_of_holder
+            # The directory may have named new holders for a chunk that had none left.
+            fetch.gone.discard(key)
+            if inbound.decoded_from is not None:
+                fetch.decoded.add(key)
+            asked_for |= fetch.request.purpose not in _RUSH
+        self._observer.copy_arrived(chunk, asked_for=asked_for)
+        if self.twins.waiting:
+            self.twins.came(chunk, inbound.last_source, inbound.came_as)
+
+    def _chunk_gone(self, inbound: InboundChunk) -> None:
+        """No holder of a chunk is left: its fetches make do with what comes before it, or with all the others."""
+        key = inbound.chunk.key
+        for number in sorted(inbound.fetches):
+            fetch = self._fetches.get(number)
+            if fetch is None:
+                continue
+            fetch.missed = Status.UNAVAILABLE
+            if fetch.request.any_order:
+                fetch.gone.add(key)
+            else:
+                self._want_only(fetch, fetch.keys.index(key))
+
+    def _want_only(self, fetch: Fetch, count: int) -> None:
+        """Only its first `count` chunks are worth waiting for, and those that are here."""
+        count = max(count, fetch.leading_count)
+        if count >= fetch.wanted_count:
+            return
+        behind = fetch.keys[count : fetch.wanted_count]
+        fetch.wanted_count = count
+        if fetch.awaited:
+            self.waits.forget(fetch)
+        self._give_up(self._release(fetch, behind))
+
+    def _fell_behind(self, fetch: Fetch, count: int) -> None:
+        """Waiting for more than its first `count` chunks is not worth it."""
+        if count < fetch.wanted_count and not fetch.request.any_order:
+            fetch.missed = Status.DEADLINE
+            self._want_only(fetch, count)
+            self._advance(fetch)
+
+    def wait_ended(self, fetch: Fetch, why: Status) -> None:
+        """It waits for no more chunks to be computed; what is on its way still comes."""
+        fetch.stopped = why
+        self._advance(fetch)
+
+    def _advance(self, fetch: Fetch) -> None:
+        """Count the leading chunks that are here; end it when nothing more is worth waiting for."""
+        keys, pinned = fetch.keys, fetch.pinned
+        if fetch.request.any_order:
+            is_over = len(pinned) + len(fetch.gone) >= len(keys)
+        else:
+            leading = fetch.leading_count
+            while leading < len(keys) and keys[leading] in pinned:
+                leading += 1
+            fetch.leading_count = leading
+            is_over = leading >= fetch.wanted_count and not fetch.awaited
+        if is_over:
+            self._end(fetch)
+            return
+        if fetch.progressed is not None and fetch.leading_count > fetch.told_count:
+            first, fetch.told_count = fetch.told_count, fetch.leading_count
+            keys = fetch.keys[first : fetch.told_count]
+            fetch.progressed(first, [(fetch.pinned[key], fetch.sources.get(key, ChunkSource.LOCAL)) for key in keys])
+        while fetch.stages and fetch.leading_count >= fetch.stages[0].end:
+            self._stage_ended(fetch, fetch.stages.pop(0))
+
+    # ------------------------------------------------------------------ the end
+
+    def _end(self, fetch: Fetch) -> None:
+        """Whoever asked gets what is here; the gate, the pools and the metrics learn from how it went."""
+        del self._fetches[fetch.number]
+        if fetch.review_ns is not None:
+            self._reviews.ended(fetch)
+        came = self._came(fetch)
+        status = fetch.stopped if len(came) == len(fetch.keys) else fetch.missed
+        if fetch.verdict is not None:
+            self.waits.ended(fetch, len(came))
+        for stage in fetch.stages:
+            if stage.ticket is not None:
+                self._teach_gate(fetch, stage, stage.ticket, came)
+        delivered: list[tuple[Chunk, ChunkSource]] = []
+        for key, chunk in came.items():
+            delivered.append((chunk, fetch.sources.get(key, ChunkSource.LOCAL)))
+            del fetch.pinned[key]  # it goes to whoever asked, with its pin
+        unwanted = self._forget(fetch)
+        fetch.ended(FetchResult(status, tuple(delivered), fetch.told_count))
+        for stage in fetch.stages:
+            self._tell_observer(fetch, stage, came)
+        if unwanted:
+            self._give_up(unwanted)
+        if fetch.request.purpose is not Purpose.TWIN:
+            self._count(fetch, status, [(source, chunk.size_bytes) for chunk, source in delivered])
+
+    def _stage_ended(self, fetch: Fetch, stage: Stage) -> None:
+        """Chunks that were asked for together are here, and others are waited for."""
+        came = self._came(fetch)
+        if stage.ticket is not None:
+            self._teach_gate(fetch, stage, stage.ticket, came)
+        self._tell_observer(fetch, stage, came)
+
+    @staticmethod
+    def _came(fetch: Fetch) -> dict[ChunkKey, Chunk]:
+        """The chunks that count, in the order of the keys: they are here, and so are all before them."""
+        pinned = fetch.pinned
+        if fetch.request.any_order:
+            return {key: pinned[key] for key in fetch.keys if key in pinned}
+        return {key: pinned[key] for key in fetch.keys[: fetch.leading_count]}
+
+    def _teach_gate(self, fetch: Fetch, stage: Stage, ticket: Ticket, came: Mapping[ChunkKey, Chunk]) -> None:
+        """What the sources of a stage took."""
+        arrived: dict[Tier, int] = {}
+        brought = 0
+        for key in fetch.keys[stage.first : stage.end]:
+            chunk, source = came.get(key), fetch.sources.get(key)
+            brought += chunk is not None
+            if chunk is not None and source in _TIERS and key not in fetch.decoded:
+                route = fetch.routes.get(key)
+                tier = route if route is Tier.REMOTE_DISK else _TIERS[source]
+                reckoned = fetch.reckoned.get(key) if route is tier else None
+                arrived[tier] = arrived.get(tier, 0) + (chunk.size_bytes if reckoned is None else reckoned)
+        now_ns = self._clock.now_ns
+        seconds = (now_ns - stage.started_ns) / 1e9
+        if fetch.request.purpose is Purpose.TWIN:
+            self._gate.heard(ticket, arrived, seconds, now_ns)
+        elif stage.probe is None:
+            self._gate.ended(ticket, arrived, seconds, now_ns, brought=brought)
+        else:
+            self._gate.cancelled(ticket)
+            alone = ticket.alone and not ticket.contended
+            self._gate.probed(stage.probe, seconds if arrived else None, now_ns, alone=alone)
+
+    def _tell_observer(self, fetch: Fetch, stage: Stage, came: Mapping[ChunkKey, Chunk]) -> None:
+        """What came of a stage, and what did not."""
+        observer, keys = self._observer, fetch.keys[stage.first : stage.end]
+        seconds = 0.0
+        if stage.ticket is not None:
+            seconds = (self._clock.now_ns - stage.started_ns) / 1e9
+            if fetch.request.purpose in _RUSH:
+                observer.fetch_over(keys)
+        missed: ChunkKey | None = None
+        for key in keys:
+            chunk = came.get(key)
+            if chunk is None:
+                missed = key if missed is None else missed
+                observer.chunk_missed(key, seconds)
+                continue
+            # Of what was decoded, the twin crossed the network: that is told of the twin.
+            source = ChunkSource.LOCAL if key in fetch.decoded else fetch.sources.get(key, ChunkSource.LOCAL)
+            observer.chunk_came(key, source, chunk.size_bytes, seconds, fetch.holders.get(key, 0))
+        if missed is not None:
+            self._directory.failed(missed)
+
+    def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
+        """For the metrics; background work goes on if no engine waits any more."""
+        seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
+        self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
+        if not self._fetches or not self.busy:
+            self._observer.engines_served()
+
     def cancel(self, number: FetchId) -> None:
         """Nobody wants it any more: `ended` is not called. Idempotent."""
         fetch = self._fetches.pop(number, None)
         if fetch is None:
             return
-        self._reviews.ended(fetch)
-        if fetch.purpose is not Purpose.TWIN:
-            self._gate.cancelled(fetch.ticket)
-        if fetch.probe is not None:
-            self._gate.probed(fetch.probe, None, self._clock.now_ns)
-        self._forget(fetch)
-        self.arrivals.handle(events.FetchCancelled(number))
-        if fetch.purpose is not Purpose.TWIN:
-            self._deliveries.count(Status.CANCELLED, (self._clock.now_ns - fetch.started_ns) / 1e9, ())
+        self.waits.forget(fetch)
+        if fetch.review_ns is not None:
+            self._reviews.ended(fetch)
+        for stage in fetch.stages:
+            if stage.ticket is not None and fetch.request.purpose is not Purpose.TWIN:
+                self._gate.cancelled(stage.ticket)
+            if stage.probe is not None:
+                self._gate.probed(stage.probe, None, self._clock.now_ns)
+        if fetch.stages and fetch.request.purpose in _RUSH:
+            self._observer.fetch_over(fetch.keys)
+        self._give_up(self._forget(fetch))
+        if fetch.request.purpose is not Purpose.TWIN:
+            self._count(fetch, Status.CANCELLED, ())
 
-    def _want(self, fetch: Fetch, plan: FetchPlan, *, from_disk_only: bool) -> tuple[events.ChunkWanted, ...]:
-        """The chunks to ask the reader for; those still to come are under way from now on."""
-        holders = {}
-        for found, chunk, route in plan.to_come:
-            key, count = found.entry.key, self._segments_of(found.entry.size_bytes)
-            self._under_way[key] = InboundChunk(
-                chunk, found.entry, count, route, reckoned_bytes=plan.reckoned.get(key), twin=plan.twins.get(key)
-            )
-            holders[key] = found.holders
-        wanted = []
-        for key in fetch.keys:
-            chunk_here = fetch.pinned.get(key)
-            if chunk_here is not None:
-                size_bytes = chunk_here.size_bytes
-                wanted.append(events.ChunkWanted(key, self._segments_of(size_bytes), size_bytes, (), present=True))
-                continue
-            inbound = self._under_way[key]
-            inbound.fetches.add(fetch.fetch)
-            fetch.routes[key] = inbound.route
-            if inbound.reckoned_bytes is not None:
-                fetch.reckoned[key] = inbound.reckoned_bytes
-            if from_disk_only:
-                refs: tuple[events.HolderRef, ...] = ()
-            elif key in holders:
-                refs = holders[key]
-            else:
-                refs = self._sources.holders(inbound.entry)
-            wanted.append(
-                events.ChunkWanted(
-                    key,
-                    inbound.segments_count,
-                    inbound.entry.size_bytes,
-                    refs,
-                    loading=inbound.route in _LOADED or inbound.twin is not None,
-                    read_alone=inbound.route is Tier.REMOTE_DRAM and inbound.entry.served,
-                )
-            )
-        return tuple(wanted)
+    def _forget(self, fetch: Fetch) -> list[InboundChunk]:
+        """Give back the fetch's own pins and its interest in chunks on their way. Returns those that nobody wants."""
+        for chunk in fetch.pinned.values():
+            self._pool.unpin(chunk)
+        fetch.pinned.clear()
+        if not self._fetches:
+            self._deadline_alarm.cancel()
+        return self._release(fetch, fetch.keys) if self._under_way else []
 
-    def _segments_of(self, size_bytes: int) -> int:
-        return -(-size_bytes // self.arrivals.parameters.segment_bytes)
+    def _release(self, fetch: Fetch, keys: Iterable[ChunkKey]) -> list[InboundChunk]:
+        """It wants these no more. Returns those that nobody wants."""
+        unwanted = []
+        for key in keys:
+            inbound = self._under_way.get(key)
+            if inbound is not None and fetch.number in inbound.fetches:
+                inbound.fetches.discard(fetch.number)
+                if not inbound.fetches:
+                    unwanted.append(inbound)
+        return unwanted
 
-    def _kept(self, key: ChunkKey) -> Chunk | None:
-        """A chunk that arrived for a fetch under way and was dropped from the pool since: its bytes stay until that
-        fetch is over, and the reader counts it as here."""
-        if not self._fetches or not self.arrivals.is_here(key):
-            return None
-        return next(fetch.pinned[key] for fetch in self._fetches.values() if key in fetch.pinned)
+    def _give_up(self, unwanted: Sequence[InboundChunk]) -> None:
+        """Nobody wanted these, and nobody has asked for them since."""
+        unwanted = [one for one in unwanted if not one.fetches and self._under_way.get(one.chunk.key) is one]
+        for inbound in unwanted:
+            self.twins.given_up(inbound)
+        self.arrivals.give_up(unwanted)
+
+    # ------------------------------------------------------------------ time
+
+    def _arm(self, fetch: Fetch) -> None:
+        """Look at it when its deadline has passed. The alarm may ring too early, for one that has ended."""
+        due_ns = self._deadline_alarm.due_ns
+        if due_ns is None or fetch.deadline_ns < due_ns:
+            self._deadline_alarm.set(fetch.deadline_ns)
+
+    def _deadlines_passed(self) -> None:
+        """Every fetch whose deadline has passed ends with what is here."""
+        now_ns = self._clock.now_ns
+        for fetch in [fetch for fetch in self._fetches.values() if fetch.stages and fetch.deadline_ns <= now_ns]:
+            if fetch.number in self._fetches:
+                fetch.missed = Status.DEADLINE
+                if fetch.awaited:
+                    self.waits.deadline_passed(fetch)
+                self._end(fetch)
+        self._deadline_alarm.set(
+            min((fetch.deadline_ns for fetch in self._fetches.values() if fetch.stages), default=None)
+        )
+
+    def judges_silence(self, now_ns: int) -> bool:
+        """Whether conclusions from silence are about to be drawn: first report everything that has come."""
+        for due_ns in (self._deadline_alarm.due_ns, self.arrivals.reader_alarm.due_ns):
+            if due_ns is not None and due_ns <= now_ns:
+                return True
+        return False
+
+    # ------------------------------------------------------------------ what the pools learn
+
+    def _learn_soon(self, plan: FetchPlan) -> None:
+        """The pools learn from a plan once its engine has been answered, or a holder asked: others go on meanwhile."""
+        if plan.untaught:
+            self._untaught.append(plan)
+            self._teach_alarm.set(self._clock.now_ns)
+
+    def teach(self) -> None:
+        """Have the pools learn from the fetches before, if they have not."""
+        self._teach_alarm.cancel()
+        plans, self._untaught = self._untaught, []
+        for plan in plans:
+            self._planner.teach(plan.untaught)
 
     # ------------------------------------------------------------------ directory and parameters
 
     def directory_changed(self, keys: Iterable[ChunkKey], nodes_lost: Iterable[str]) -> None:
-        """The replica has news: the reader hears what concerns chunks on their way."""
+        """The replica has news: the reader is told what concerns chunks on their way."""
+        if not self._under_way:
+            return
         changed: dict[ChunkKey, tuple[events.HolderRef, ...]] = {}
         for key in keys:
             if key in self._under_way:
                 entry = self._directory.find(key)
                 changed[key] = () if entry is None else self._sources.holders(entry)
-        if changed:
-            self.arrivals.handle(events.HoldersChanged(changed))
-        for name in nodes_lost:
-            if self._fetches:
-                self.arrivals.handle(events.HolderLost(NodeId(name)))
+        self.arrivals.directory_changed(changed, [events.HolderLost(NodeId(name)) for name in nodes_lost])
 
     def holder_told(self, node: str, load: HolderLoad, *, with_ours: bool = False) -> None:
         """A holder that chunks are read from has queued so much for others; `with_ours`: and for this node."""
-        holder = self._directory.node_named(node)
-        if holder is None or not self._under_way:
+        holder = self._directory.node_named(node) if self._under_way else None
+        if holder is None:
             return
-        coming = [one for one in self._under_way.values() if not one.whole and self.arrivals.comes_from(one, holder)]
+        coming = self.arrivals.coming_from(holder)
         if not coming:
             return
         if with_ours:
             load = load.without(sum(self.arrivals.left_bytes(inbound) for inbound in coming if inbound.twin is None))
         numbers = {number for inbound in coming for number in inbound.fetches}
-        waiting = [number for number in numbers if self._fetches[number].purpose is not Purpose.TWIN]
-        self._reviews.told([self._fetches[number] for number in sorted(waiting)], load)
-
-    def _cut(self, fetch: Fetch, count: int) -> None:
-        self.arrivals.handle(events.FetchCut(fetch.fetch, count))
-
-    def switch_restarted(self) -> None:
-        """Its tables are empty."""
-        self.arrivals.handle(events.SwitchChanged())
+        waiting = [self._fetches[number] for number in sorted(numbers)]
+        self._reviews.told([fetch for fetch in waiting if fetch.request.purpose is not Purpose.TWIN], load)
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed; another segment size ends all fetches under way."""
         before = self.arrivals.parameters
         if parameters.segment_bytes != before.segment_bytes:
-            self._restart(parameters)
+            self.arrivals.abort_reads()
+            for fetch in [fetch for fetch in self._fetches.values() if fetch.stages]:
+                fetch.missed = Status.UNAVAILABLE
+                self.waits.forget(fetch)
+                self._end(fetch)
+            self.arrivals.restart(parameters)
         elif parameters != before:
             self.arrivals.configure(parameters)
 
     # ------------------------------------------------------------------ memory and disk
-
-    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
-        """Returns whether it is the digest of a chunk on its way."""
-        inbound = self._under_way.get(chunk.key)
-        if inbound is None or inbound.chunk is not chunk:
-            return False
-        inbound.found = hashed
-        self.proven([inbound])
-        return True
-
-    def proven(self, inbounds: Sequence[InboundChunk]) -> None:
-        """See `FetchesOfArrivals`."""
-        verified = []
-        for inbound in inbounds:
-            key, found = inbound.chunk.key, inbound.found
-            if self._under_way.get(key) is not inbound:
-                continue  # it was given up by what came with it
-            inbound.whole = found.digest == inbound.entry.digest
-            if inbound.whole:
-                self._take_in(inbound, from_here=False)
-            verified.append(events.ChunkVerified(key, inbound.whole, bool(found.leaves)))
-        self.arrivals.handle_all(verified)
 
     def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed) -> None:
         """This node's disk, the cold store or a twin delivered, or did not. From the cold store only the bytes that
@@ -394,106 +620,53 @@ class Fetches:
         inbound = self._under_way.get(into.key)
         if inbound is None or inbound.chunk is not into:
             return
-        wrong = inbound.route is Tier.COLD and hashed.digest != inbound.entry.digest
-        if outcome is LoadOutcome.DONE and not wrong:
+        numbers = frozenset(inbound.fetches)
+        if outcome is LoadOutcome.DONE and (inbound.route is not Tier.COLD or hashed.digest == inbound.entry.digest):
+            del self._under_way[into.key]
             inbound.found = hashed
-            self._take_in(inbound, from_here=True)
-            self.arrivals.handle(events.ChunkLoaded(into.key))
+            by_disk = ChunkSource.COLD if inbound.route is Tier.COLD else ChunkSource.DISK
+            self._take_in(inbound, inbound.decoded_from or by_disk, from_here=True)
         else:
             if inbound.route in _LOADED:
                 inbound.route = Tier.REMOTE_DRAM
             inbound.reckoned_bytes = inbound.twin = inbound.decoded_from = None
-            for number in inbound.fetches:
+            for number in numbers:
                 self._fetches[number].reckoned.pop(into.key, None)
-            self.arrivals.handle(events.LoadFailed(into.key))
-
-    def _take_in(self, inbound: InboundChunk, *, from_here: bool) -> None:
-        """A chunk is whole and right: READY, and pinned for the fetches that want it."""
-        chunk = inbound.chunk
-        del self._under_way[chunk.key]
-        self._pool.commit(chunk, inbound.found)
-        asked_for = from_here
-        for number in inbound.fetches:
-            fetch = self._fetches[number]
-            self._pool.pin(chunk)
-            fetch.pinned[chunk.key] = chunk
-            fetch.came_from[chunk.key] = inbound.last_source
-            if inbound.decoded_from is not None:
-                fetch.decoded[chunk.key] = inbound.decoded_from
-            asked_for |= fetch.purpose not in _RUSH
-        self._observer.copy_arrived(chunk, asked_for=asked_for)
-        self.twins.came(chunk, inbound.last_source, inbound.came_as)
-
-    def is_arriving(self, key: ChunkKey) -> bool:
-        """Whether a chunk is on its way into the pool."""
-        return key in self._under_way
+            if all(self._fetches[number].request.purpose is Purpose.DISK for number in numbers):
+                self._chunk_gone(inbound)
+            else:
+                self.arrivals.want([(inbound, self._sources.holders(inbound.entry))])
+        self._advance_all(numbers)
 
     def put_instead(self, chunk: Chunk, hashed: Hashed) -> bool:
         """An engine has written a chunk beside the one that is on its way: it is the chunk, READY, and all who wait for
         it have it. Returns whether one was on its way; else nothing was done."""
-        inbound = self._under_way.pop(chunk.key, None)
+        inbound = self._under_way.get(chunk.key)
         if inbound is None:
             return False
-        self.arrivals.give_up(inbound)
+        self.twins.given_up(inbound)
+        self.arrivals.give_up([inbound])
         self._pool.commit(chunk, hashed)
         for number in inbound.fetches:
             fetch = self._fetches[number]
             self._pool.pin(chunk)
             fetch.pinned[chunk.key] = chunk
-        self.arrivals.handle(events.ChunkPut(chunk.key))
+        self._advance_all(inbound.fetches)
         return True
-
-    # ------------------------------------------------------------------ the machine
 
     def close(self) -> None:
         """End all fetches without a word and give everything back."""
+        self.waits.close()
         self.arrivals.abort_reads()
         for fetch in self._fetches.values():
-            self._reviews.ended(fetch)
-            self._forget(fetch)
+            if fetch.review_ns is not None:
+                self._reviews.ended(fetch)
+            for chunk in fetch.pinned.values():
+                self._pool.unpin(chunk)
         self._fetches.clear()
-        self.arrivals.abort_chunks()
+        self._deadline_alarm.cancel()
+        inbounds = list(self._under_way.values())
+        for inbound in inbounds:
+            self.twins.given_up(inbound)
+        self.arrivals.give_up(inbounds)
         self.twins.close()
-
-    def _restart(self, parameters: ReaderParameters) -> None:
-        """Deliver the chunks of every fetch that are here, and begin with a fresh reader."""
-        self.arrivals.abort_reads()
-        for fetch in list(self._fetches.values()):
-            places = [place for place, key in enumerate(fetch.keys) if key in fetch.pinned]
-            if not fetch.any_order:
-                places = [place for count, place in enumerate(places) if place == count]
-            sources = (ChunkSource.LOCAL,) * len(places)
-            self.deliver(DeliverFetch(fetch.fetch, Outcome.GONE, len(places), sources, tuple(places)))
-        self.arrivals.restart(parameters)
-
-    def given_up(self, inbound: InboundChunk) -> None:
-        """See `FetchesOfArrivals`."""
-        self.twins.given_up(inbound)
-
-    def progressed(self, command: FetchProgress) -> None:
-        """See `FetchesOfArrivals`."""
-        fetch = self._fetches.get(command.fetch)
-        if fetch is not None and fetch.progressed is not None:
-            first = command.leading - len(command.sources)
-            came = zip(fetch.keys[first : command.leading], command.sources, strict=True)
-            fetch.progressed(first, [(fetch.pinned[key], fetch.source_of(key, source)) for key, source in came])
-
-    def deliver(self, command: DeliverFetch) -> None:
-        """See `FetchesOfArrivals`."""
-        fetch = self._fetches.pop(command.fetch, None)
-        if fetch is None:
-            return
-        self._reviews.ended(fetch)
-        self._deliveries.over(fetch, command, self._forget)
-
-    def _forget(self, fetch: Fetch) -> None:
-        """Give back the fetch's own pins and its interest in chunks on their way."""
-        for chunk in fetch.pinned.values():
-            self._pool.unpin(chunk)
-        fetch.pinned.clear()
-        for key in fetch.keys:
-            inbound = self._under_way.get(key)
-            if inbound is not None:
-                inbound.fetches.discard(fetch.fetch)
-        if fetch.purpose in _RUSH:
-            self._observer.fetch_over(fetch.keys)

@@ -78,7 +78,7 @@ class Membership:
         """Another epoch: the switch's tables are empty."""
         if event.epoch != self._switch_epoch:
             self._switch_epoch = event.epoch
-            self._fetches.switch_restarted()
+            self._fetches.arrivals.switch_restarted()
         self._heartbeat.say_here(event.here)
 
     def controller_lost(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.events import LeavesRead
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, Refusal
@@ -226,23 +226,20 @@ class PartFetches:
             self._emit(AbortRead(read))
         pieces.reading.clear()
 
-    def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> bool:
-        """A read progressed or ended; False: it is none for parts."""
-        if event.read >= 0:
-            return False
+    def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed | LeavesRead) -> None:
+        """A read for parts progressed or ended: their numbers are below 0."""
         pieces = self._reads.get(event.read)
         if pieces is None or isinstance(event, events.ReadProgress):
-            return True
+            return
         del self._reads[event.read]
         pieces.reading.discard(event.read)
         if isinstance(event, events.ReadFailed):
             self._ask_next(pieces)
-            return True
+            return
         if isinstance(event, LeavesRead):
             pieces.leaves = event.leaves
         if not pieces.reading:
             self._judge(pieces)
-        return True
 
     def _judge(self, pieces: _Pieces) -> None:
         """All of it came: leaves that do not make the chunk's digest prove nothing."""
@@ -304,7 +301,7 @@ class PartFetches:
             self._end_if_over(fetch)
 
         number = self._fetches.begin(
-            keys, Purpose.ENGINE, fetch.deadline_ns, ended, any_order=True, tenant=fetch.tenant
+            FetchRequest(tuple(keys), Purpose.ENGINE, fetch.deadline_ns, any_order=True, tenant=fetch.tenant), ended
         )
         if number is not None:
             started.append(number)

@@ -1,31 +1,35 @@
 """How far the keys of a fetch are brought, and from where: the gate's verdict carried into the pool.
 
-Pins chunks that are here and reserves room for those still to come. `Fetches` owns chunks under way and says which
-are arriving already. What is being computed has no room yet: `Waits` fetches it when it is there.
+Pins chunks that are here and reserves room for those still to come. What is being computed has no room yet: `Waits`
+has it fetched when it is there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
-from hostagent.core.claims import Computed
+from hostagent.core.arrivals import Arrivals, InboundChunk
+from hostagent.core.claims import Claims
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
-from hostagent.core.forms import Forms
-from hostagent.core.inbound import InboundChunk
+from hostagent.core.fetch import FetchRequest, Purpose
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
 from hostagent.pool.chunks import Chunk, Refusal
-from hostagent.pool.tenants import NOBODY
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
+from kvpolicy.tiers.gate_plan import NOTHING_RECKONED
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
+
+_NOTHING: Final[Mapping[Tier, int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -51,55 +55,27 @@ class FetchPlan:
 
 
 class FetchPlanner:
-    """One node's. `inbound`: chunks under way, `left_bytes(chunk)` of each still to come.
-
-    `kept(key)`: a chunk whose bytes a fetch under way still has although the pool dropped it.
-    """
+    """Of one node. What is being written here by an engine, it leaves out."""
 
     def __init__(
-        self,
-        node: Node,
-        sources: Sources,
-        gate: Gate,
-        inbound: Mapping[ChunkKey, InboundChunk],
-        left_bytes: Callable[[InboundChunk], int],
-        kept: Callable[[ChunkKey], Chunk | None],
-        computed: Callable[[ChunkKey], Computed | None],
-        forms: Forms,
-        twins: Twins,
+        self, node: Node, sources: Sources, gate: Gate, claims: Claims, twins: Twins, arrivals: Arrivals
     ) -> None:
-        """`computed(key)`: whether somebody computes a chunk."""
-        self._forms = forms
+        self._forms = twins.forms
         self._twins = twins
         self._clock = node.clock
         self._pool = node.pool
         self._disk = node.disk
         self._sources = sources
         self._gate = gate
-        self._inbound = inbound
-        self._left_bytes = left_bytes
-        self._kept = kept
-        self._computed = computed
+        self._inbound = arrivals.under_way
+        self._left_bytes = arrivals.left_bytes
+        self._computed = claims.find
 
-    def plan(
-        self,
-        keys: Sequence[ChunkKey],
-        prefill: Prefill | None,
-        *,
-        from_disk_only: bool,
-        is_engines: bool,
-        may_wait: bool = False,
-        expected_s: float = 0.0,
-        any_order: bool = False,
-        tenant: str = NOBODY,
-        by_twins: bool = True,
-    ) -> FetchPlan:
-        """Local chunks are pinned and room is reserved for the others when it returns.
-
-        `may_wait`: also for chunks that somebody computes; `expected_s`: and so long for those that nobody does yet.
-        `any_order`: each chunk is of use by itself; those that nobody has are left out, and nothing is waited for.
-        `tenant`: whom the chunks count for. `by_twins`: chunks may come so.
-        """
+    def plan(self, request: FetchRequest) -> FetchPlan:
+        """Local chunks are pinned and room is reserved for the others when it returns."""
+        keys, any_order, tenant = request.keys, request.any_order, request.tenant
+        from_disk_only = request.purpose is Purpose.DISK
+        by_twins = request.purpose is not Purpose.PROBE
         offers: list[Offer] = []
         offered: list[ChunkKey] = []
         here: dict[ChunkKey, Chunk] = {}
@@ -111,20 +87,21 @@ class FetchPlanner:
             offer = self._offer(key, here, found, twins if by_twins else None, known, from_disk_only=from_disk_only)
             if offer is None and any_order:
                 continue
-            if offer is None and may_wait:
-                offer = self._offer_computed(key, expected_s, offers[-1].size_bytes if offers else 0)
+            if offer is None and request.may_wait:
+                offer = self._offer_computed(key, request.expected_s, offers[-1].size_bytes if offers else 0)
                 unready = len(offers) if offer is not None and unready is None else unready
             if offer is None:
                 break
             offers.append(offer)
             offered.append(key)
+        is_engines = request.purpose is Purpose.ENGINE
         touches = self._touches(offered, offers, here, found) if is_engines else []
-        if found and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
+        if found and touches and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
             # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
             touches = []
         absent = len(keys) - len(offers)
-        verdict = self._gate.decide(offers, prefill, self._clock.now_ns, absent, self._under_way())
+        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way())
         count = len(verdict.routes)
         stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
         ready = count if unready is None else min(count, unready)
@@ -136,8 +113,16 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        coming = [found[key] for key in plan.keys if key in found]
-        made = self._pool.reserve_all([_wanted(one.entry) for one in coming], tenant, any_order=any_order)
+        coming: list[Found] = []
+        wanted: list[tuple[Touch, str]] = []
+        for key in plan.keys:
+            if key in found:
+                one = found[key]
+                coming.append(one)
+                wanted.append(_wanted(one.entry))
+        if not coming:
+            return plan
+        made = self._pool.reserve_all(wanted, tenant, any_order=any_order)
         for one, room in zip(coming, made, strict=False):
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
@@ -194,6 +179,8 @@ class FetchPlanner:
 
     def _under_way(self) -> Mapping[Tier, int]:
         """Bytes left to come for other fetches, by where they were asked of."""
+        if not self._inbound:
+            return _NOTHING
         left: Counter[Tier] = Counter()
         for inbound in self._inbound.values():
             if inbound.twin is None:  # else what is on its way is the twin
@@ -219,7 +206,7 @@ class FetchPlanner:
     ) -> Offer | None:
         """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way, and the twin
         by which it should come into `twins`; None: by none."""
-        chunk = self._pool.find(key) or self._kept(key)
+        chunk = self._pool.find(key)
         if chunk is not None:
             here[key] = chunk
             return Offer(chunk.size_bytes, (Tier.LOCAL_DRAM,))
@@ -231,8 +218,8 @@ class FetchPlanner:
             return None
         found[key] = one
         size_bytes = one.entry.size_bytes
-        reckoned = self._forms.reckoned(size_bytes, one.stored)
-        twin = self._twins.best_for(one) if twins is not None else None
+        reckoned = self._forms.reckoned(size_bytes, one.stored) if one.stored else NOTHING_RECKONED
+        twin = self._twins.best_for(one) if twins is not None and self._forms.has_wire else None
         if twins is not None and twin is not None:
             twins[key] = twin
             reckoned = {**reckoned, **self._reckoned_twin(one, twin)}
@@ -285,7 +272,7 @@ class FetchPlanner:
         """A chunk that there is room for comes, from `route`, by its twin if there is room for that, too."""
         entry = found.entry
         plan.to_come.append((found, room, route))
-        reckoned = self._forms.reckoned(entry.size_bytes, found.stored)
+        reckoned = self._forms.reckoned(entry.size_bytes, found.stored) if found.stored else NOTHING_RECKONED
         twin = twins.get(entry.key)
         if twin is not None and route in CROSSING and self._has_room(plan, twin, twins):
             plan.twins[entry.key] = twin
@@ -309,7 +296,7 @@ class FetchPlanner:
         return plan
 
     def _plan_twin(self, plan: FetchPlan, key: ChunkKey) -> bool:
-        chunk = self._pool.find(key) or self._kept(key)
+        chunk = self._pool.find(key)
         if chunk is not None:
             self._pool.pin(chunk)
             plan.pinned[key] = chunk

@@ -51,7 +51,8 @@ class _Orphan:
 
 
 class Serving:
-    """One node's."""
+    """Owns the protocol's holder, the pins of what is being sent, and the questions that wait for the disk. Who reads
+    chunks of this node it does not decide."""
 
     def __init__(self, node: Node, load: LoadForPeer, asked: Callable[[ChunkKey], None]) -> None:
         """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it."""
@@ -142,17 +143,18 @@ class Serving:
         self._waiting_count -= len(waiting)
         self._carry_out(self._holder.handle_all(waiting, self._clock.now_ns))
 
-    def lend(self, key: ChunkKey) -> Chunk | None:
-        """A peer reads a chunk reliably: it stays until `taken_back`."""
+    def lend(self, key: ChunkKey, *, begins: bool) -> Chunk | None:
+        """A peer reads a chunk reliably: it stays until `taken_back`. `begins`: from its first byte on."""
         chunk = self._pool.find(key)
         if chunk is not None:
             self._pool.pin(chunk)
-            self._touched.append(key)
-            self._touch_soon.set(self._clock.now_ns)
+            if begins:
+                self.readers_began((key,))
         return chunk
 
-    def lent(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers have read these chunks, which the shell kept."""
+    def readers_began(self, keys: Sequence[ChunkKey]) -> None:
+        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, perhaps from several
+        holders, and counts once."""
         self._touched += keys
         self._touch_soon.set(self._clock.now_ns)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import ChunkEntry, Copies, NodeEntry
+from hostagent.core.directory import ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
@@ -47,6 +47,7 @@ class Elsewhere(NamedTuple):
     load: HolderLoad
 
 
+_NOWHERE: Final = Elsewhere((), (), IDLE)
 Known = dict[tuple[bool, Copies], Elsewhere]
 """By whether the switch serves a chunk, and its copies: true for one moment."""
 
@@ -56,7 +57,7 @@ class Sources:
 
     def __init__(self, node: Node, loads: HolderLoads, cold: ColdIndex) -> None:
         self._clock = node.clock
-        self._cold = cold
+        self.cold = cold
         self._directory = node.directory
         self._disk = node.disk
         self._loads = loads
@@ -66,14 +67,14 @@ class Sources:
         """Where a chunk can be had; None: nowhere. Where disk and directory differ, the disk is right. `known`: what
         was found of others at this moment, to be added to."""
         stored = self._disk.find(key) if self._disk is not None else None
-        forms = _forms(Tier.LOCAL_DISK, stored)
+        forms = {} if stored is None else _forms(Tier.LOCAL_DISK, stored)
         entry = None if from_disk_only else self._directory.find(key)
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
             own = ChunkEntry(
                 key, stored.parent, stored.size_bytes, stored.digest, stored.position, (), namespace=stored.namespace
             )
             return Found(own, (Tier.LOCAL_DISK,), (), stored=forms)
-        cold = None if from_disk_only else self._cold.find(key)
+        cold = self.cold.find(key) if self.cold.has_store and not from_disk_only else None
         if entry is None:
             return None if cold is None else _in_cold(cold)
         tiers, refs, load = self._elsewhere(entry, {} if known is None else known)
@@ -94,34 +95,29 @@ class Sources:
         copies = self._directory.copies(entry.key)
         found = known.get((entry.served, copies))
         if found is None:
-            in_dram, on_disk = self._directory.nodes_with(copies)
-            refs = self._refs(in_dram, on_disk, served=entry.served)
-            tiers = (Tier.SWITCH,) if entry.served and refs else ()
-            if in_dram or on_disk:
-                tiers = (*tiers, Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
-            found = known[entry.served, copies] = Elsewhere(tiers, refs, self._least_load(in_dram or on_disk))
+            found = known[entry.served, copies] = self._look(copies, served=entry.served)
         return found
 
-    def _refs(
-        self, in_dram: Sequence[NodeEntry], on_disk: Sequence[NodeEntry], *, served: bool
-    ) -> tuple[HolderRef, ...]:
-        pool_address = self._fabric.pool_address
-        if not (in_dram or on_disk) and served and pool_address is not None:
-            return (HolderRef(SWITCH_NODE, pool_address, readable=False),)
-        return tuple(
-            HolderRef(
-                NodeId(node.name),
-                node.address,
-                load + node.draining + _busy(self._loads.of(node.name, self._clock.now_ns)),
-                castable=node.member is not None,
-            )
-            for nodes, load in ((in_dram, _IN_DRAM), (on_disk, _ON_DISK))
-            for node in nodes
-        )
-
-    def _least_load(self, nodes: Sequence[NodeEntry]) -> HolderLoad:
-        loads = [self._loads.of(node.name, self._clock.now_ns) for node in nodes]
-        return min(loads, key=lambda load: load.queued_bytes, default=IDLE)
+    def _look(self, copies: Copies, *, served: bool) -> Elsewhere:
+        in_dram, on_disk = self._directory.nodes_with(copies)
+        refs: list[HolderRef] = []
+        least = None
+        for node in (*in_dram, *on_disk):
+            load = self._loads.of(node.name, self._clock.now_ns) if self._loads.by_name else IDLE
+            from_disk = len(refs) >= len(in_dram)
+            if (least is None or load.queued_bytes < least.queued_bytes) and not (from_disk and in_dram):
+                least = load
+            # A share below 1 tells holders apart whose queues differ by a factor, from a MiB on.
+            busy = min(_BUSY_MAX, (load.queued_bytes >> 20).bit_length() / 32)
+            rank = (_ON_DISK if from_disk else _IN_DRAM) + node.draining + busy
+            refs.append(HolderRef(NodeId(node.name), node.address, rank, castable=node.member is not None))
+        if not refs:
+            pool_address = self._fabric.pool_address
+            if not served or pool_address is None:
+                return _NOWHERE
+            return Elsewhere((Tier.SWITCH,), (HolderRef(SWITCH_NODE, pool_address, readable=False),), IDLE)
+        remote = Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK
+        return Elsewhere((Tier.SWITCH, remote) if served else (remote,), tuple(refs), least or IDLE)
 
 
 def _forms(tier: Tier, found: Chunk | ChunkEntry | None) -> dict[Tier, StoredForm]:
@@ -131,8 +127,3 @@ def _forms(tier: Tier, found: Chunk | ChunkEntry | None) -> dict[Tier, StoredFor
 def _in_cold(entry: ChunkEntry) -> Found:
     """A chunk that only the cold store has."""
     return Found(entry, (Tier.COLD,), (), stored=_forms(Tier.COLD, entry))
-
-
-def _busy(load: HolderLoad) -> float:
-    """A share below 1 that tells holders apart whose queues differ by a factor, from a MiB on."""
-    return min(_BUSY_MAX, (load.queued_bytes >> 20).bit_length() / 32)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from hostagent import limits
 from hostagent.core import effects
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.serving import Serving
@@ -224,7 +224,7 @@ class Tasks:
 
     def engines_served(self) -> None:
         """No engine waits any more: fetches that had to wait may start."""
-        if len(self.background):
+        if self.background.waiting:
             self._pump_alarm.set(self._clock.now_ns)
 
     def _pump(self) -> None:
@@ -256,11 +256,9 @@ class Tasks:
             return
         keys = running.keys[running.arrived : running.arrived + count]
         running.fetch = self._fetches.begin(
-            keys,
-            Purpose.TASK,
-            running.deadline_ns,
+            FetchRequest(tuple(keys), Purpose.TASK, running.deadline_ns),
             partial(self._fetched, running, keys),
-            progressed=partial(self._fetch_progressed, running, keys),
+            partial(self._fetch_progressed, running, keys),
         )
 
     def _fetch_progressed(

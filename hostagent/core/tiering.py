@@ -10,7 +10,7 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.disk_index import DiskIndex, DiskState, Promoter
 from hostagent.core.events import SaveOutcome
-from hostagent.core.fetch import FetchResult, Purpose
+from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms
 from hostagent.core.node import Foreground, Node
@@ -68,7 +68,8 @@ class PeerLoads:
             waiting.append(then)
             return True
         self._waiting[key] = [then]
-        self._fetches.begin([key], Purpose.DISK, self._clock.now_ns + _DEADLINE_NS, partial(self._load_ended, key))
+        request = FetchRequest((key,), Purpose.DISK, self._clock.now_ns + _DEADLINE_NS)
+        self._fetches.begin(request, partial(self._load_ended, key))
         return True
 
     def _load_ended(self, key: ChunkKey, result: FetchResult) -> None:
@@ -164,7 +165,7 @@ class Tiering:
 
     def engines_served(self) -> None:
         """No engine waits any more: writes and promotions that had to wait may start."""
-        if len(self.writes) or len(self.promotions):
+        if self.writes.waiting or self.promotions.waiting:
             self._pump_alarm.set(self._clock.now_ns)
 
     def _pump_soon(self, due_ns: int) -> None:

@@ -1,7 +1,7 @@
 """Chunks on their way that come by their twins: brings the twins as any chunks, and has each decoded when it is whole.
 
-For the reader of the protocol such a chunk is being loaded, as from a disk: `load_ended` says how that went, and where
-it went wrong the reader asks the chunk's holders for the chunk itself.
+Such a chunk is being loaded, as from a disk: `load_ended` says how that went, and where it went wrong the reader is
+asked for the chunk itself.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hostagent.core import effects
+from hostagent.core.arrivals import InboundChunk
 from hostagent.core.events import LoadOutcome, TwinDecoded
 from hostagent.core.fetch import FetchResult
-from hostagent.core.inbound import InboundChunk
 from hostagent.core.node import Node
 from hostagent.core.twins import Twin, Twins
 from hostagent.pool.chunks import Chunk
@@ -37,7 +37,8 @@ class _Decoding:
 
 
 class TwinFetches:
-    """One node's."""
+    """Owns the chunks that wait for their twins, and those that are being decoded. It is told by which twin a chunk
+    should come."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class TwinFetches:
         self._bring = bring
         self._cancel = cancel
         self._load_ended = load_ended
-        self._waiting: dict[ChunkKey, InboundChunk] = {}
+        self.waiting: dict[ChunkKey, InboundChunk] = {}
         """By the key of the twin. The memory of each is pinned until `load_ended`."""
         self._brought: dict[FetchId, frozenset[ChunkKey]] = {}
         """Twins by the fetch that brings them."""
@@ -68,15 +69,15 @@ class TwinFetches:
         self.saved_bytes = 0
 
     def begin(self, inbounds: Sequence[InboundChunk], deadline_ns: int, ticket: Ticket) -> None:
-        """These chunks, which have just been wanted of the reader, come by their twins."""
+        """These chunks, which are on their way since this moment, come by their twins."""
         for inbound in inbounds:
             self._pool.pin(inbound.chunk)
-            self._waiting[_twin(inbound).key] = inbound
+            self.waiting[_twin(inbound).key] = inbound
         for inbound in inbounds:
             here = self._pool.find(_twin(inbound).key)
             if here is not None:
                 self.came(here, None, ChunkSource.LOCAL)
-        missing = [inbound for inbound in inbounds if _twin(inbound).key in self._waiting]
+        missing = [inbound for inbound in inbounds if _twin(inbound).key in self.waiting]
         if not missing:
             return
         keys = frozenset(_twin(inbound).key for inbound in missing)
@@ -86,7 +87,7 @@ class TwinFetches:
             for chunk, source in result.chunks:
                 self.came(chunk, None, source)
                 self._pool.unpin(chunk)
-            for key in keys & self._waiting.keys():
+            for key in keys & self.waiting.keys():
                 self._fail(key)
 
         number = self._bring(missing, deadline_ns, ticket, ended)
@@ -95,7 +96,7 @@ class TwinFetches:
 
     def came(self, twin: Chunk, sender: Address | None, source: ChunkSource) -> None:
         """A chunk is whole and right in the pool; perhaps a twin that is waited for."""
-        inbound = self._waiting.pop(twin.key, None)
+        inbound = self.waiting.pop(twin.key, None)
         if inbound is None:
             return
         inbound.last_source, inbound.decoded_from = sender, source
@@ -125,14 +126,14 @@ class TwinFetches:
     def given_up(self, inbound: InboundChunk) -> None:
         """Nobody waits for a chunk any more, or it is here by other means."""
         twin = inbound.twin
-        if twin is not None and self._waiting.get(twin.key) is inbound:
-            del self._waiting[twin.key]
+        if twin is not None and self.waiting.get(twin.key) is inbound:
+            del self.waiting[twin.key]
             self._pool.unpin(inbound.chunk)
             self._settle_soon.set(self._clock.now_ns)
 
     def is_brought(self, inbound: InboundChunk) -> bool:
         """Whether the twin of a chunk is still on its way."""
-        return inbound.twin is not None and inbound.twin.key in self._waiting
+        return inbound.twin is not None and inbound.twin.key in self.waiting
 
     def close(self) -> None:
         """The chunks were given up. Memory that a thread still writes to is given back without its word."""
@@ -147,7 +148,7 @@ class TwinFetches:
 
     def _fail(self, key: ChunkKey) -> None:
         """A twin did not come. The reader hears of it when the event at hand is over."""
-        self._failed.append(self._waiting.pop(key))
+        self._failed.append(self.waiting.pop(key))
         self._settle_soon.set(self._clock.now_ns)
 
     def _settle(self) -> None:
@@ -155,7 +156,7 @@ class TwinFetches:
         for inbound in failed:
             self._load_ended(inbound.chunk, LoadOutcome.ABSENT, NOT_HASHED)
         for number, keys in list(self._brought.items()):
-            if keys.isdisjoint(self._waiting):
+            if keys.isdisjoint(self.waiting):
                 del self._brought[number]
                 self._cancel(number)
 

@@ -71,7 +71,7 @@ class Twins:
         self.here = here
         self._pool = node.pool
         self._sources = sources
-        self._forms = forms
+        self.forms = forms
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
         """Twins that were not what they should be, and the digest of the chunk."""
         self.wrong_count = 0
@@ -96,7 +96,7 @@ class Twins:
     def best_for(self, found: Found) -> Twin | None:
         """The twin by which a chunk that others have should come; None: it should come as it is."""
         entry = found.entry
-        if not self._forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
+        if not self.forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
             return None
         for form in (Form.LOSSY, Form.PLANES):
             key = twin_key(entry.key, form)
@@ -112,7 +112,7 @@ class Twins:
         here = self._pool.find(key)
         if here is not None:
             least = StoredForm(form, 1)  # it crosses no link any more
-            takes = self._forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
+            takes = self.forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
             return Twin(key, StoredForm(form, here.size_bytes), here=True) if takes else None
         there = self._sources.find(key)
         if there is None or there.entry.parent != entry.key or there.entry.size_bytes >= entry.size_bytes:
@@ -121,7 +121,7 @@ class Twins:
         if source is None or (Tier.SWITCH in found.tiers and source is not Tier.SWITCH):
             return None  # the switch costs no holder anything
         stored = StoredForm(form, there.entry.size_bytes)
-        if self._forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
+        if self.forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
             return Twin(key, stored, here=False)
         return None
 
@@ -148,7 +148,7 @@ class TwinMaking:
         self._emit = node.emit
         self._pool = node.pool
         self._directory = node.directory
-        self._forms = forms
+        self.forms = forms
         self._twins = twins
         self._fabric = node.fabric
         self._foreground = foreground
@@ -168,31 +168,31 @@ class TwinMaking:
 
     def chunk_put(self, chunk: Chunk) -> None:
         """An engine here has put a chunk."""
-        if self._forms.has_wire:
+        if self.forms.has_wire:
             self._demand.put(chunk.key)
             self._consider(chunk, self._demand.share)
 
     def peer_asked(self, key: ChunkKey) -> None:
         """Another node reads a chunk of this one, or has asked for a cast of it."""
-        if not self._forms.has_wire:
+        if not self.forms.has_wire:
             return
-        self._demand.asked(key)
+        self._demand.chunk_requested(key)
         chunk = self._pool.find(key)
         if chunk is not None:
             self._consider(chunk, 1.0)
 
     def engines_served(self) -> None:
         """No engine waits any more."""
-        if len(self.lane):
+        if self.lane.waiting:
             self._alarm.set(self._clock.now_ns)
 
     def _consider(self, chunk: Chunk, likely: float) -> None:
         if chunk.key in self.lane or chunk.key in self._useless or is_twin(chunk):
             return
-        form = self._forms.for_wire(chunk, likely)
+        form = self.forms.for_wire(chunk, likely)
         if form is Form.RAW or self._has_twin(chunk, form):
             return
-        if not self._forms.decides_wire or self._smaller.worth_trying():
+        if not self.forms.decides_wire or self._smaller.worth_trying():
             self.lane.offer(chunk.key, chunk.size_bytes, self._clock.now_ns)
             self._alarm.set(self._clock.now_ns)
 
@@ -215,7 +215,7 @@ class TwinMaking:
 
     def _begin(self, key: ChunkKey) -> None:
         chunk = self._pool.find(key)
-        form = Form.RAW if chunk is None else self._forms.for_wire(chunk, 1.0)
+        form = Form.RAW if chunk is None else self.forms.for_wire(chunk, 1.0)
         if chunk is None or form is Form.RAW or self._has_twin(chunk, form):
             self.lane.ended(key)
             return
@@ -230,7 +230,7 @@ class TwinMaking:
             return
         self._encoding.remove(chunk)
         if event.work is not None:
-            self._forms.costs.measured(event.work)
+            self.forms.costs.measured(event.work)
         self._smaller.tried(event.form is not Form.RAW)
         into = self._room_for(chunk, event.form, size_bytes)
         self._pool.unpin(chunk)

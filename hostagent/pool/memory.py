@@ -127,6 +127,8 @@ class PoolMemory:
         else:
             _check_room(size_bytes)
             self.fd, self._map = _map_file(size_bytes, 0)
+        self.address = address_of(self._map)
+        """Where it is mapped in this process."""
         self.handed_on = handed_on or kept_fd is not None
         try:
             self.readers_fd = seals.hand_on(self.fd) if self.handed_on else seals.end_writing(self.fd)
@@ -138,11 +140,6 @@ class PoolMemory:
         self.bytes_: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         if prefault:
             self.populate(0, size_bytes)
-
-    @property
-    def address(self) -> int:
-        """Where it is mapped in this process."""
-        return address_of(self._map)
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Writable bytes [offset, offset + size_bytes)."""

@@ -229,7 +229,7 @@ class TransportSink(Protocol):
         ...
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers have read these chunks, which were leased (`hostagent.pool.leases`) instead of opened."""
+        """Peers read these chunks, from the first byte on: a reader reads a chunk in stripes, and counts once."""
         ...
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:

@@ -245,7 +245,9 @@ class HostTransport:
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """A reliable read."""
-        return self._started()[1].reads.read(request)
+        if self._parts is None:
+            raise RuntimeError("the transport is not started")
+        return self._parts.reads.read(request)
 
     def _started(self) -> tuple[_Control, Parts]:
         if self._control is None or self._parts is None:

@@ -403,7 +403,10 @@ class ServedConnection:
         if extent is None:
             answer.left_bytes = 0
             answer.tell(status)
-        elif answer.one_sided:
+            return
+        if not answer.offset:
+            self._sink.peers_read((answer.key,))
+        if answer.one_sided:
             self._open_one_sided(answer, extent)
         else:
             answer.offset += extent.offset

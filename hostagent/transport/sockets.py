@@ -11,7 +11,7 @@ import socket
 
 from hostagent import limits
 from hostagent.transport import socket_options
-from hostagent.transport.base import ChunkPlace, ReadHandle, ReadRequest
+from hostagent.transport.base import ChunkPlace
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
@@ -188,15 +188,12 @@ class TcpReads:
             self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
         self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
         self._client = read_client(host)
+        self.read = self._client.read
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
         return f"{address}:{port}"
-
-    def read(self, request: ReadRequest) -> ReadHandle:
-        """A range request."""
-        return self._client.read(request)
 
     def close(self) -> None:
         """End all connections."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
-from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError, need
-from kvlab.bars import progress
-from kvlab.figures import machine_facts, write_figures
+from kvcast.cli import need
+from kvlab.bars import progress, refusals
+from kvlab.figures import draw_figures, machine_facts, write_figures
+from kvlab.wiring import add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--windows", type=whole(1), default=24, help="contexts of held-out text (default 24)")
     parser.add_argument("--seed", type=whole(0), default=1, help="of the order in which documents are put (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
     parser.add_argument(
         "--plot", type=output_file, metavar="FILE", help="draw quality over the share there, as FILE.svg and FILE.png"
     )
@@ -38,11 +38,8 @@ def run(args: argparse.Namespace) -> int:
         need("matplotlib")
     plan = BlendPlan(args.model, args.windows, args.seed)
     console = Console()
-    try:
-        with progress(console) as (say, moved):
-            report = run_blend(plan, carry_by_testbed(), say, moved)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), progress(console) as (say, moved):
+        report = run_blend(plan, carry_by_testbed(), say, moved)
     console.print(blend_table(report))
     console.print(
         f"perplexity on KV computed in full: {report.full_perplexity:.2f}; first documents, which are prefixes, differ"
@@ -53,6 +50,5 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from bmv2_testbed.bench.blend_picture import draw
 
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        console.print(f"drawn in {' and '.join(map(str, draw(report, stem)))}", soft_wrap=True)
+        draw_figures(console, args.plot, lambda stem: draw(report, stem))
     return 0

@@ -8,11 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, run_forms
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import whole
+from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,18 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--windows", type=whole(1), default=24, help="contexts of held-out text (default 24)")
     parser.add_argument("--rounds", type=whole(1), default=5, help="of each form and context (default 5)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where there is no model."""
     plan = FormsPlan(args.model, args.windows, args.rounds)
     console = Console()
-    try:
-        with progress(console) as (say, moved):
-            figures = run_forms(plan, say, moved)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), progress(console) as (say, moved):
+        figures = run_forms(plan, say, moved)
     console.print(forms_table(figures))
     cases = [one.to_json() for one in figures]
     write_figures(console, args.json, {"benchmark": "codec", "machine": machine_facts(), "cases": cases})

@@ -8,12 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, output_folder, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import output_folder, whole
+from kvcast.errors import UsageError
+from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import size
+from kvlab.wiring import add_json, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", type=output_folder, default=Path("out"), help="a folder for files (default out)")
     parser.add_argument("--chunk", type=size, default="1MiB", help="put and got at a time (default 1MiB)")
     parser.add_argument("--rounds", type=whole(1), default=40, help="of which the median counts (default 40)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,10 +28,8 @@ def run(args: argparse.Namespace) -> int:
     plan = ColdPlan(args.path, args.chunk, args.rounds)
     console = Console()
     try:
-        with progress(console) as (say, moved):
+        with refusals(), progress(console) as (say, moved):
             figures = run_cold(plan, say, moved)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"--path {args.path}: {error.strerror}") from error
     console.print(cold_table(plan, figures))

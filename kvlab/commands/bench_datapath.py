@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 
 from rich.console import Console
 
 from bmv2_testbed.bench.datapath import DatapathPlan, datapath_table, run_datapath
-from bmv2_testbed.cpu_group import isolated
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import whole
+from kvlab.bars import isolation, progress, refusals
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import size
+from kvlab.wiring import add_isolate, add_json, size
 from p4switch.build import BuildError, find_compiler
 
 
@@ -26,29 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--readers", type=whole(1), action="append", help="how many; may be given again (default 1 and 4)"
     )
     parser.add_argument("--repeat", type=whole(1), default=5, help="turns of each way (default 5)")
-    parser.add_argument(
-        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
-    )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_isolate(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     plan = DatapathPlan(args.size, args.segment, tuple(args.readers or (1, 4)), args.repeat)
     console = Console()
-    try:
+    with refusals(BuildError), isolation(args) as isolated, progress(console) as (say, moved):
         find_compiler()
-        with isolated() if args.isolate else nullcontext("") as isolation, progress(console) as (say, moved):
-            figures = run_datapath(plan, say, moved)
-    except (TestbedError, BuildError) as error:
-        raise UsageError(str(error)) from error
+        figures = run_datapath(plan, say, moved)
     console.print(datapath_table(figures))
-    if isolation:
-        console.print(isolation)
+    if isolated:
+        console.print(isolated)
     document = {
         "benchmark": "datapath",
         "machine": machine_facts(),
-        "isolation": isolation,
+        "isolation": isolated,
         "cases": [figure.to_json() for figure in figures],
     }
     write_figures(console, args.json, document)

@@ -8,12 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from bmv2_testbed.bench.disk import DiskPlan, disk_table, run_disk
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, output_folder, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import output_folder, whole
+from kvcast.errors import UsageError
+from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import size
+from kvlab.wiring import add_json, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk", type=size, default="4MiB", help="of its chunks (default 4MiB)")
     parser.add_argument("--rounds", type=whole(1), default=5, help="of which the median counts (default 5)")
     parser.add_argument("--seed", type=whole(), default=1, help="of the content (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where the disk or the sizes do not do."""
+    console = Console()
     try:
-        plan = DiskPlan(args.path, args.chunk, args.size // args.chunk, args.rounds, args.seed)
-        console = Console()
-        with progress(console) as (say, moved):
+        with refusals(ValueError), progress(console) as (say, moved):
+            plan = DiskPlan(args.path, args.chunk, args.size // args.chunk, args.rounds, args.seed)
             figures = run_disk(plan, say, moved)
-    except (TestbedError, ValueError) as error:
-        raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"--path {args.path}: {error.strerror}") from error
     console.print(disk_table(figures))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 
 from rich.console import Console
 
@@ -15,15 +14,12 @@ from bmv2_testbed.bench.fetch import (
     run_fetch,
     typical_fetches,
 )
-from bmv2_testbed.cpu_group import isolated
-from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import whole
+from kvlab.bars import isolation, progress, refusals
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_target, size
+from kvlab.wiring import add_isolate, add_json, add_target, size
 from kvproto.integrity import Integrity
 
 
@@ -54,12 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="do everything so often, by turns, and show the median run of each row (default 1)",
     )
-    parser.add_argument(
-        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
-    )
+    add_isolate(parser)
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of the content (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,16 +67,13 @@ def run(args: argparse.Namespace) -> int:
         integrities=tuple(dict.fromkeys(map(Integrity, args.integrity or (Integrity.BLAKE3.value,)))),
     )
     console, runs = Console(), []
-    try:
-        with isolated() if args.isolate else nullcontext("") as isolation:
-            if isolation:
-                console.print(isolation)
-            for run_index in range(args.runs):
-                with progress(console) as (say, moved):
-                    say(f"run {run_index + 1} of {args.runs}")
-                    runs.append(run_fetch(plan, say, moved))
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), isolation(args) as isolated:
+        if isolated:
+            console.print(isolated)
+        for run_index in range(args.runs):
+            with progress(console) as (say, moved):
+                say(f"run {run_index + 1} of {args.runs}")
+                runs.append(run_fetch(plan, say, moved))
     figures = typical_fetches(runs)
     console.print(fetch_table(figures))
     if args.runs > 1:
@@ -91,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "benchmark": "fetch",
         "machine": machine_facts(),
-        "isolation": isolation,
+        "isolation": isolated,
         "cases": [figure.to_json() for figure in figures],
         "runs": [[figure.to_json() for figure in each] for each in runs],
     }

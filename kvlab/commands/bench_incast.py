@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +13,14 @@ from rich.console import Console
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
-from bmv2_testbed.cpu_group import isolated
-from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
-from kvcast.cli import UsageError, need
-from kvlab.bars import progress
-from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_target, rate, size
+from kvcast.cli import need
+from kvcast.errors import UsageError
+from kvlab.bars import isolation, progress, refusals
+from kvlab.figures import draw_figures, machine_facts, write_figures
+from kvlab.wiring import add_isolate, add_json, add_target, rate, size
 from kvpolicy.tiers.form_costs import FormChoice
 
 
@@ -64,9 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="do everything so often, by turns, and show the median run of each case (default 1)",
     )
-    parser.add_argument(
-        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
-    )
+    add_isolate(parser)
     parser.add_argument(
         "--busy",
         type=whole(),
@@ -79,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,13 +110,10 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     for peer, reason in absent.items():
         console.print(f"peer {peer} is left out: {reason}")
-    try:
-        with isolated(args.busy) if args.isolate else nullcontext("") as isolation:
-            if isolation:
-                console.print(isolation)
-            runs = _run_by_turns(console, args.runs, _variants(plan, args), modes, peers)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), isolation(args, args.busy) as isolated:
+        if isolated:
+            console.print(isolated)
+        runs = _run_by_turns(console, args.runs, _variants(plan, args), modes, peers)
     cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
     ratios = trust_ratios([run[0] for run in runs])
     found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
@@ -136,10 +129,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from bmv2_testbed.bench.incast_picture import draw
 
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
-        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
-    document = incast_json(plan, cases, found) | {"isolation": isolation}
+        shown = {**cases, **found}
+        draw_figures(console, args.plot, lambda stem: draw(shown, plan.size_bytes, plan.rate_bit_s, stem))
+    document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios
     if args.runs > 1:

@@ -22,11 +22,11 @@ from bmv2_testbed.bench.policy.compare import (
 from bmv2_testbed.bench.policy.library import has_library
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
-from bmv2_testbed.errors import TestbedError
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError, need
-from kvlab.bars import bar
-from kvlab.figures import write_figures
+from kvcast.cli import need
+from kvcast.errors import UsageError
+from kvlab.bars import bar, refusals
+from kvlab.figures import draw_figures, write_figures
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace
 
 POOLS_DEFAULT = (0.01, 0.05, 0.1, 0.2)
@@ -68,18 +68,15 @@ def run(args: argparse.Namespace) -> int:
     if not has_library():
         console.print("without libCacheSim's LFUDA and W-TinyLFU: pip install 'kvcast-lab[policy]' for them")
     traces = _load(args)
-    try:
+    with refusals():
         hits = _compared(traces, args.pool, args.hints, console)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
     console.print(_case_table(traces, hits))
     console.print(_policy_table(hits, args.pool))
     write_figures(console, args.json, [asdict(hit) for hit in hits])
     if args.plot is not None:
         from bmv2_testbed.bench.policy.policy_picture import draw
 
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        console.print(f"drawn in {' and '.join(map(str, draw(hits, stem)))}", soft_wrap=True)
+        draw_figures(console, args.plot, lambda stem: draw(hits, stem))
     return 0
 
 

@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from rich.console import Console
 from rich.table import Table
 
-from kvcast.arguments import checked, output_file, probability, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import checked, probability, whole
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import write_figures
+from kvlab.wiring import add_json
 from kvproto.limits import MEMBERS_MAX
 from kvproto.units import format_bytes, format_rate, parse_rate_bit_s, parse_size_bytes
 from kvsim.incast import Hosts, Incast, IncastResult, combine, simulate
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="at each link (default 0)")
     parser.add_argument("--repeat", type=whole(1), default=1, help="seeds, counted from --seed (default 1)")
     parser.add_argument("--seed", type=whole(), default=1, help="of the first simulation (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,9 +7,11 @@ import argparse
 from rich.console import Console
 
 from bmv2_testbed.bench.push import measure_pushes, push_table
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import whole
+from kvcast.errors import UsageError
+from kvlab.bars import refusals
 from kvlab.figures import write_figures
+from kvlab.wiring import add_json
 from planner.traces import TraceError, open_trace
 
 
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", type=whole(), default=16, help="that requests go to in turn (default 16)")
     parser.add_argument("--seed", type=whole(), default=1, help="of arrivals within a tick of the trace (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,12 +34,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--nodes {args.nodes}: between fewer than 2 nodes nothing is pushed")
     console = Console()
     figures = []
-    try:
+    with refusals(TraceError):
         for name in args.trace or ["conversation", "toolmix", "tenant", "rollout8"]:
             title, requests = open_trace(name, args.seed)
             figures.append(measure_pushes(title, requests, args.nodes))
-    except TraceError as error:
-        raise UsageError(str(error)) from error
     console.print(push_table(figures))
     write_figures(console, args.json, {"benchmark": "push", "cases": [case.to_json() for case in figures]})
     return 0

@@ -13,13 +13,13 @@ from rich.console import Console, RenderableType
 
 from bmv2_testbed.bench.rdma.cpu import cpu_table, run_cpu
 from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, run_rdma
-from bmv2_testbed.errors import TestbedError
 from hostagent.config import load
-from kvcast.arguments import between, checked, output_file, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import between, checked, whole
+from kvcast.errors import UsageError
 from kvdaemon.errors import ConfigError
-from kvlab.bars import progress
+from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures
+from kvlab.wiring import add_json
 
 WANTED_RATIO: Final = 0.5
 """Of reads into a GPU's memory to reads into DRAM; below it something is in the way between NIC and GPU."""
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slice", type=between(0.25, 10.0), default=0.75, metavar="S", help="seconds of a turn (default 0.75)"
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,19 +62,16 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     if args.gpu is not None and args.config is None:
         raise UsageError("--gpu needs --config agent.yaml: the agent's address names the NIC")
-    try:
-        with progress(console) as (say, moved):
-            if args.gpu is not None:
-                shown, cases = _device_reads(args, say)
-            elif args.cpu:
-                figures = run_cpu(say, moved)
-                shown = cpu_table(figures)
-                cases = [{"work": name, "cpu_ns": nanoseconds} for name, nanoseconds in figures.items()]
-            else:
-                rounds = run_rdma(RdmaPlan(args.rounds, args.slice), say, moved)
-                shown, cases = rdma_table(rounds), rdma_figures(rounds)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), progress(console) as (say, moved):
+        if args.gpu is not None:
+            shown, cases = _device_reads(args, say)
+        elif args.cpu:
+            figures = run_cpu(say, moved)
+            shown = cpu_table(figures)
+            cases = [{"work": name, "cpu_ns": nanoseconds} for name, nanoseconds in figures.items()]
+        else:
+            rounds = run_rdma(RdmaPlan(args.rounds, args.slice), say, moved)
+            shown, cases = rdma_table(rounds), rdma_figures(rounds)
     console.print(shown)
     write_figures(console, args.json, {"benchmark": "rdma", "machine": machine_facts(), "cases": cases})
     return 0
@@ -84,10 +81,8 @@ def _device_reads(args: argparse.Namespace, say: Callable[[str], None]) -> tuple
     """What to show and the figures of reads into a device's memory. Raises TestbedError."""
     from bmv2_testbed.bench.rdma.device_reads import TOPOLOGY, run_device_reads  # and the driver of a GPU
 
-    try:
+    with refusals(ConfigError):
         config = load(args.config)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
     say("reads into a device's memory")
     found = run_device_reads(config.data, args.gpu)
     line = (

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
-from kvcast.arguments import output_file
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.figures import write_figures
+from kvlab.wiring import add_json
 from p4switch.bench.__main__ import line, parts
 from p4switch.bench.packets import Measurement
 from p4switch.errors import SwitchError
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = _parts(quick=True)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller tables")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def _parts(quick: bool) -> Mapping[str, Callable[[], Iterator[Measurement]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -14,11 +13,10 @@ from rich.table import Table
 from bmv2_testbed.bench.first_token import Case, FirstTokenFigures, FirstTokenPlan, run_first_token_bench
 from bmv2_testbed.demo.vllm import MODEL
 from bmv2_testbed.spec import Target
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import whole
 from kvlab.engine_demo import play
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_target
+from kvlab.wiring import add_isolate, add_json, add_target, need_vllm
 
 MODELS: dict[str, dict[str, Any]] = {"small": {}, "demo": MODEL}
 """What differs from a small Llama."""
@@ -43,16 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", type=whole(2), default=4, help="that fetch at once (default 4)")
     parser.add_argument("--seed", type=whole(), default=1, help="of prompts (default 1)")
     add_target(parser)
-    parser.add_argument(
-        "--isolate", action="store_true", help="run in a CPU group of its own, so that other programs do not slow it"
-    )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_isolate(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if engines said different tokens."""
-    if importlib.util.find_spec("vllm") is None:
-        raise UsageError("there is no vLLM in this environment: tools/setup_vllm.sh makes one")
+    need_vllm()
     plan = FirstTokenPlan(
         prompt_tokens=args.tokens,
         chunk_tokens=args.chunk_tokens,

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from bmv2_testbed.bench.policy.cost import measure_cost, measure_small_pool
 from bmv2_testbed.bench.policy.displacement import measure_displacement
-from kvcast.arguments import output_file, whole
+from kvcast.arguments import whole
 from kvlab.figures import write_figures
+from kvlab.wiring import add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[64, 512, 2_048, 8_192],
         help="room of small pools in chunks (default 64 512 2048 8192)",
     )
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

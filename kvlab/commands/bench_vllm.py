@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +12,10 @@ from rich.table import Table
 
 from bmv2_testbed.bench.engine import EngineBenchFigures, EngineBenchPlan, run_engine_bench
 from bmv2_testbed.engines.small_models import make_model
-from bmv2_testbed.errors import TestbedError
-from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError
+from kvcast.arguments import whole
+from kvlab.bars import refusals
 from kvlab.figures import write_figures
+from kvlab.wiring import add_json, need_vllm
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,21 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--misses", type=whole(1), default=40, help="requests that find nothing (default 40)")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="default bfloat16")
     parser.add_argument("--seed", type=whole(), default=1, help="of prompts (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if engines said different tokens in float32, where nothing rounds them apart."""
-    if importlib.util.find_spec("vllm") is None:
-        raise UsageError("there is no vLLM in this environment: tools/setup_vllm.sh makes one")
+    need_vllm()
     plan = EngineBenchPlan(args.tokens, args.repeat, args.misses, args.seed, args.dtype)
     console = Console()
-    try:
-        with tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
-            folder = Path(made)
-            figures = run_engine_bench(plan, make_model(folder / "model"), folder, lambda text: status.update(text))
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), tempfile.TemporaryDirectory(prefix="kvcast-") as made, console.status("model") as status:
+        folder = Path(made)
+        figures = run_engine_bench(plan, make_model(folder / "model"), folder, lambda text: status.update(text))
     _show(console, plan, figures)
     ratios = {"pool_ratio": figures.pool_ratio, "refused_ratio": figures.refused_ratio, "own_ratio": figures.own_ratio}
     write_figures(console, args.json, {**asdict(figures), **ratios})

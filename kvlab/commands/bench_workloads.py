@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bmv2_testbed.cpu_group import isolated
-from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
-from kvcast.arguments import above_zero, output_file, whole
-from kvcast.cli import UsageError
-from kvlab.bars import progress
+from kvcast.arguments import above_zero, whole
+from kvcast.errors import UsageError
+from kvlab.bars import isolation, progress, refusals
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_target
+from kvlab.wiring import add_json, add_target
 from planner.workloads.workload_catalog import Mode, Name, workload
 
 
@@ -50,7 +47,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
         "--length", type=above_zero, metavar="S", help="only what comes in the first S seconds of each workload"
     )
     parser.add_argument("--seed", type=whole(), default=1, help="of prompts and arrivals (default 1)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,15 +72,12 @@ def run_plan(console: Console, args: argparse.Namespace) -> tuple[list[Row], dic
         seed=args.seed,
         length_s=args.length or math.inf,
     )
-    try:
-        with isolated() if args.isolate else nullcontext("") as isolation:
-            rows = _collect(console, plan)
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), isolation(args) as isolated:
+        rows = _collect(console, plan)
     document = {
         "benchmark": "workloads",
         "machine": machine_facts(),
-        "isolation": isolation,
+        "isolation": isolated,
         "target": target.value,
         "seed": args.seed,
         "rows": [row.to_json() for row in rows],

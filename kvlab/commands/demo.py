@@ -13,13 +13,12 @@ from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table
 from bmv2_testbed.demo.run import DemoFigures, DemoPlan, run_demo
-from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
 from kvdaemon.programs import programs_directory
-from kvlab.bars import progress
+from kvlab.bars import progress, refusals
 from kvlab.commands.bench_workloads import show_rows
 from kvlab.figures import machine_facts
 from kvlab.wiring import add_target, size
@@ -58,11 +57,8 @@ def run(args: argparse.Namespace) -> int:
     )
     _introduce(console, plan)
     started_s = time.monotonic()
-    try:
-        with progress(console) as (say, moved):
-            figures = run_demo(plan, say, moved, lambda incast: _show_incast(console, plan, incast))
-    except TestbedError as error:
-        raise UsageError(str(error)) from error
+    with refusals(), progress(console) as (say, moved):
+        figures = run_demo(plan, say, moved, lambda incast: _show_incast(console, plan, incast))
     for rows in figures.by_workload().values():
         show_rows(console, rows, plan.seed)
     from bmv2_testbed.demo.picture import draw  # and matplotlib: only when there is something to draw

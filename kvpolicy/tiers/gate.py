@@ -34,6 +34,7 @@ import enum
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -212,7 +213,9 @@ class Gate:
         takes. `absent`: chunks at the end that nobody offers; they are computed whatever is brought, so their share of
         the time decides nothing. `under_way`: bytes left to come for other requests, by source.
         """
-        first = next((place for place, offer in enumerate(offers) if LOCAL not in offer.sources), len(offers))
+        first = 0
+        while first < len(offers) and LOCAL in offers[first].sources:
+            first += 1
         local = (LOCAL,) * first
         if first == len(offers):
             self.counts.decisions[Choice.LOCAL] += 1
@@ -223,7 +226,8 @@ class Gate:
             self._learn(Tier.RECOMPUTE, sum(offer.size_bytes for offer in behind), prefill.compute_s)
         plan = Plan(self.costs, behind, under_way, prefill, first, self._parameters.wait_max_s)
         count = plan.best()
-        verdict = _verdict(plan, local, count, self._probe(plan, count, first, now_ns))
+        probe = self._probe(plan, count, first, now_ns) if count < len(behind) else None
+        verdict = _verdict(plan, local, count, probe)
         self.counts.decisions[verdict.choice] += 1
         self.counts.last = verdict
         if count < len(behind) and prefill is not None:
@@ -280,7 +284,7 @@ class Gate:
         """So many bytes arrived in so many seconds for a request, by the source that they came from in the end."""
         total_bytes = sum(arrived.values())
         if total_bytes > 0 and seconds > 0:
-            source, most_bytes = max(arrived.items(), key=lambda one: one[1])
+            source, most_bytes = max(arrived.items(), key=itemgetter(1))
             if most_bytes >= _PURE_SHARE * total_bytes and self._teaches(ticket, source, total_bytes, seconds):
                 self.measured(source, total_bytes, seconds, now_ns)
 
@@ -361,12 +365,13 @@ class Gate:
 def _refusal(plan: Plan, count: int, now_ns: int) -> _Refusal:
     """Of what lies behind the first `count` chunks."""
     everything = len(plan.routes)
+    loads = plan.loads(everything)
     return _Refusal(
         now_ns,
         plan.total_s(count),
         frozenset(plan.loads_behind(count)),
-        plan.loads(everything),
-        plan.waits_s(everything),
+        loads,
+        plan.waits_s(everything, loads),
         max(plan.queue_s, plan.ready_s),
     )
 
@@ -392,14 +397,16 @@ def _verdict(plan: Plan, local: tuple[Tier, ...], count: int, probe: Probe | Non
         first=len(local),
         brought=tuple(loads.items()),
         others=tuple(plan.other_loads(count).items()),
-        waits_s=plan.waits_s(count),
+        waits_s=plan.waits_s(count, loads),
         fetch_s=plan.finish_s[count],
         probe=probe,
     )
 
 
 def _name(routes: Sequence[Tier], *, whole: bool) -> Choice:
-    brought = {Tier.REMOTE_DRAM if route is Tier.REMOTE_DISK else route for route in routes} - {LOCAL}
+    brought = set(routes) - {LOCAL}
+    if Tier.REMOTE_DISK in brought:
+        brought = brought - {Tier.REMOTE_DISK} | {Tier.REMOTE_DRAM}
     if not brought:
         return Choice.RECOMPUTE
     if not whole:

@@ -7,7 +7,6 @@ computes at this moment can be asked for when it is computed (`merging`).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,9 +19,13 @@ from kvpolicy.value import SourceCosts, Tier
 
 LOCAL: Final = Tier.LOCAL_DRAM
 ON_DISK: Final = Tier.LOCAL_DISK
-_PATHS: Final = {ON_DISK: ON_DISK, Tier.COLD: Tier.COLD}
+_OWN_PATHS: Final = frozenset({ON_DISK, Tier.COLD})
 """Sources with a way of their own: this node's disk, and the cold store. All others share the link between nodes."""
-_AS_MANY: Final[Mapping[Tier, int]] = MappingProxyType({})
+PATHS: Final[Mapping[Tier, Tier]] = MappingProxyType(
+    {source: source if source in _OWN_PATHS else Tier.REMOTE_DRAM for source in Tier}
+)
+"""The way that chunks from a source come; REMOTE_DRAM stands for the link between nodes."""
+NOTHING_RECKONED: Final[Mapping[Tier, int]] = MappingProxyType({})
 _ROUNDING: Final = 1e-6
 _BY_HOLDERS: Final = frozenset({Tier.REMOTE_DRAM, Tier.REMOTE_DISK})
 """Sources that wait for what their holders have queued; the switch has an uplink for each reader."""
@@ -42,39 +45,26 @@ class Offer:
     """What its least busy holder has queued for others."""
     ready_s: float = 0.0
     """It is being computed, and nobody can have it before. 0: it is there."""
-    reckoned: Mapping[Tier, int] = field(default_factory=lambda: _AS_MANY)
+    reckoned: Mapping[Tier, int] = field(default_factory=lambda: NOTHING_RECKONED)
     """By source: as many bytes of it as cost what the chunk does, where it lies there in fewer bytes and is decoded
     (`kvpolicy.tiers.form_costs`); all others have `size_bytes`."""
 
-    def asked_bytes(self, source: Tier) -> int:
-        """What a source is reckoned with."""
-        return self.reckoned.get(source, self.size_bytes)
 
-    @property
-    def coming(self) -> bool:
-        """Whether it is on its way already."""
-        return self.coming_bytes is not None
-
-
-def path_of(source: Tier) -> Tier:
-    """The way that chunks from a source come; REMOTE_DRAM stands for the link between nodes."""
-    return _PATHS.get(source, Tier.REMOTE_DRAM)
-
-
-def queue_s(costs: SourceCosts, source: Tier, under_way: Mapping[Tier, int]) -> float:
-    """Seconds until `under_way` (bytes left to come, by source) has come over the way that `source` uses."""
-    return sum(
-        size_bytes / costs.cost(one).rate_bytes_per_s
-        for one, size_bytes in under_way.items()
-        if path_of(one) is path_of(source)
-    )
+def queue_s(costs: SourceCosts, path: Tier, under_way: Mapping[Tier, int]) -> float:
+    """Seconds until `under_way` (bytes left to come, by source) has come over a path."""
+    queued_s = 0.0
+    for source, size_bytes in under_way.items():
+        if PATHS[source] is path:
+            queued_s += size_bytes / costs.cost(source).rate_bytes_per_s
+    return queued_s
 
 
 def side_by_side_s(costs: SourceCosts, loads: Mapping[Tier, int]) -> float:
     """Seconds for `loads` (bytes by source), disk, cold store and link at the same time."""
-    paths_s: defaultdict[Tier, float] = defaultdict(float)
+    paths_s: dict[Tier, float] = {}
     for source, size in loads.items():
-        paths_s[path_of(source)] += costs.cost_s(source, size)
+        path = PATHS[source]
+        paths_s[path] = paths_s.get(path, 0.0) + costs.cost_s(source, size)
     return max(paths_s.values(), default=0.0)
 
 
@@ -94,19 +84,23 @@ class Plan:
         `wait_max_s`: how much later this request may be served to spare those behind it."""
         self.costs = costs
         self._wait_max_s = wait_max_s
-        self._unready = next((place for place, offer in enumerate(offers) if offer.ready_s > 0), len(offers))
-        """The first that is being computed."""
         self._offers = offers
         self.routes: list[Tier] = []
         self.finish_s: list[float] = [0.0]
         """When the last of the first k is here."""
         self.brought_bytes: list[int] = [0]
         self._others: list[Tier | None] = []
-        self._waits_s = {source: queue_s(costs, source, under_way) for source in Tier}
-        self._asked: Counter[Tier] = Counter()
+        self._under_way = under_way
+        self._queues_s: dict[Tier, float] = {}
+        """By path, of those that are offered: what is under way there takes so long."""
+        self._asked: dict[Tier, int] = {}
         self._coming_s: dict[Tier, float] = {}
         """By path: when the last chunk is here that was on its way already."""
-        for offer in offers:
+        self._unready = len(offers)
+        """The first that is being computed."""
+        for place, offer in enumerate(offers):
+            if offer.ready_s > 0 and place < self._unready:
+                self._unready = place
             self._route(offer)
         weights = [float(offer.size_bytes) for offer in offers]
         self.compute_left_s = (0.0,) * (len(offers) + 1) if prefill is None else prefill.left_s(weights, first)
@@ -114,38 +108,44 @@ class Plan:
         self.prefill = prefill
 
     def _route(self, offer: Offer) -> None:
-        ends_s = {source: self._end_s(offer, source) for source in offer.sources}
-        ranked = sorted(ends_s, key=ends_s.__getitem__) if len(ends_s) > 1 else offer.sources
-        route = ranked[0]
-        if offer.coming:
-            self._coming_s[path_of(route)] = ends_s[route]
+        sources = offer.sources
+        route, other = sources[0], None
+        end_s = self._end_s(offer, route)
+        if len(sources) > 1:
+            ends_s = {source: self._end_s(offer, source) for source in sources[1:]} | {route: end_s}
+            route, other, *_ = sorted(sources, key=ends_s.__getitem__)
+            end_s = ends_s[route]
+        if offer.coming_bytes is not None:
+            self._coming_s[PATHS[route]] = end_s
         elif route is not LOCAL:
-            self._asked[route] += offer.asked_bytes(route)
+            self._asked[route] = self._asked.get(route, 0) + offer.reckoned.get(route, offer.size_bytes)
         self.routes.append(route)
-        self._others.append(ranked[1] if len(ranked) > 1 and route is not LOCAL else None)
-        self.finish_s.append(max(self.finish_s[-1], ends_s[route]))
+        self._others.append(None if route is LOCAL else other)
+        self.finish_s.append(max(self.finish_s[-1], end_s))
         self.brought_bytes.append(self.brought_bytes[-1] + offer.size_bytes)
 
     def _end_s(self, offer: Offer, source: Tier) -> float:
         if source is LOCAL:
             return 0.0
+        path, line = PATHS[source], self.costs.cost(source)
         if offer.coming_bytes is not None:
-            rest_s = offer.coming_bytes / self.costs.cost(source).rate_bytes_per_s
-            return max(offer.ready_s, self._coming_s.get(path_of(source), 0.0) + rest_s)
-        own_bytes = self._asked[source] + offer.asked_bytes(source)
-        wait_s = self._waits_s[source]
+            rest_s = offer.coming_bytes / line.rate_bytes_per_s
+            return max(offer.ready_s, self._coming_s.get(path, 0.0) + rest_s)
+        asked_bytes = offer.reckoned.get(source, offer.size_bytes)
+        own_bytes = self._asked.get(source, 0) + asked_bytes
+        wait_s = self._queues_s.get(path)
+        if wait_s is None:
+            wait_s = queue_s(self.costs, path, self._under_way) if self._under_way else 0.0
+            self._queues_s[path] = wait_s
         if source in _BY_HOLDERS and offer.holder_load is not IDLE:
-            rate = self.costs.cost(source).rate_bytes_per_s
-            wait_s = max(wait_s, offer.holder_load.delay_s(own_bytes, rate))
-        if len(self._asked) > (source in self._asked):
-            own = {one: size for one, size in self._asked.items() if path_of(one) is path_of(source)}
-            own[source] = own_bytes
-            in_turn_s = wait_s + sum(self.costs.cost_s(one, size) for one, size in own.items())
-        else:
-            in_turn_s = wait_s + self.costs.cost_s(source, own_bytes)
+            wait_s = max(wait_s, offer.holder_load.delay_s(own_bytes, line.rate_bytes_per_s))
+        in_turn_s = wait_s + line.overhead_s + own_bytes / line.rate_bytes_per_s
+        for one, size in self._asked.items():
+            if one is not source and PATHS[one] is path:
+                in_turn_s += self.costs.cost_s(one, size)
         if not offer.ready_s:
             return in_turn_s
-        return max(in_turn_s, offer.ready_s + self.costs.cost_s(source, offer.asked_bytes(source)))
+        return max(in_turn_s, offer.ready_s + line.overhead_s + asked_bytes / line.rate_bytes_per_s)
 
     @property
     def wanted_bytes(self) -> int:
@@ -184,25 +184,25 @@ class Plan:
             return 0.0
         unnecessary_s = self.compute_left_s[self._unready] - self.compute_left_s[count]
         transfer_s = sum(
-            self._offers[place].asked_bytes(self.routes[place]) / self.costs.cost(self.routes[place]).rate_bytes_per_s
+            self.asked_bytes(place) / self.costs.cost(self.routes[place]).rate_bytes_per_s
             for place in range(self._unready, count)
-            if not self._offers[place].coming
+            if self._offers[place].coming_bytes is None
         )
         return spared_s(self.prefill.behind, unnecessary_s - transfer_s, self._wait_max_s)
 
     def asked_bytes(self, place: int) -> int:
         """What the source of a chunk is reckoned with."""
-        return self._offers[place].asked_bytes(self.routes[place])
+        offer = self._offers[place]
+        return offer.reckoned.get(self.routes[place], offer.size_bytes)
 
     def asks_nothing(self, place: int) -> bool:
         """Whether bringing this chunk would measure nothing: it is here, on its way, or not yet computed."""
         offer = self._offers[place]
-        return self.routes[place] is LOCAL or offer.coming or offer.ready_s > 0
+        return self.routes[place] is LOCAL or offer.coming_bytes is not None or offer.ready_s > 0
 
-    def waits_s(self, count: int) -> float:
-        """Of the time until the first `count` chunks are here, what is spent waiting for other transfers and holders'
-        queues; 0 where it is no more than rounding."""
-        loads = self.loads(count)
+    def waits_s(self, count: int, loads: Mapping[Tier, int]) -> float:
+        """Of the time until the first `count` chunks are here (see `loads`), what is spent waiting for other transfers
+        and holders' queues; 0 where it is no more than rounding."""
         if not loads:
             return 0.0
         waits_s = self.finish_s[count] - side_by_side_s(self.costs, loads)
@@ -218,12 +218,12 @@ class Plan:
 
     def other_loads(self, count: int) -> Mapping[Tier, int]:
         """The same at the best source that was not chosen, of those chunks that have one."""
-        return self._bytes_by(self._others[:count], self._offers[:count])
+        return self._bytes_by(self._others[:count], self._offers[:count]) if any(self._others) else {}
 
     @staticmethod
     def _bytes_by(sources: Sequence[Tier | None], offers: Sequence[Offer]) -> Mapping[Tier, int]:
-        found: Counter[Tier] = Counter()
+        found: dict[Tier, int] = {}
         for source, offer in zip(sources, offers, strict=True):
-            if source is not None and source is not LOCAL and not offer.coming:
-                found[source] += offer.asked_bytes(source)
+            if source is not None and source is not LOCAL and offer.coming_bytes is None:
+                found[source] = found.get(source, 0) + offer.reckoned.get(source, offer.size_bytes)
         return found

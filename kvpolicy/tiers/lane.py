@@ -46,7 +46,9 @@ class LaneCounts:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Waiting:
+    """An item that was offered."""
+
     size_bytes: int
     since_ns: int
 
@@ -57,17 +59,18 @@ class Lane(Generic[Item]):
     def __init__(self, limits: LaneLimits) -> None:
         self.limits = limits
         self.counts = LaneCounts()
-        self._waiting: OrderedDict[Item, _Waiting] = OrderedDict()
+        self.waiting: OrderedDict[Item, Waiting] = OrderedDict()
+        """Items that were offered and not taken, the oldest first."""
         self._running: set[Item] = set()
         self._forced_ns: int | None = None
         self._paid_until_ns = 0
         """When the bytes that were taken are paid for, at the rate of the lane."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __contains__(self, item: Item) -> bool:
-        return item in self._waiting or item in self._running
+        return item in self.waiting or item in self._running
 
     @property
     def running_count(self) -> int:
@@ -77,7 +80,7 @@ class Lane(Generic[Item]):
     @property
     def has_room(self) -> bool:
         """Whether an offer would be taken up."""
-        return len(self._waiting) < self.limits.waiting_max
+        return len(self.waiting) < self.limits.waiting_max
 
     def offer(self, item: Item, size_bytes: int, now_ns: int) -> bool:
         """Queue an item; False when there is no room for it."""
@@ -87,7 +90,7 @@ class Lane(Generic[Item]):
         if not self.has_room:
             self.counts.refused += 1
             return False
-        self._waiting[item] = _Waiting(size_bytes, now_ns)
+        self.waiting[item] = Waiting(size_bytes, now_ns)
         return True
 
     def take(self, busy: bool, now_ns: int) -> Item | None:
@@ -95,7 +98,7 @@ class Lane(Generic[Item]):
         due_ns = self.due_ns(busy, now_ns)
         if due_ns is None or due_ns > now_ns:
             return None
-        item, waiting = self._waiting.popitem(last=False)
+        item, waiting = self.waiting.popitem(last=False)
         self._running.add(item)
         self.counts.taken += 1
         self.counts.waited_ns += now_ns - waiting.since_ns
@@ -109,11 +112,11 @@ class Lane(Generic[Item]):
 
     def due_ns(self, busy: bool, now_ns: int) -> int | None:
         """When `take` should be called; `now_ns` when at once, None when not before something ends or is offered."""
-        if not self._waiting or len(self._running) >= self.limits.at_once:
+        if not self.waiting or len(self._running) >= self.limits.at_once:
             return None
         due_ns = max(now_ns, self._paid_until_ns if self.limits.bytes_per_s else 0)
         if busy:
-            oldest = next(iter(self._waiting.values()))
+            oldest = next(iter(self.waiting.values()))
             since_ns = oldest.since_ns if self._forced_ns is None else max(oldest.since_ns, self._forced_ns)
             due_ns = max(due_ns, since_ns + self.limits.patience_ns)
         return due_ns
@@ -124,7 +127,7 @@ class Lane(Generic[Item]):
 
     def drop(self, unwanted: Callable[[Item], bool]) -> list[Item]:
         """Take items out of the queue that have become pointless; returns them."""
-        dropped = [item for item in self._waiting if unwanted(item)]
+        dropped = [item for item in self.waiting if unwanted(item)]
         for item in dropped:
-            del self._waiting[item]
+            del self.waiting[item]
         return dropped

@@ -75,7 +75,7 @@ def quote(
     return Quote(
         seconds=None if compute_s is None else max(fetch_s, queue_s) + compute_s,
         fetch_s=fetch_s,
-        wait_s=plan.waits_s(count),
+        wait_s=plan.waits_s(count, plan.loads(count)),
         compute_s=compute_s,
         parts=_parts(offers, first, plan, count, computed),
     )

@@ -42,7 +42,7 @@ class Tier(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:
-    """A straight line."""
+    """What a source takes: a straight line over the bytes."""
 
     overhead_s: float
     rate_bytes_per_s: float
@@ -141,7 +141,8 @@ class SourceCosts:
 
     def cost_s(self, source: Tier, size_bytes: int) -> float:
         """Seconds until `size_bytes` are here."""
-        return self.cost(source).of(size_bytes)
+        line = self._fitted.get(source) or self.priors[source]
+        return line.overhead_s + size_bytes / line.rate_bytes_per_s
 
     def eviction_costs_s(
         self, chunks: Sequence[Touch], here: Tier, others: Callable[[ChunkKey], Iterable[Tier]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Protocol, assert_never
 
@@ -21,8 +20,8 @@ from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events
-from kvproto.commands import DeliverFetch, DropChunk, Outcome, ReaderCommand, VerifyChunk
-from kvproto.ids import FetchId, NodeId
+from kvproto.commands import ChunkGone, ChunkHere, ReaderCommand, VerifyChunk
+from kvproto.ids import NodeId
 from kvproto.session.parameters import ReaderParameters
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -36,16 +35,6 @@ def _ones(count: int) -> npt.NDArray[np.bool_]:
     return np.ones(count, np.bool_)
 
 
-@dataclass(slots=True, eq=False)
-class _FlowFetch:
-    fetch: FetchId
-    keys: tuple[ChunkKey, ...]
-    deadline_ns: int
-    here: dict[ChunkKey, ChunkSource] = field(default_factory=dict)
-    """Verified chunks, by how they came."""
-    outcome: Outcome = Outcome.COMPLETE
-
-
 class FlowReader:
     """One node's `ReaderMachine`. Chunks come whole: `SegmentsReceived` says that a flow has ended, `came` how.
 
@@ -56,9 +45,6 @@ class FlowReader:
         """`left_bytes(key)`: of a flow under way, still to come; None: it has not begun."""
         self._left_bytes = left_bytes
         self._segment_bytes = segment_bytes
-        self._fetches: dict[FetchId, _FlowFetch] = {}
-        self._loading: dict[ChunkKey, events.ChunkWanted] = {}
-        """From this node's disk."""
         self._coming: dict[ChunkKey, int] = {}
         """Segments of each chunk on its way."""
         self._dropped: list[ChunkKey] = []
@@ -94,12 +80,11 @@ class FlowReader:
     def half_window(self) -> int:
         return 1
 
-    def next_timeout_ns(self) -> int | None:
-        return min((fetch.deadline_ns for fetch in self._fetches.values()), default=None)
+    def next_timeout_ns(self) -> None:
+        """Nothing is due by time alone: flows end by themselves."""
 
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
-        late = [fetch for fetch in self._fetches.values() if fetch.deadline_ns <= now_ns]
-        return [command for fetch in late for command in self._cut(fetch, 0)]
+        return []
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         return []
@@ -115,105 +100,45 @@ class FlowReader:
         # Which segments are missing makes no difference to anybody here.
         return _ones(segments if left is None else min(segments, math.ceil(left / self._segment_bytes)))
 
-    def is_here(self, key: ChunkKey, /) -> bool:
-        return any(key in fetch.here for fetch in self._fetches.values())
-
     def handle_all(self, events: Iterable[events.ReaderEvent], now_ns: int, /) -> list[ReaderCommand]:
-        return [command for event in events for command in self.handle(event, now_ns)]
+        return [command for event in events for command in self._handle(event)]
 
-    def handle(self, event: events.ReaderEvent, now_ns: int, /) -> list[ReaderCommand]:
+    def _handle(self, event: events.ReaderEvent) -> Sequence[ReaderCommand]:
         match event:
-            case events.FetchRequested():
-                return self._requested(event)
-            case events.FetchCancelled(number):
-                cancelled = self._fetches.pop(number, None)
-                return [] if cancelled is None else self._drop(cancelled.keys)
-            case events.FetchCut(number, count):
-                fetch = self._fetches.get(number)
-                return [] if fetch is None else self._cut(fetch, count)
-            case events.SegmentsReceived(key=key):
-                if self._coming.pop(key, None) is None:
-                    del self._source[key]  # nobody wants it any more
-                    return []
-                return [VerifyChunk(key)] if self._source[key] is not None else self._gone(key)
-            case events.ChunkVerified(key, good) if good:
-                source = self._source.pop(key)
-                assert source is not None  # only what came is verified
-                return self._here(key, source)
-            case events.ChunkLoaded(key):
-                del self._loading[key]
-                return self._here(key, ChunkSource.DISK)
-            case events.ChunkPut(key):
+            case events.ChunkWanted(key, segments):
+                if key not in self._coming and key not in self._source:
+                    self._coming[key] = segments
+                    self._asked.append(event)
+                return ()
+            case events.ChunkUnwanted(key):
                 if self._coming.pop(key, None) is not None:
                     self._dropped.append(key)
-                self._loading.pop(key, None)
-                return self._here(key, ChunkSource.LOCAL)
+                else:
+                    self._source.pop(key, None)  # it was being verified
+                return ()
+            case events.SegmentsReceived(key=key):
+                return self._flow_ended(key)
+            case events.ChunkVerified(key, good) if good:
+                source = self._source.pop(key, None)
+                # None: nobody wants it any more.
+                return () if source is None else (ChunkHere(key, source),)
             case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
-                return []  # flows that have begun come to their end
+                return ()  # flows that have begun come to their end
             case events.ControlReceived() | events.ReadProgress() | events.ReadDone() | events.ReadFailed():
                 raise AssertionError(f"no packets in a flow model: {event}")
-            case events.ChunkVerified() | events.ChunkJudged() | events.LoadFailed():
+            case events.ChunkVerified() | events.ChunkJudged():
                 raise AssertionError(f"nothing is lost or damaged in a replay: {event}")
             case _:
                 assert_never(event)
 
-    def _requested(self, event: events.FetchRequested) -> list[ReaderCommand]:
-        fetch = _FlowFetch(event.fetch, tuple(wanted.key for wanted in event.chunks), event.deadline_ns)
-        self._fetches[event.fetch] = fetch
-        for wanted in event.chunks:
-            key = wanted.key
-            if wanted.present:
-                fetch.here[key] = ChunkSource.LOCAL
-            elif wanted.loading:
-                self._loading[key] = wanted
-            elif key not in self._coming and key not in self._source:
-                self._coming[key] = wanted.segments
-                self._asked.append(wanted)
-        return self._ended([fetch])
-
-    def _here(self, key: ChunkKey, source: ChunkSource) -> list[ReaderCommand]:
-        waiting = [fetch for fetch in self._fetches.values() if key in fetch.keys]
-        for fetch in waiting:
-            fetch.here[key] = source
-        return self._ended(waiting)
-
-    def _cut(self, fetch: _FlowFetch, count: int) -> list[ReaderCommand]:
-        """Only its first chunks are worth waiting for, and those that are here."""
-        leading = next((place for place, key in enumerate(fetch.keys) if key not in fetch.here), len(fetch.keys))
-        kept = max(leading, count)
-        behind: tuple[ChunkKey, ...] = ()
-        if kept < len(fetch.keys):
-            fetch.keys, behind, fetch.outcome = fetch.keys[:kept], fetch.keys[kept:], Outcome.LATE
-        return [*self._drop(behind), *self._ended([fetch])]
-
-    def _drop(self, keys: Sequence[ChunkKey]) -> list[ReaderCommand]:
-        """No longer wanted by one fetch: what no other wants is given up."""
-        dropped = [
-            key
-            for key in keys
-            if key in self._coming and not any(key in fetch.keys for fetch in self._fetches.values())
-        ]
-        for key in dropped:
-            del self._coming[key]
-        self._dropped += dropped
-        return [DropChunk(key) for key in dropped]
-
-    def _gone(self, key: ChunkKey) -> list[ReaderCommand]:
-        """Fetches that want it end before it."""
+    def _flow_ended(self, key: ChunkKey) -> Sequence[ReaderCommand]:
+        if self._coming.pop(key, None) is None:
+            del self._source[key]  # nobody wants it any more
+            return ()
+        if self._source[key] is not None:
+            return (VerifyChunk(key),)
         del self._source[key]
-        waiting = [fetch for fetch in self._fetches.values() if key in fetch.keys]
-        for fetch in waiting:
-            fetch.keys, fetch.outcome = fetch.keys[: fetch.keys.index(key)], Outcome.GONE
-        return [DropChunk(key), *self._ended(waiting)]
-
-    def _ended(self, fetches: Sequence[_FlowFetch]) -> list[ReaderCommand]:
-        made: list[ReaderCommand] = []
-        for fetch in fetches:
-            if all(key in fetch.here for key in fetch.keys):
-                del self._fetches[fetch.fetch]
-                sources = tuple(fetch.here[key] for key in fetch.keys)
-                made.append(DeliverFetch(fetch.fetch, fetch.outcome, len(sources), sources))
-        return made
+        return (ChunkGone(key),)
 
 
 class Transfers:

@@ -1,13 +1,10 @@
-"""What generators of traces share: arrivals, popularity, requests, files. Every draw comes from the caller's seed."""
+"""What generators of traces share: arrivals, popularity, requests. Every draw comes from the caller's seed."""
 
 from __future__ import annotations
 
-import json
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from planner.traces.request import BLOCK_TOKENS, TraceRequest
@@ -50,21 +47,3 @@ def side_by_side(parts: Sequence[Sequence[TraceRequest]], duration_s: float) -> 
 def _apart(one: TraceRequest, part: int, parts: int) -> TraceRequest:
     blocks = tuple(block * parts + part for block in one.blocks)
     return TraceRequest(one.arrival_ms, one.input_tokens, one.output_tokens, blocks)
-
-
-def write_traces(made: Mapping[str, Generator], directory: Path) -> None:
-    """One file in Mooncake's format for each generator, by seed 1."""
-    for name, make in made.items():
-        (directory / f"{name}.jsonl").write_text("".join(_lines(make(1))))
-
-
-def _lines(requests: Sequence[TraceRequest]) -> Iterator[str]:
-    for one in requests:
-        fields = {"timestamp": one.arrival_ms, "input_length": one.input_tokens, "output_length": one.output_tokens}
-        yield json.dumps(fields | {"hash_ids": one.blocks}, separators=(",", ":")) + "\n"
-
-
-def main(made: Mapping[str, Generator]) -> int:
-    """`python -m planner.traces.NAME DIRECTORY`: write them all there."""
-    write_traces(made, Path(sys.argv[1]))
-    return 0

@@ -1,9 +1,7 @@
 """Makes the holdout set: loads that no policy was tuned on, to see whether what was chosen for others holds on them.
 
 Frozen: a change of a policy must not follow from a result on these, and none of them may change because of a result.
-Whoever breaks that moves the trace to `former_holdout` and makes new ones. Seeded.
-
-`python -m planner.traces.holdout DIRECTORY`
+Whoever breaks that moves the trace out of it and makes new ones. Seeded.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import random
 from itertools import count
 from typing import Final
 
-from planner.traces.generate import Generator, arrivals, main, ordered, request, side_by_side, zipf
+from planner.traces.generate import Generator, arrivals, ordered, request, side_by_side, zipf
 from planner.traces.request import TraceRequest
 
 DURATION_S: Final = 1800.0
@@ -189,7 +187,3 @@ MADE: Final[dict[str, Generator]] = {
     "groups_and_library": groups_and_library,
     "votes_tools_and_templates": votes_tools_and_templates,
 }
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(MADE))

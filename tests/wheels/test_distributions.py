@@ -21,6 +21,7 @@ import pytest
 
 from kvproto import __version__
 from tests.wheels.conftest import ROOT, Installed
+from tools import count_lines
 from tools.native_build import OBJECTS
 
 pytestmark = pytest.mark.wheels
@@ -154,6 +155,19 @@ def test_an_engines_wheel_has_no_protocol_machine_and_no_stub(wheels: dict[str, 
     packed = zipfile.ZipFile(wheels["kvcast_client"]).namelist()
     assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"kvchunk", "kvclient"}
     assert not [name for name in packed if "_pb2" in name or name.endswith(".proto")]
+
+
+def test_no_wheel_is_above_its_limit_of_lines(wheels: dict[str, Path]) -> None:
+    lines = count_lines.of_wheels(wheels.values())
+    assert lines.keys() >= count_lines.DISTRIBUTIONS.keys()
+    assert count_lines.above_limits(lines, count_lines.WHEEL_LINES_MAX) == []
+
+
+def test_the_labs_wheel_of_a_checkout_is_that_of_its_sdist(wheels: dict[str, Path], tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*argv, "--wheel-dir", str(tmp_path), str(ROOT / "lab")], check=True)
+    (built,) = tmp_path.glob("*.whl")
+    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheels["kvcast_lab"]).namelist())
 
 
 def test_a_users_lines_pass_a_strict_type_check(client_only: Installed) -> None:

@@ -54,7 +54,8 @@ struct dp_reads {
     uint64_t queued_bytes; /* that readers wait for, at this moment */
     uint32_t readers;      /* who wait for them */
     uint32_t keys_count;
-    uint8_t keys[DP_READ_KEYS][DP_KEY_BYTES]; /* read since the last call; of more, the last are lost */
+    uint8_t keys[DP_READ_KEYS]
+                [DP_KEY_BYTES]; /* whose first bytes were asked for since the last call; of more, the last are lost */
 };
 
 /* Returns NULL when there is no memory or no descriptor. */

@@ -111,7 +111,8 @@ static int take_request(struct dp_server *server, struct connection *connection,
     put64be(answer->head + 8, number);
     put64be(answer->head + 16, bytes);
     asked(server, connection, bytes, number);
-    if (server->reads.keys_count < DP_READ_KEYS)
+    /* A reader reads a chunk in stripes: it counts once, with the first. */
+    if (!offset && server->reads.keys_count < DP_READ_KEYS)
         memcpy(server->reads.keys[server->reads.keys_count++], request + 32, DP_KEY_BYTES);
     return 1;
 }

@@ -6,16 +6,8 @@ from typing import TypeAlias
 
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
-from kvproto.ids import Address, FetchId, FillId, NodeId, ReadId
+from kvproto.ids import Address, FillId, NodeId, ReadId
 from kvproto.wire.control import Control
-
-
-class Outcome(enum.Enum):
-    """How a fetch ended."""
-
-    COMPLETE = "every chunk arrived"
-    GONE = "a chunk has no holder left"
-    LATE = "the deadline passed"
 
 
 class Blame(enum.Enum):
@@ -38,7 +30,7 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class StartRead:
-    """Read segments [first, first+count) of a chunk reliably from a holder into the fetch's memory.
+    """Read segments [first, first+count) of a chunk reliably from a holder into the chunk's memory.
 
     Answered by ReadDone or ReadFailed, unless aborted before. Several reads may run at once; reads of one holder are
     served in the order in which they were started.
@@ -87,36 +79,19 @@ class VerifyChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class DropChunk:
-    """No fetch wants this chunk any more and it is not whole: its memory may be freed, nothing writes there."""
+class ChunkHere:
+    """A chunk is whole and right. The reader has forgotten it: it is wanted no more."""
 
     key: ChunkKey
+    source: ChunkSource
+    """Where most of it came from."""
 
 
 @dataclass(frozen=True, slots=True)
-class FetchProgress:
-    """The first `leading` chunks of a fetch are here and verified; sent when the number grows, before DeliverFetch.
+class ChunkGone:
+    """No holder of a chunk is left. It stays wanted: HoldersChanged may name others."""
 
-    `sources` has one entry for each that came since the last time.
-    """
-
-    fetch: FetchId
-    leading: int
-    sources: tuple[ChunkSource, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliverFetch:
-    """A fetch ended. The first `leading` chunks are here and verified; `sources` has one entry for each of them.
-
-    Of a fetch in any order, `places` are the indexes of the chunks that are here, rising; `leading` is their number.
-    """
-
-    fetch: FetchId
-    outcome: Outcome
-    leading: int
-    sources: tuple[ChunkSource, ...]
-    places: tuple[int, ...] | None = None
+    key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +111,8 @@ ReaderCommand: TypeAlias = (
     | SegmentsDropped
     | AbortRead
     | VerifyChunk
-    | DropChunk
-    | FetchProgress
-    | DeliverFetch
+    | ChunkHere
+    | ChunkGone
     | ReportBadCopy
 )
 

@@ -1,7 +1,7 @@
 """What a node's shell tells its state machines. Values only; `now_ns` travels next to them, never inside.
 
 Times are nanoseconds of one monotonic clock of the shell. Bytes of segments never travel here: the shell places them
-into memory that it allocated before `FetchRequested`, and says which ones arrived.
+into memory that it allocated before `ChunkWanted`, and says which ones arrived.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
-from kvproto.ids import Address, FetchId, FillId, NodeId, ReadId
+from kvproto.ids import Address, FillId, NodeId, ReadId
 from kvproto.wire.control import Control
 
 
@@ -31,54 +31,35 @@ class HolderRef:
     """Answers reliable reads. The switch does not: where it alone has the chunk, asking again is all there is."""
 
 
+# --- to the reader --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkWanted:
-    """One chunk of a fetch, with its memory already allocated by the shell."""
+    """A chunk is wanted from elsewhere; the shell has allocated its memory. ChunkHere or ChunkGone follows.
+
+    A key that is wanted already is wanted once more with the same segments; holders named now may bring it back.
+    """
 
     key: ChunkKey
     segments: int
     size_bytes: int
     """Bytes that count; the last segment may be short."""
     holders: tuple[HolderRef, ...]
-    present: bool = False
-    """True: it is whole in this node's memory already, counts as arrived from LOCAL, and needs no holders."""
-    loading: bool = False
-    """True: the shell loads it from this node's disk; ChunkLoaded or LoadFailed follows. Holders are for the latter."""
+    order: int
+    """Place among all chunks that are wanted: the least is pulled first."""
     read_alone: bool = False
     """True: as long as nobody else wants it, read it from a holder, even if the switch serves it."""
 
 
-# --- to the reader --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class FetchRequested:
-    """Chunks are wanted, in prefix order, before `deadline_ns`. A key may also be wanted by other fetches.
+class ChunkUnwanted:
+    """Nobody wants a chunk any more, or it is here by other means. An unknown key (one that came) is ignored.
 
-    The same key always comes with the same number of segments and bytes.
+    When the commands that follow have been carried out, nothing writes to its memory.
     """
 
-    fetch: FetchId
-    chunks: tuple[ChunkWanted, ...]
-    deadline_ns: int
-    any_order: bool = False
-    """Each chunk is of use by itself: one that does not come ends nothing, and DeliverFetch names those that came."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchCancelled:
-    """The engine no longer wants it. No DeliverFetch follows; an unknown (finished) fetch is ignored."""
-
-    fetch: FetchId
-
-
-@dataclass(frozen=True, slots=True)
-class FetchCut:
-    """Only the first `count` chunks are worth waiting for now; DeliverFetch follows with LATE if those behind are not
-    here. An unknown (finished) fetch is ignored, and so is one in any order: it has nothing behind."""
-
-    fetch: FetchId
-    count: int
+    key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +102,8 @@ class ReadDone:
     """All segments of a reliable read lie in memory."""
 
     read: ReadId
+    proves: bool = False
+    """True: with it all of the chunk has come by reads alone, and its digest is known to be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +135,6 @@ class ChunkVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkLoaded:
-    """A chunk that the shell was loading lies in memory, whole and verified."""
-
-    key: ChunkKey
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkPut:
-    """An engine of this node has put a chunk that is on its way: it lies in memory, whole, and nothing more of it is
-    wanted. A key that no fetch wants is ignored."""
-
-    key: ChunkKey
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
-    """This node's disk did not deliver: bring the chunk from its holders."""
-
-    key: ChunkKey
-
-
-@dataclass(frozen=True, slots=True)
 class HoldersChanged:
     """The directory's replica learnt other holders of chunks; each value replaces what was known of that key."""
 
@@ -193,9 +154,8 @@ class SwitchChanged:
 
 
 ReaderEvent: TypeAlias = (
-    FetchRequested
-    | FetchCancelled
-    | FetchCut
+    ChunkWanted
+    | ChunkUnwanted
     | ControlReceived
     | SegmentsReceived
     | ReadProgress
@@ -203,9 +163,6 @@ ReaderEvent: TypeAlias = (
     | ReadFailed
     | ChunkJudged
     | ChunkVerified
-    | ChunkLoaded
-    | ChunkPut
-    | LoadFailed
     | HoldersChanged
     | HolderLost
     | SwitchChanged

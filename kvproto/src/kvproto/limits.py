@@ -18,8 +18,6 @@ GET_COUNT_MAX: Final = 0xFFFF
 """Width of the count field."""
 
 # --- a node's reader --------------------------------------------------------------------------------------------------
-FETCHES_MAX: Final = 1024
-FETCH_CHUNKS_MAX: Final = 16384
 JOINED_MAX: Final = 128
 """Chunks joined at a time: far more than a window spans, far fewer than a switch has interest entries."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hostagent.core import effects, events
 from hostagent.core.events import LoadOutcome
 from hostagent.core.serving import WAITING_CONTROLS_MAX
+from hostagent.pool.chunks import ChunkPool
+from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsSent
 from kvproto.ids import Address
 from kvproto.wire.control import Op
@@ -124,4 +128,18 @@ def test_a_peers_load_keeps_the_chunk_until_the_peer_had_its_turn() -> None:
     assert ended.chunk.pins == 0
     scene.say(events.PeerLoadRequested(key(9)))
     assert scene.take(effects.PeerLoadEnded) == [effects.PeerLoadEnded(key(9), None)]
+    scene.close()
+
+
+def test_a_reader_that_stripes_a_chunk_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[ChunkKey] = []
+    monkeypatch.setattr(ChunkPool, "touch", lambda _, key: touched.append(key))
+    scene = holder()
+    lent = [scene.core.lend(key(1), scene.now_ns, begins=begins) for begins in (True, False, False)]
+    scene.say(events.PeersRead((key(1),)))  # another one, of whom the shell tells
+    scene.pass_ms(1)
+    assert touched == [key(1)] * 2
+    for chunk in lent:
+        assert chunk is not None
+        scene.say(events.PeerReadEnded(chunk))
     scene.close()

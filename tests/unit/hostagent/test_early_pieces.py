@@ -6,10 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hostagent.core import effects
+from hostagent.core.arrivals import CHUNK_PIECES_MIN, PIECES_MIN, InboundChunk
 from hostagent.core.directory import ChunkEntry
-from hostagent.core.early_pieces import CHUNK_PIECES_MIN, PIECES_MIN, EarlyPieces
-from hostagent.core.inbound import InboundChunk
 from hostagent.hashing import Hashing
 from hostagent.limits import HASH_INLINE_BYTES_MAX
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -34,36 +32,27 @@ def arriving(pieces: int = PIECES, integrity: Integrity = Integrity.BLAKE3, less
     chunk = pool.reserve(ChunkKey(bytes(16)), None, size_bytes, 0)
     assert isinstance(chunk, Chunk)
     entry = ChunkEntry(chunk.key, None, size_bytes, digest(integrity), 0, ())
-    return InboundChunk(chunk, entry, -(-size_bytes // SEGMENT), Tier.REMOTE_DRAM)
+    return InboundChunk(chunk, entry, -(-size_bytes // SEGMENT), Tier.REMOTE_DRAM, 1)
 
 
-class Looks:
-    """What `EarlyPieces` emits."""
-
-    def __init__(self) -> None:
-        self.made: list[effects.Effect] = []
-        self.early = EarlyPieces(self.made.append)
-
-    def pieces(self, inbound: InboundChunk, *busy_segments: int, of: int = SEGMENT) -> list[int]:
-        self.made.clear()
-        unsettled = np.zeros(-(-inbound.chunk.size_bytes // of), np.bool_)
-        unsettled[list(busy_segments)] = True
-        self.early.look(inbound, unsettled, of)
-        return [piece for one in self.made if isinstance(one, effects.HashPieces) for piece in one.pieces]
+def pieces(inbound: InboundChunk, *busy_segments: int, of: int = SEGMENT) -> list[int]:
+    unsettled = np.zeros(-(-inbound.chunk.size_bytes // of), np.bool_)
+    unsettled[list(busy_segments)] = True
+    return list(inbound.pieces_to_hash(unsettled, of))
 
 
 def test_pieces_are_given_once_and_only_when_nobody_writes_to_them() -> None:
-    looks, inbound = Looks(), arriving()
+    inbound = arriving()
     all_but = [piece * PER_PIECE + piece for piece in range(3, PIECES)]
-    assert looks.pieces(inbound, *all_but) == [], f"fewer than {PIECES_MIN} are not worth it"
-    assert looks.pieces(inbound, *all_but[2:]) == [0, 1, 2, 3, 4]
-    assert looks.pieces(inbound, *all_but[2:]) == [], "they have been given"
-    assert looks.pieces(inbound, all_but[-1]) == list(range(5, PIECES - 1))
+    assert pieces(inbound, *all_but) == [], f"fewer than {PIECES_MIN} are not worth it"
+    assert pieces(inbound, *all_but[2:]) == [0, 1, 2, 3, 4]
+    assert pieces(inbound, *all_but[2:]) == [], "they have been given"
+    assert pieces(inbound, all_but[-1]) == list(range(5, PIECES - 1))
 
 
 def test_a_short_last_piece_is_one() -> None:
-    looks, inbound = Looks(), arriving(less_bytes=PIECE_BYTES - SEGMENT - 1)
-    assert looks.pieces(inbound) == list(range(PIECES))
+    inbound = arriving(less_bytes=PIECE_BYTES - SEGMENT - 1)
+    assert pieces(inbound) == list(range(PIECES))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +65,15 @@ def test_a_short_last_piece_is_one() -> None:
     ids=["small", "xxh3", "segments across pieces"],
 )
 def test_where_it_does_not_pay_or_cannot_be_nothing_is_given(inbound: InboundChunk, segment_bytes: int) -> None:
-    assert Looks().pieces(inbound, of=segment_bytes) == []
+    assert pieces(inbound, of=segment_bytes) == []
 
 
-def test_what_was_begun_is_forgotten_with_the_chunk_but_not_with_its_digest() -> None:
-    looks, inbound = Looks(), arriving()
-    looks.early.forget(inbound)
-    assert not looks.made
-    assert looks.pieces(inbound)
-    looks.early.forget(inbound)
-    assert looks.made[-1] == effects.ForgetPieces(inbound.chunk)
-    assert looks.pieces(inbound)
-    looks.early.used(inbound)
-    looks.early.forget(inbound)
-    assert effects.ForgetPieces(inbound.chunk) not in looks.made
+def test_what_was_begun_is_forgotten_with_the_chunk() -> None:
+    inbound = arriving()
+    assert not inbound.forget_pieces()
+    assert pieces(inbound)
+    assert inbound.forget_pieces()
+    assert pieces(inbound), "all of them are given again"
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ from kvproto.commands import (
 from kvproto.events import (
     ChunkWanted,
     ControlReceived,
-    FetchRequested,
     HolderRef,
     SegmentsReceived,
 )
-from kvproto.ids import Address, FetchId, Member, NodeId
-from kvproto.limits import MS
+from kvproto.ids import Address, Member, NodeId
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Control, Flag, Op
@@ -31,12 +29,8 @@ def reader(member: Member | None = ME) -> Reader:
     return Reader(ReaderParameters(member))
 
 
-def wanted(key: ChunkKey, *holders: HolderRef, present: bool = False) -> ChunkWanted:
-    return ChunkWanted(key, SEGMENTS, SEGMENTS * 4096, holders or (HOLDER,), present)
-
-
-def request(*chunks: ChunkWanted, fetch: int = 1, deadline_ms: int = 10_000) -> FetchRequested:
-    return FetchRequested(FetchId(fetch), chunks, deadline_ms * MS)
+def wanted(key: ChunkKey, *holders: HolderRef) -> ChunkWanted:
+    return ChunkWanted(key, SEGMENTS, SEGMENTS * 4096, holders or (HOLDER,), KEYS.index(key))
 
 
 def notice(key: ChunkKey, *members: int, who: int = ME, flags: Flag = Flag.JOINED, tag: int = 0) -> ControlReceived:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from kvproto.ids import Member
 from kvproto.limits import MS
 from kvproto.session import timing
-from kvproto.session.inflow import Inflow
 from kvproto.session.pace import Pace, Span
+from kvproto.session.schedule import Inflow
 from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, reaction_code, reaction_of
 
 SPANS = {name: span for name, span in vars(timing).items() if isinstance(span, Span)}
@@ -18,7 +18,7 @@ US = 1_000
 @pytest.mark.parametrize("name", SPANS)
 def test_a_span_is_its_ceiling_until_everything_is_measured(name: str) -> None:
     span, pace = SPANS[name], Pace()
-    assert pace.ns(span) == span.ceiling_ns
+    assert pace[span] == span.ceiling_ns
     assert 0 < span.floor_ns < span.ceiling_ns
 
 
@@ -71,7 +71,7 @@ def test_spans_follow_what_this_reader_measures_whatever_others_say() -> None:
     for _ in range(100):
         pace.note_late(0)
     pace.note_member(Member(3), reaction_code(1 * MS))
-    assert pace.ns(span) == pytest.approx(60 * US, rel=0.02)
+    assert pace[span] == pytest.approx(60 * US, rel=0.02)
 
 
 def test_much_quicker_members_go_before_and_much_later_ones_behind() -> None:

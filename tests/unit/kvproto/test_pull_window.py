@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvchunk.ids import ChunkKey
-from kvproto.events import HolderRef
+from kvproto.events import ChunkWanted, HolderRef
 from kvproto.ids import Address, NodeId
 from kvproto.limits import MS
 from kvproto.session.chunk import Chunk
@@ -34,7 +34,7 @@ def measured(answer_ns: int) -> Pace:
     ids=["quick", "late", "from the switch", "very late"],
 )
 def test_a_holders_window_covers_long_reactions(answer_ns: int, cached: bool, more_ns: int) -> None:
-    chunk = Chunk(ChunkKey(bytes(16)), 64, 64 * 4096, 0, (HolderRef(NodeId("a"), Address(1)),))
+    chunk = Chunk(ChunkWanted(ChunkKey(bytes(16)), 64, 64 * 4096, (HolderRef(NodeId("a"), Address(1)),), 0))
     chunk.interest.cached = cached
     pull = Pull(1024, measured(answer_ns))
     pull.ask(chunk, NodeId("a"), 0, 8, 0)
@@ -46,7 +46,7 @@ def asked_twice(*, early: bool) -> Pull:
     """GETs for eight segments each of two chunks; of the second, all have come."""
     pull = Pull(1024, measured(MS))
     first, second = (
-        Chunk(ChunkKey(bytes([number]) * 16), 64, 64 * 4096, 0, (HolderRef(NodeId("a"), Address(1)),))
+        Chunk(ChunkWanted(ChunkKey(bytes([number]) * 16), 64, 64 * 4096, (HolderRef(NodeId("a"), Address(1)),), 0))
         for number in range(2)
     )
     pull.ask(first, NodeId("a"), 0, 8, 0)
@@ -66,7 +66,7 @@ def test_what_came_because_another_member_had_asked_before_overtakes_nothing() -
 def test_a_leader_that_another_one_deposes_takes_nothing_for_overtaken() -> None:
     pull = Pull(1024, measured(MS))
     first, second = (
-        Chunk(ChunkKey(bytes([number]) * 16), 64, 64 * 4096, 0, (HolderRef(NodeId("a"), Address(1)),))
+        Chunk(ChunkWanted(ChunkKey(bytes([number]) * 16), 64, 64 * 4096, (HolderRef(NodeId("a"), Address(1)),), 0))
         for number in range(2)
     )
     pull.ask(first, NodeId("a"), 0, 8, 0)

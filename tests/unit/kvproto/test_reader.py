@@ -7,9 +7,8 @@ from kvchunk.sources import ChunkSource
 from kvproto.commands import (
     AbortRead,
     Blame,
-    DeliverFetch,
-    DropChunk,
-    Outcome,
+    ChunkGone,
+    ChunkHere,
     ReaderCommand,
     ReadLeaves,
     ReportBadCopy,
@@ -21,17 +20,18 @@ from kvproto.commands import (
 from kvproto.errors import LocalProtocolError
 from kvproto.events import (
     ChunkJudged,
+    ChunkUnwanted,
     ChunkVerified,
     ChunkWanted,
     ControlReceived,
-    FetchCancelled,
     HolderLost,
     HolderRef,
+    HoldersChanged,
     ReadDone,
     ReadFailed,
     SwitchChanged,
 )
-from kvproto.ids import FetchId, Member, NodeId
+from kvproto.ids import Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.reader import Reader
 from kvproto.session.timing import (
@@ -61,14 +61,13 @@ from tests.unit.kvproto.reader_words import (
     kinds,
     notice,
     reader,
-    request,
     wanted,
 )
 
 
-def test_alone_it_joins_reads_leaves_verifies_and_delivers() -> None:
+def test_alone_it_joins_reads_leaves_and_verifies() -> None:
     it = reader()
-    commands = it.handle(request(wanted(KEYS[0])), 0)
+    commands = it.handle(wanted(KEYS[0]), 0)
     (join,) = controls(commands, Op.JOIN)
     assert (join.key, join.segments, join.tag) == (KEYS[0], SEGMENTS, 0)
     (read,) = kinds(it.handle(notice(KEYS[0], ME), MS), StartRead)
@@ -80,15 +79,14 @@ def test_alone_it_joins_reads_leaves_verifies_and_delivers() -> None:
             commands += it.handle(ReadDone(each.read), now)
     assert controls(commands, Op.LEAVE)
     assert it.missing(KEYS[0]) is None
-    (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), now)
-    assert answer == DeliverFetch(FetchId(1), Outcome.COMPLETE, 1, (ChunkSource.HOLDER,))
+    assert it.handle(ChunkVerified(KEYS[0], good=True), now) == [ChunkHere(KEYS[0], ChunkSource.HOLDER)]
     assert it.idle
     assert it.next_timeout_ns() is None
 
 
 def test_in_company_that_pulls_it_follows() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     commands = it.handle(notice(KEYS[0], ME, OTHER), MS)
     commands += it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), 2 * MS)
     for first in range(0, SEGMENTS, 8):
@@ -96,8 +94,7 @@ def test_in_company_that_pulls_it_follows() -> None:
     assert not controls(commands, Op.GET)
     assert not kinds(commands, StartRead)
     assert kinds(commands, VerifyChunk) == [VerifyChunk(KEYS[0])]
-    (answer,) = it.handle(ChunkVerified(KEYS[0], good=True), 30 * MS)
-    assert answer.sources == (ChunkSource.CAST,)
+    assert it.handle(ChunkVerified(KEYS[0], good=True), 30 * MS) == [ChunkHere(KEYS[0], ChunkSource.CAST)]
 
 
 def silent(it: Reader, until_ns: int) -> tuple[list, int]:
@@ -116,7 +113,7 @@ def silent(it: Reader, until_ns: int) -> tuple[list, int]:
 def test_it_is_patient_while_others_pull_and_much_is_missing() -> None:
     it = reader()
     assert not it.patient
-    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    it.handle_all([wanted(key) for key in KEYS], 0)
     for key in KEYS:
         it.handle(notice(key, ME, OTHER), MS)
         it.handle(notice(key, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
@@ -128,7 +125,7 @@ def test_it_is_patient_while_others_pull_and_much_is_missing() -> None:
 
 def test_who_leads_is_not_patient() -> None:
     it = reader()
-    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    it.handle_all([wanted(key) for key in KEYS], 0)
     for key in KEYS:
         it.handle(notice(key, ME, OTHER), MS)
     assert it.patient
@@ -139,7 +136,7 @@ def test_who_leads_is_not_patient() -> None:
 
 def test_half_of_what_it_may_ask_for_may_wait() -> None:
     it = reader()
-    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    it.handle_all([wanted(key) for key in KEYS], 0)
     for key in KEYS:
         it.handle(notice(key, ME, OTHER), MS)
     commands, now = silent(it, 60 * MS)
@@ -152,7 +149,7 @@ def test_half_of_what_it_may_ask_for_may_wait() -> None:
 def test_who_asks_a_switch_that_serves_is_not_patient() -> None:
     """It leads nothing, but its window moves on only as fast as it hears of what came."""
     it = reader()
-    it.handle(request(*(wanted(key) for key in KEYS)), 0)
+    it.handle_all([wanted(key) for key in KEYS], 0)
     commands = []
     for key in KEYS:
         commands += it.handle(notice(key, ME, flags=Flag.JOINED | Flag.CACHED), MS)
@@ -163,7 +160,7 @@ def test_who_asks_a_switch_that_serves_is_not_patient() -> None:
 
 def test_it_says_how_late_it_reacts_in_joins_and_gets() -> None:
     it = reader()
-    (join,) = controls(it.handle(request(wanted(KEYS[0])), 0), Op.JOIN)
+    (join,) = controls(it.handle(wanted(KEYS[0]), 0), Op.JOIN)
     assert reaction_of(join.tag) is None, "nothing is measured yet"
     it.handle(notice(KEYS[0], ME, OTHER), 200_000)
     commands, _ = silent(it, 60 * MS)
@@ -175,7 +172,7 @@ def test_it_says_how_late_it_reacts_in_joins_and_gets() -> None:
 
 def test_it_leads_when_nobody_does_and_says_so() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     commands, now = silent(it, 60 * MS)
     assert now > MS
@@ -197,7 +194,7 @@ def test_it_leads_when_nobody_does_and_says_so() -> None:
 def test_a_newcomer_waits_as_long_as_answers_take(answer_us: int, again: bool, waits_ns: int) -> None:
     first = Member(0)  # nobody goes before it
     it = reader(first)
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     now = JOIN_RETRY.ceiling_ns if again else 0
     assert bool(controls(it.handle_timer(now), Op.JOIN)) is again
     joined = now + answer_us * 1_000
@@ -211,7 +208,7 @@ def test_a_newcomer_waits_as_long_as_answers_take(answer_us: int, again: bool, w
 def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | None) -> None:
     first, third = Member(0), Member(7)
     it = reader(first)
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], first, OTHER, third, who=first), MS)
     it.handle(cast(KEYS[0], *range(8)), 2 * MS)  # asked for by somebody who announced nothing
     left = Control(
@@ -235,7 +232,7 @@ def test_it_waits_for_a_pull_only_while_who_asked_is_there(asked_last: Member | 
 def _it_leads_two() -> tuple[Reader, int]:
     """It asks for the first chunk, has announced the second, and its window has no room to ask for that."""
     it = reader()
-    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    it.handle_all([wanted(KEYS[0]), wanted(KEYS[1])], 0)
     for key in KEYS[:2]:
         it.handle(notice(key, ME, OTHER), MS)
     commands, now = silent(it, 60 * MS)
@@ -270,7 +267,7 @@ def test_a_leader_tells_a_newcomer_what_it_will_pull(chunk: int, asked_last: int
 
 def test_it_leads_when_the_leader_falls_silent() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    it.handle_all([wanted(KEYS[0]), wanted(KEYS[1])], 0)
     for key in KEYS[:2]:
         it.handle(notice(key, ME, OTHER), MS)
         it.handle(notice(key, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
@@ -282,7 +279,7 @@ def test_it_leads_when_the_leader_falls_silent() -> None:
 
 def test_a_lone_reader_turns_to_casting_when_somebody_joins() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     (read,) = kinds(it.handle(notice(KEYS[0], ME), MS), StartRead)
     commands = it.handle(notice(KEYS[0], ME, OTHER, who=OTHER), 2 * MS)
     commands += it.handle_timer(5 * MS)
@@ -292,7 +289,7 @@ def test_a_lone_reader_turns_to_casting_when_somebody_joins() -> None:
 
 def test_a_join_that_was_lost_is_repeated_by_the_first_measured_answer() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    it.handle_all([wanted(KEYS[0]), wanted(KEYS[1])], 0)
     now = MS // 10
     commands = it.handle(notice(KEYS[0], ME, OTHER), now)
     while not controls(commands, Op.JOIN):
@@ -307,7 +304,7 @@ def test_a_join_that_was_lost_is_repeated_by_the_first_measured_answer() -> None
 @pytest.mark.parametrize("more", [False, True], ids=["nothing else is left", "another chunk is cast"])
 def test_at_last_it_repairs_in_its_order_and_waits_for_nobodys_repairs(more: bool) -> None:
     it, keys, left_ns = reader(), KEYS[: 1 + more], 10 * MS
-    it.handle(request(*map(wanted, keys)), 0)
+    it.handle_all(map(wanted, keys), 0)
     for key in keys:
         it.handle(notice(key, 0, 1, ME, OTHER), MS)
         it.handle(notice(key, 0, 1, ME, OTHER, who=OTHER, tag=TAG_LEADS), MS)
@@ -325,7 +322,7 @@ def test_at_last_it_repairs_in_its_order_and_waits_for_nobodys_repairs(more: boo
 
 def test_of_two_leaders_the_later_announcement_counts() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     commands, now = silent(it, 60 * MS)
     it.handle(notice(KEYS[0], ME, OTHER, tag=TAG_LEADS), now + MS)
@@ -336,28 +333,37 @@ def test_of_two_leaders_the_later_announcement_counts() -> None:
 
 def test_what_the_switch_serves_is_asked_of_it_alone() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     commands = it.handle(notice(KEYS[0], ME, OTHER, flags=Flag.JOINED | Flag.CACHED), MS)
     assert all(get.flags is Flag.ONLY_ME for get in controls(commands, Op.GET))
     assert asked(commands)
 
 
+def test_a_lone_reader_passes_the_switch_by_where_it_is_told_to() -> None:
+    alone, company = (ME,), (ME, OTHER)
+    for read_alone, members, read in ((True, alone, True), (True, company, False), (False, alone, False)):
+        it = reader()
+        it.handle(ChunkWanted(KEYS[0], SEGMENTS, SEGMENTS * 4096, (HOLDER,), 0, read_alone), 0)
+        commands = it.handle(notice(KEYS[0], *members, flags=Flag.JOINED | Flag.CACHED), MS)
+        assert (bool(kinds(commands, StartRead)), bool(controls(commands, Op.GET))) == (read, not read)
+
+
 @pytest.mark.parametrize("flag", [Flag.NO_SWITCH, Flag.REFUSED])
 def test_without_interest_it_reads(flag: Flag) -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     assert kinds(it.handle(notice(KEYS[0], flags=flag | Flag.JOINED), MS), StartRead)
 
 
 def test_without_a_member_index_nothing_is_joined() -> None:
-    commands = reader(None).handle(request(wanted(KEYS[0])), 0)
+    commands = reader(None).handle(wanted(KEYS[0]), 0)
     assert not controls(commands, Op.JOIN)
     assert kinds(commands, StartRead)
 
 
 def test_unanswered_joins_end_in_reading() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     commands, now = silent(it, 1000 * MS)
     assert len(controls(commands, Op.JOIN)) == 3
     assert now <= 400 * MS
@@ -366,7 +372,7 @@ def test_unanswered_joins_end_in_reading() -> None:
 
 def reading(*holders: HolderRef) -> tuple[Reader, StartRead]:
     it = reader(None)
-    (read,) = kinds(it.handle(request(wanted(KEYS[0], *holders)), 0), StartRead)
+    (read,) = kinds(it.handle(wanted(KEYS[0], *holders), 0), StartRead)
     return it, read
 
 
@@ -378,15 +384,43 @@ def test_an_absent_copy_is_reported_and_the_next_holder_read() -> None:
     assert again.holder != read.holder
 
 
-def test_without_a_holder_the_fetch_ends_as_far_as_it_leads() -> None:
-    it = reader(None)
-    commands = it.handle(request(wanted(KEYS[0], present=True), wanted(KEYS[1]), wanted(KEYS[2])), 0)
-    (read, *_) = kinds(commands, StartRead)
+def test_a_chunk_without_a_holder_is_gone_until_another_one_is_named() -> None:
+    it, read = reading(HOLDER)
     commands = it.handle(ReadFailed(read.read, gone=True), MS)
-    (answer,) = kinds(commands, DeliverFetch)
-    assert (answer.outcome, answer.leading, answer.sources) == (Outcome.GONE, 1, (ChunkSource.LOCAL,))
-    assert {drop.key for drop in kinds(commands, DropChunk)} == {KEYS[1], KEYS[2]}
+    assert commands == [ReportBadCopy(KEYS[0], HOLDER.node, Blame.ABSENT), ChunkGone(KEYS[0])]
+    assert not it.idle, "it is wanted all the same"
+    (again,) = kinds(it.handle(HoldersChanged({KEYS[0]: (SECOND,)}), 2 * MS), StartRead)
+    assert again.holder == SECOND.node
+
+
+def test_wanting_a_gone_chunk_again_names_its_holders() -> None:
+    it, read = reading(HOLDER)
+    it.handle(ReadFailed(read.read, gone=True), MS)
+    assert kinds(it.handle(wanted(KEYS[0], SECOND), 2 * MS), StartRead)
+    it.handle(ChunkUnwanted(KEYS[0]), 3 * MS)
     assert it.idle
+
+
+def test_the_least_place_is_pulled_first_whenever_it_is_wanted() -> None:
+    it = reader(None)
+    (read,) = kinds(it.handle_all([wanted(KEYS[1]), wanted(KEYS[2])], 0), StartRead)
+    it.handle(wanted(KEYS[0]), MS)
+    commands = it.handle(ReadDone(read.read), 2 * MS)
+    assert kinds(commands, StartRead)[0].key == KEYS[0]
+
+
+def test_what_is_proven_on_its_way_is_here_without_a_question() -> None:
+    it, read = reading(HOLDER)
+    reads, now = [read], 0
+    while read.first + read.count < SEGMENTS:
+        now += MS
+        reads += kinds(it.handle(ReadDone(reads.pop(0).read), now), StartRead)
+        read = reads[-1]
+    for each in reads[:-1]:
+        it.handle(ReadDone(each.read), now)
+    assert it.handle(ReadDone(read.read, proves=True), now) == [ChunkHere(KEYS[0], ChunkSource.HOLDER)]
+    assert it.idle
+    assert it.next_timeout_ns() is None
 
 
 def read_out(it: Reader, commands: list[ReaderCommand], now: int) -> tuple[list[ReaderCommand], int]:
@@ -401,7 +435,7 @@ def read_out(it: Reader, commands: list[ReaderCommand], now: int) -> tuple[list[
 
 def test_wrong_bytes_are_found_out_by_the_tree_and_read_again() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0], HOLDER)), 0)
+    it.handle(wanted(KEYS[0], HOLDER), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     it.handle(cast(KEYS[0], *range(SEGMENTS)), 2 * MS)
     commands = it.handle(ChunkVerified(KEYS[0], good=False, has_tree=True), 3 * MS)
@@ -412,8 +446,7 @@ def test_wrong_bytes_are_found_out_by_the_tree_and_read_again() -> None:
     assert [(read.first, read.count) for read in kinds(commands, StartRead)] == [(3, 2)]
     assert it.missing(KEYS[0]) is None, "casts are not welcome any more"
     commands, now = read_out(it, commands, 4 * MS)
-    commands = it.handle(ChunkVerified(KEYS[0], good=True), now)
-    assert [answer.outcome for answer in kinds(commands, DeliverFetch)] == [Outcome.COMPLETE]
+    assert kinds(it.handle(ChunkVerified(KEYS[0], good=True), now), ChunkHere)
 
 
 def test_a_holder_is_blamed_for_what_was_read_while_nothing_else_was_written() -> None:
@@ -449,18 +482,18 @@ def test_leaves_that_never_come_are_not_waited_for() -> None:
 
 def test_a_nak_with_a_holders_address_has_the_holder_itself_asked() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0], HOLDER)), 0)
+    it.handle(wanted(KEYS[0], HOLDER), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     nak = Control(Op.NAK, KEYS[0], SEGMENTS)
     commands = it.handle(ControlReceived(nak, HOLDER.address), 2 * MS)
-    assert not kinds(commands, ReportBadCopy) and not kinds(commands, DeliverFetch)
+    assert not kinds(commands, ReportBadCopy) and not kinds(commands, ChunkGone)
     assert kinds(commands, StartRead)
 
 
 def test_a_leader_that_only_announces_is_not_waited_for() -> None:
     """Whoever says without end that it leads, and repeats a segment, gets nobody to wait."""
     it = reader()
-    it.handle(request(wanted(KEYS[0], HOLDER), deadline_ms=60_000), 0)
+    it.handle(wanted(KEYS[0], HOLDER), 0)
     now, started = MS, []
     while now < 2 * LIVENESS.ceiling_ns and not started:
         commands = it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), now)
@@ -477,34 +510,27 @@ def test_a_lost_holder_ends_its_reads() -> None:
     assert kinds(commands, StartRead)
 
 
-def test_the_deadline_ends_everything() -> None:
+def test_nothing_of_a_chunk_that_nobody_wants_goes_on() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0]), deadline_ms=50), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], ME), MS)
-    commands = it.handle_timer(50 * MS)
-    assert DeliverFetch(FetchId(1), Outcome.LATE, 0, ()) in commands
+    commands = it.handle(ChunkUnwanted(KEYS[0]), 50 * MS)
     assert controls(commands, Op.LEAVE)
     assert kinds(commands, AbortRead)
-    assert DropChunk(KEYS[0]) in commands
     assert it.idle
+    assert it.next_timeout_ns() is None
+    assert it.handle(ChunkUnwanted(KEYS[0]), 51 * MS) == []
 
 
-def test_two_fetches_share_a_chunk() -> None:
+def test_a_chunk_that_is_wanted_twice_is_joined_once() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
-    commands = it.handle(request(wanted(KEYS[0]), fetch=2), 0)
-    assert not controls(commands, Op.JOIN)
-    it.handle(notice(KEYS[0], ME, OTHER), MS)
-    assert not kinds(it.handle(FetchCancelled(FetchId(1)), 2 * MS), DropChunk)
-    commands = it.handle(cast(KEYS[0], *range(SEGMENTS)), 3 * MS)
-    assert kinds(commands, VerifyChunk)
-    commands = it.handle(ChunkVerified(KEYS[0], good=True), 4 * MS)
-    assert [answer.fetch for answer in kinds(commands, DeliverFetch)] == [2]
+    it.handle(wanted(KEYS[0]), 0)
+    assert not controls(it.handle(wanted(KEYS[0]), 0), Op.JOIN)
 
 
 def test_a_restarted_switch_is_joined_again() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
+    it.handle_all([wanted(KEYS[0]), wanted(KEYS[1])], 0)
     for key in KEYS[:2]:
         it.handle(notice(key, ME, OTHER), MS)
     commands = it.handle(SwitchChanged(), 2 * MS)
@@ -513,27 +539,20 @@ def test_a_restarted_switch_is_joined_again() -> None:
 
 def test_segments_of_a_chunk_that_was_left_bring_another_leave() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
-    it.handle(FetchCancelled(FetchId(1)), 2 * MS)
+    it.handle(ChunkUnwanted(KEYS[0]), 2 * MS)
     assert not controls(it.handle(cast(KEYS[0], 1), 3 * MS), Op.LEAVE)
     assert controls(it.handle(cast(KEYS[0], 2), 50 * MS), Op.LEAVE)
 
 
-def test_an_empty_fetch_and_a_fetch_of_what_is_here_end_at_once() -> None:
-    it = reader()
-    assert it.handle(request(), 0) == [DeliverFetch(FetchId(1), Outcome.COMPLETE, 0, ())]
-    (answer,) = it.handle(request(wanted(KEYS[0], present=True)), 0)
-    assert answer.sources == (ChunkSource.LOCAL,)
-
-
 def test_misuse_raises() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
-    with pytest.raises(LocalProtocolError, match="under way"):
-        it.handle(request(wanted(KEYS[1])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     with pytest.raises(LocalProtocolError, match="segments"):
-        it.handle(request(ChunkWanted(KEYS[0], 3, 5, (HOLDER,)), fetch=2), 0)
+        it.handle(ChunkWanted(KEYS[0], 3, 5, (HOLDER,), 0), 0)
+    with pytest.raises(LocalProtocolError, match="segments"):
+        it.handle(ChunkWanted(KEYS[1], 0, 0, (HOLDER,), 0), 0)
 
 
 def test_notices_and_segments_of_unknown_chunks_are_ignored() -> None:
@@ -545,45 +564,32 @@ def test_notices_and_segments_of_unknown_chunks_are_ignored() -> None:
 
 def test_it_leaves_where_it_joined_though_no_holder_is_left() -> None:
     it = reader()
-    it.handle(request(wanted(KEYS[0])), 0)
+    it.handle(wanted(KEYS[0]), 0)
     it.handle(notice(KEYS[0], ME, OTHER), MS)
     commands = it.handle(HolderLost(HOLDER.node), 2 * MS)
     (leave,) = kinds(commands, SendControl)
     assert (leave.message.op, leave.address) == (Op.LEAVE, HOLDER.address)
 
 
-def test_it_knows_what_is_here_for_a_fetch_under_way() -> None:
-    it = reader()
-    it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0)
-    it.handle(notice(KEYS[0], ME, OTHER), MS)
-    it.handle(cast(KEYS[0], *range(SEGMENTS)), 2 * MS)
-    assert not it.is_here(KEYS[0])
-    it.handle(ChunkVerified(KEYS[0], good=True), 3 * MS)
-    assert it.is_here(KEYS[0])
-    it.handle(FetchCancelled(FetchId(1)), 4 * MS)
-    assert not it.is_here(KEYS[0])
-
-
 def test_reads_that_break_together_are_one_failure_of_their_holder() -> None:
     """A connection takes all its reads with it: a holder that was rebooted is asked again, not given up."""
     it = reader(None)
-    (read,) = kinds(it.handle(request(wanted(KEYS[0]), wanted(KEYS[1])), 0), StartRead)
+    (read,) = kinds(it.handle_all([wanted(KEYS[0]), wanted(KEYS[1])], 0), StartRead)
     reads = kinds(it.handle(ReadDone(read.read), MS), StartRead)
     assert len(reads) > 1
     commands = [command for each in reads for command in it.handle(ReadFailed(each.read, gone=False), 2 * MS)]
     again = kinds(commands, StartRead)
     assert again
-    assert not kinds(commands, DeliverFetch)
+    assert not kinds(commands, ChunkGone)
     # The second connection breaks, too, without a byte: that is enough.
     commands = it.handle(ReadFailed(again[0].read, gone=False), 3 * MS)
-    (answer,) = kinds(commands, DeliverFetch)
-    assert answer.outcome is Outcome.GONE
+    assert ChunkGone(again[0].key) in commands
 
 
 def test_the_switch_alone_is_asked_again_and_never_read_from() -> None:
     it = reader()
     switch = HolderRef(NodeId("@switch"), SWITCH, readable=False)
-    commands = it.handle(request(wanted(KEYS[0], switch)), 0)
+    commands = it.handle(wanted(KEYS[0], switch), 0)
     now = 0
     for _ in range(20):  # no NOTICE for seconds
         now = it.next_timeout_ns()
@@ -597,4 +603,4 @@ def test_the_switch_alone_is_asked_again_and_never_read_from() -> None:
         commands += it.handle_timer(now)
     assert len(controls(commands, Op.GET)) > 10
     assert not kinds(commands, StartRead)
-    assert not kinds(commands, DeliverFetch)
+    assert not kinds(commands, ChunkGone)

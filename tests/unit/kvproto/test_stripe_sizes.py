@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvchunk.ids import ChunkKey
-from kvproto.events import HolderRef
+from kvproto.events import ChunkWanted, HolderRef
 from kvproto.ids import Address, NodeId
 from kvproto.limits import MS
 from kvproto.session.chunk import Chunk
@@ -24,7 +24,7 @@ HOLDER = HolderRef(NodeId("n1"), Address(1))
 @pytest.mark.parametrize("per_ms", [1, 7, 33, 333])
 def test_long_stripes_begin_and_end_with_the_pieces_that_chunks_are_hashed_in(per_ms: int) -> None:
     """Whatever the rate is. They stay near what it calls for."""
-    stripes, chunk = Stripes(Pace()), Chunk(ChunkKey(bytes(16)), 1 << 16, 1 << 28, 1, (HOLDER,))
+    stripes, chunk = Stripes(Pace()), Chunk(ChunkWanted(ChunkKey(bytes(16)), 1 << 16, 1 << 28, (HOLDER,), 1))
     at, now_ns, sizes = 0, 0, []
     for _ in range(8):
         sizes.append(stripes.next_size(fresh=False))

@@ -3,7 +3,7 @@
 import pytest
 
 from kvchunk.ids import ChunkKey
-from kvproto.events import HolderRef
+from kvproto.events import ChunkWanted, HolderRef
 from kvproto.ids import Address, NodeId
 from kvproto.limits import MS
 from kvproto.session.chunk import Chunk
@@ -17,7 +17,7 @@ SEGMENTS = 32
 
 def begun(*starts_ms: int, holders: tuple[HolderRef, ...] = (HOLDER,)) -> tuple[Stripes, list[Stripe]]:
     """Reads of as many segments each, one after the other."""
-    chunk = Chunk(ChunkKey(bytes(16)), 1024, 1024 * 4096, 0, (HOLDER, OTHER))
+    chunk = Chunk(ChunkWanted(ChunkKey(bytes(16)), 1024, 1024 * 4096, (HOLDER, OTHER), 0))
     stripes = Stripes(Pace())
     reads = [
         stripes.start(chunk, holders[number % len(holders)], number * SEGMENTS, SEGMENTS, start_ms * MS)

@@ -1,1 +1,1 @@
-"""A node's state machines: the reader (one per node, any number of fetches) and the holder (the serving side)."""
+"""A node's state machines: the reader (one per node, any number of chunks) and the holder (the serving side)."""

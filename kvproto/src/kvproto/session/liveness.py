@@ -11,11 +11,12 @@ class Liveness:
     by reliable reads does not count either: it says nothing of the casts that other chunks wait for.
     """
 
-    __slots__ = ("_arrived_count", "_pace", "_since_ns", "_starved_count")
+    __slots__ = ("_arrived_count", "_pace", "_starved_count", "since_ns")
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._since_ns: int | None = None
+        self.since_ns: int | None = None
+        """When the window began; None: nothing is waited for."""
         self._arrived_count = 0
         self._starved_count = 0
 
@@ -23,9 +24,9 @@ class Liveness:
         """So many segments of joined chunks became present."""
         self._arrived_count += count
 
-    def next_timeout_ns(self) -> int | None:
-        """When the window ends; None: nothing is waited for."""
-        return None if self._since_ns is None else self._since_ns + self._pace.ns(LIVENESS)
+    def rest(self) -> None:
+        """No chunk is joined."""
+        self.since_ns, self._starved_count = None, 0
 
     def starved(self, link: float | None, now_ns: int, *, waits: bool) -> int:
         """How many chunks to read reliably from now on, whatever anybody says: twice as many after each starved window.
@@ -33,16 +34,16 @@ class Liveness:
         `waits`: a chunk is joined; `link`: what our link takes, segments per second, None: not known.
         """
         if not waits:
-            self._since_ns, self._starved_count = None, 0
+            self.rest()
             return 0
-        if self._since_ns is None:
-            self._since_ns, self._arrived_count = now_ns, 0
+        if self.since_ns is None:
+            self.since_ns, self._arrived_count = now_ns, 0
             return 0
-        elapsed_ns = now_ns - self._since_ns
-        if elapsed_ns < self._pace.ns(LIVENESS):
+        elapsed_ns = now_ns - self.since_ns
+        if elapsed_ns < self._pace[LIVENESS]:
             return 0
         enough = max(STRIPE_START_SEGMENTS, (link or 0.0) * elapsed_ns / 1e9 * LIVENESS_FRACTION)
         fed = self._arrived_count >= enough
-        self._since_ns, self._arrived_count = now_ns, 0
+        self.since_ns, self._arrived_count = now_ns, 0
         self._starved_count = 0 if fed else max(1, 2 * self._starved_count)
         return self._starved_count

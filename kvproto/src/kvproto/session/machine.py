@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import NoReturn, TypeVar
 
 from kvproto.errors import StateError
 
@@ -10,18 +10,16 @@ StateT = TypeVar("StateT", bound=enum.Enum)
 CauseT = TypeVar("CauseT", bound=enum.Enum)
 
 
-class Table(Generic[StateT, CauseT]):
-    """Transitions of one kind of machine: (state, cause) -> next state."""
+class Table(dict[tuple[StateT, CauseT], StateT]):
+    """Transitions of one kind of machine: `table[state, cause]` is the next state.
 
-    __slots__ = ("_name", "_rows")
+    Raises StateError when it has none: a dictionary, so that a transition costs no call.
+    """
 
     def __init__(self, name: str, rows: Mapping[StateT, Mapping[CauseT, StateT]]) -> None:
+        super().__init__({(state, cause): after for state, row in rows.items() for cause, after in row.items()})
         self._name = name
-        self._rows = {(state, cause): after for state, row in rows.items() for cause, after in row.items()}
 
-    def next(self, state: StateT, cause: CauseT) -> StateT:
-        """The state after `cause`. Raises StateError when the table does not allow it."""
-        try:
-            return self._rows[state, cause]
-        except KeyError:
-            raise StateError(f"{self._name}: {cause.name} cannot happen in {state.name}") from None
+    def __missing__(self, pair: tuple[StateT, CauseT]) -> NoReturn:
+        state, cause = pair
+        raise StateError(f"{self._name}: {cause.name} cannot happen in {state.name}")

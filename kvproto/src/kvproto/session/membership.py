@@ -123,7 +123,7 @@ class Membership:
     def stray(self, key: ChunkKey, now_ns: int) -> list[ReaderCommand]:
         """The switch still counts us in for a chunk that we have left: leave again, not too often."""
         left = self._left.get(key)
-        if left is None or now_ns - left.sent_ns < self._pace.ns(LEAVE_AGAIN):
+        if left is None or now_ns - left.sent_ns < self._pace[LEAVE_AGAIN]:
             return []
         left.sent_ns = now_ns
         return [SendControl(Control(Op.LEAVE, key, left.segments), left.address)]
@@ -150,7 +150,7 @@ class Membership:
         if me is not None and notice.members >> me & 1 and interest.at is not None:
             if chunk.phase is Phase.JOINING and now_ns >= self.newcomer_until_ns and interest.leader is None:
                 self.newcomer_since_ns = now_ns
-                self.newcomer_until_ns = now_ns + self._pace.ns(NEWCOMER_SPAN)
+                self.newcomer_until_ns = now_ns + self._pace[NEWCOMER_SPAN]
             if interest.unanswered and chunk.phase is Phase.DIRECT and not chunk.alone:
                 chunk.move(Cause.ANSWERED)
                 self._no_switch_until_ns = -1
@@ -208,7 +208,7 @@ class Membership:
     def due_ns(self, chunk: Chunk) -> int | None:
         """When `tend` has something to do."""
         if chunk.phase is Phase.JOINING:
-            return chunk.interest.join_sent_ns + (self._pace.ns(JOIN_RETRY) << max(0, chunk.interest.join_tries - 1))
+            return chunk.interest.join_sent_ns + (self._pace[JOIN_RETRY] << max(0, chunk.interest.join_tries - 1))
         if chunk.phase is Phase.JOINED:
             fresh = max(chunk.interest.join_sent_ns, chunk.progress.arrived_ns or 0)
             return fresh + self.parameters.interest_ttl_ns // RENEWALS_PER_TTL

@@ -17,11 +17,11 @@ _TRIPS = 16
 """The least of this many answers is taken: a path that became longer is believed after this many."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Span:
     """A time of the rules: `reactions` reactions plus the time of `segments` segments, between floor and ceiling.
 
-    It is the ceiling until everything that it depends on is measured.
+    It is the ceiling until everything that it depends on is measured. Compared by identity: `Pace` looks it up often.
     """
 
     reactions: float
@@ -60,12 +60,15 @@ class Smoothed:
         return 4 * self._deviation_ns
 
 
-class Pace:
-    """Measurements of one reader. Times are nanoseconds."""
+class Pace(dict[Span, int]):
+    """Measurements of one reader. Times are nanoseconds.
 
-    __slots__ = ("_answer", "_late", "_others", "_trips", "reaction_ns", "segment_ns")
+    `pace[span]` is the span as this reader needs it. How late others run decides who goes first, in `before`. The rules
+    ask for the same few spans at every event: each is worked out once after a measurement.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self._answer = Smoothed()
         self._late = Smoothed()
         self._trips: deque[int] = deque(maxlen=_TRIPS)
@@ -104,13 +107,20 @@ class Pace:
         if reaction_ns is not None:
             self._others[member] = reaction_ns
 
-    def ns(self, span: Span) -> int:
-        """The span, as this reader needs it. How late others run decides who goes first, in `before`."""
-        return span.of(self.reaction_ns, self.segment_ns)
+    def note_link(self, segments_per_s: float) -> None:
+        """The link takes so many segments per second."""
+        segment_ns = 1e9 / segments_per_s if segments_per_s else None
+        if segment_ns != self.segment_ns:
+            self.segment_ns = segment_ns
+            self.clear()
+
+    def __missing__(self, span: Span) -> int:
+        time_ns = self[span] = span.of(self.reaction_ns, self.segment_ns)
+        return time_ns
 
     def least_ns(self, span: Span) -> int:
         """The span as far as it is known already: for sizes, where too small is safe."""
-        return span.of(self.reaction_ns, self.segment_ns or 0.0)
+        return self[span] if self.segment_ns is not None else span.of(self.reaction_ns, 0.0)
 
     def before(self, me: Member | None) -> int:
         """Members that should act before this one, as a bitmap: much quicker ones, and of equals those before it."""
@@ -129,3 +139,4 @@ class Pace:
         if self._trips:
             spread = self._late if self._late.mean_ns is not None else self._answer
             self.reaction_ns = min(self._trips) + spread.spread_ns
+            self.clear()

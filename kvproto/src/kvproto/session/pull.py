@@ -81,8 +81,8 @@ class Pull:
     def keep_pace(self) -> None:
         """Bring the window's times in line with what was measured."""
         late_ns = 0 if self._by_switch else max(0, (self._pace.reaction_ns or 0) - WINDOW_REACTION_NS)
-        self.window.target_ns = min(WINDOW_DELAY_MAX_NS, self._pace.ns(WINDOW_DELAY) + late_ns)
-        self.window.timeout_min_ns = self._pace.ns(PULL_TIMEOUT_MIN)
+        self.window.target_ns = min(WINDOW_DELAY_MAX_NS, self._pace[WINDOW_DELAY] + late_ns)
+        self.window.timeout_min_ns = self._pace[PULL_TIMEOUT_MIN]
 
     def ask(self, chunk: Chunk, holder: NodeId, first: int, count: int, now_ns: int, *, early: bool = False) -> None:
         """A GET for segments [first, first+count), all of them missing and asked for by no other, goes out.
@@ -122,7 +122,7 @@ class Pull:
 
     def find_lost(self, now_ns: int) -> int:
         """Give up what later GETs have overtaken. Returns how many segments may be asked for again."""
-        lost, gap_ns = 0, self._pace.ns(GAP)
+        lost, gap_ns = 0, self._pace[GAP]
         for batch in list(self._batches.values()):
             newest = self._overtaken.get(batch.holder, 0)
             if batch.serial < newest and now_ns - batch.progress_ns >= gap_ns:
@@ -151,7 +151,7 @@ class Pull:
 
     def next_timeout_ns(self) -> int | None:
         """When `find_lost` or `expire` has something to do at the latest."""
-        due, gap_ns = self._timeout_ns(), self._pace.ns(GAP)
+        due, gap_ns = self._timeout_ns(), self._pace[GAP]
         for batch in self._batches.values():
             if batch.serial < self._overtaken.get(batch.holder, 0):
                 gap = batch.progress_ns + gap_ns
@@ -173,7 +173,7 @@ class Pull:
         oldest = next(iter(self._batches.values()))
         few = self.quiet and self.outstanding <= WINDOW_MIN
         timeout_ns = (
-            min(self._pace.ns(PULL_TIMEOUT_QUIET) << min(8, self.timeouts), self.window.timeout_ns)
+            min(self._pace[PULL_TIMEOUT_QUIET] << min(8, self.timeouts), self.window.timeout_ns)
             if few
             else self.window.timeout_ns
         )

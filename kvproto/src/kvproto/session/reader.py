@@ -1,11 +1,12 @@
-"""The reader of a node: fetches chunks by following and leading casts and by reliable reads.
+"""The reader of a node: brings chunks by following and leading casts and by reliable reads.
 
-It routes what happens to those who own it: fetches and deadlines (fetches.py), chunks (chunks.py), copies that fail
-(copies.py), the switch's interest (membership.py), who pulls what (schedule.py), GETs under way (pull.py), reliable
-reads (stripes.py). It knows no sockets, clocks or memory: the shell places segments, `missing` says which ones it may.
+It is told which chunks are wanted, in which order, and says which are here or gone. It routes what happens to those who
+own it: chunks and copies that fail (chunks.py), the switch's interest (membership.py), who pulls what (schedule.py),
+GETs under way (pull.py), reliable reads (stripes.py). It knows no fetches, sockets, clocks or memory: the shell places
+segments, `missing` says which ones it may.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,12 @@ from kvchunk.ids import ChunkKey
 from kvproto.commands import ReaderCommand, VerifyChunk
 from kvproto.events import (
     ChunkJudged,
-    ChunkLoaded,
-    ChunkPut,
+    ChunkUnwanted,
     ChunkVerified,
+    ChunkWanted,
     ControlReceived,
-    FetchCancelled,
-    FetchCut,
-    FetchRequested,
     HolderLost,
     HoldersChanged,
-    LoadFailed,
     ReadDone,
     ReaderEvent,
     ReadFailed,
@@ -34,9 +31,7 @@ from kvproto.events import (
 )
 from kvproto.ids import Address
 from kvproto.session.chunk import Chunk
-from kvproto.session.chunks import Chunks
-from kvproto.session.copies import Copies
-from kvproto.session.fetches import Fetches
+from kvproto.session.chunks import Chunks, Copies
 from kvproto.session.liveness import Liveness
 from kvproto.session.membership import Membership
 from kvproto.session.pace import Pace
@@ -47,6 +42,7 @@ from kvproto.session.schedule import Schedule
 from kvproto.session.stripes import Stripe, Stripes
 from kvproto.session.timing import (
     EVALUATE,
+    LIVENESS,
     PATIENT_SEGMENTS,
     PULL_FAILURES_MAX,
     PULL_TIMEOUT_QUIET,
@@ -73,19 +69,17 @@ class Reader:
         self._membership = Membership(parameters, self._pace)
         self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace)
         self._chunks = Chunks(self._schedule, self._membership, self._pull, self._stripes, self._out)
-        self._fetches = Fetches(self._chunks, self._out)
-        self._copies = Copies(parameters, self._chunks, self._fetches, self._stripes, self._out)
+        self._copies = Copies(parameters, self._chunks, self._stripes, self._out)
         self._heard_ns = 0
         """When anything about an open chunk last came."""
-        self._rejoin_ns = self._pace.ns(QUIET_REJOIN)
+        self._rejoin_ns = self._pace[QUIET_REJOIN]
         self._stale = False
         """Something other than the arrival of segments has happened since the rules last ran."""
         self._evaluated_ns = -EVALUATE.ceiling_ns
         self._wake_ns: int | None = None
         self._handlers: dict[type, Callable[[Any, int], None]] = {
-            FetchRequested: self._on_fetch_requested,
-            FetchCancelled: lambda event, now_ns: self._fetches.cancel(event.fetch, now_ns),
-            FetchCut: lambda event, now_ns: self._fetches.cut(event.fetch, event.count, now_ns),
+            ChunkWanted: self._on_wanted,
+            ChunkUnwanted: lambda event, now_ns: self._chunks.unwant(event.key, now_ns),
             ControlReceived: self._on_control,
             SegmentsReceived: self._on_segments,
             ReadProgress: self._on_read_progress,
@@ -93,9 +87,6 @@ class Reader:
             ReadFailed: self._on_read_failed,
             ChunkVerified: self._on_verified,
             ChunkJudged: self._on_judged,
-            ChunkLoaded: self._on_loaded,
-            ChunkPut: self._on_put,
-            LoadFailed: self._on_load_failed,
             HoldersChanged: self._on_holders_changed,
             HolderLost: lambda event, now_ns: self._copies.lose(event.node, now_ns),
             SwitchChanged: self._on_switch_changed,
@@ -124,14 +115,13 @@ class Reader:
 
     @property
     def idle(self) -> bool:
-        """Whether no fetch is under way and nothing is asked of anybody."""
-        chunks = self._chunks
-        return not (self._fetches or chunks.wanted or chunks.open or self._pull.outstanding or self._stripes.count)
+        """Whether nothing is wanted and nothing is asked of anybody."""
+        return not (self._chunks.wanted or self._pull.outstanding or self._stripes.reads)
 
     @property
     def led_count(self) -> int:
         """Chunks that this node pulls for everybody at the moment."""
-        return self._schedule.led_count
+        return len(self._schedule.led)
 
     @property
     def patient(self) -> bool:
@@ -139,7 +129,7 @@ class Reader:
 
         A reader that has asked for segments itself, as leader or from a switch that serves them, is waiting for them.
         """
-        if self._schedule.led_count or self._pull.outstanding:
+        if self._schedule.led or self._pull.outstanding:
             return False
         missing = 0
         for chunk in self._chunks.open.values():
@@ -160,7 +150,7 @@ class Reader:
 
     def missing(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
-        chunk = self._chunks.get(key)
+        chunk = self._chunks.wanted.get(key)
         return chunk.progress.missing if chunk is not None and chunk.castable else None
 
     def unsettled(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
@@ -168,13 +158,8 @@ class Reader:
         chunk = self._chunks.open.get(key)
         return chunk.progress.missing | chunk.progress.reading if chunk is not None else None
 
-    def is_here(self, key: ChunkKey) -> bool:
-        """Whether a chunk is whole and right, and a fetch that wanted it is still under way."""
-        chunk = self._chunks.get(key)
-        return chunk is not None and chunk.phase is Phase.HERE
-
     def configure(self, parameters: ReaderParameters, now_ns: int) -> list[ReaderCommand]:
-        """Change the node's parameters (member, receive window, ...) while fetches go on."""
+        """Change the node's parameters (member, receive window, ...) while chunks are on their way."""
         joined_differently = parameters.member != self._parameters.member
         self._parameters = self._membership.parameters = parameters
         self._schedule.parameters = self._copies.parameters = parameters
@@ -184,12 +169,12 @@ class Reader:
         self._stale = True
         return self._finish(now_ns)
 
-    # --- fetches, and what the directory and the switch say ----------------------------------------------------------
+    # --- what is wanted, and what the directory and the switch say ---------------------------------------------------
 
-    def _on_fetch_requested(self, event: FetchRequested, now_ns: int) -> None:
+    def _on_wanted(self, event: ChunkWanted, now_ns: int) -> None:
         if not self._chunks.wanted:
             self._schedule.waiting_since_ns = self._heard_ns = now_ns
-        self._fetches.begin(event, now_ns)
+        self._chunks.want(event)
 
     def _on_holders_changed(self, event: HoldersChanged, now_ns: int) -> None:
         for key, holders in event.holders.items():
@@ -212,7 +197,7 @@ class Reader:
         chunk = self._chunks.open.get(nak.key)
         if chunk is None or chunk.phase not in (Phase.JOINING, Phase.JOINED):
             return
-        if any(holder.address == source and holder.readable for holder in chunk.provenance.usable()):
+        if any(holder.address == source and holder.readable for holder in chunk.provenance.usable):
             self._read_alone(chunk)
 
     def _read_alone(self, chunk: Chunk) -> None:
@@ -226,7 +211,7 @@ class Reader:
         me = self._parameters.member
         chunk = self._chunks.open.get(notice.key)
         if chunk is None:
-            if me is not None and notice.members >> me & 1 and self._chunks.get(notice.key) is None:
+            if me is not None and notice.members >> me & 1 and self._chunks.wanted.get(notice.key) is None:
                 self._out += self._membership.stray(notice.key, now_ns)
             return
         if notice.segments != chunk.segments:
@@ -237,7 +222,7 @@ class Reader:
         if phase is Phase.JOINING:
             self._stale |= all(other.phase is not Phase.JOINING for other in self._chunks.open.values())
         self._stale |= chunk.interest.leader != followed
-        soon_ns = now_ns + self._pace.ns(EVALUATE)
+        soon_ns = now_ns + self._pace[EVALUATE]
         self._wake_ns = min(self._wake_ns or soon_ns, soon_ns)
         if notice.member != me and notice.flags & Flag.JOINED:
             if notice.tag & TAG_LEADS:
@@ -251,7 +236,7 @@ class Reader:
     # --- what arrives ------------------------------------------------------------------------------------------------
 
     def _on_segments(self, event: SegmentsReceived, now_ns: int) -> None:
-        chunk = self._chunks.get(event.key)
+        chunk = self._chunks.wanted.get(event.key)
         if chunk is None or not chunk.castable:
             if chunk is None or chunk.interest.at is None:
                 self._out += self._membership.stray(event.key, now_ns)
@@ -269,7 +254,7 @@ class Reader:
             self._whole(chunk, now_ns)
 
     def _on_read_progress(self, event: ReadProgress, now_ns: int) -> None:
-        stripe = self._stripes.get(event.read)
+        stripe = self._stripes.reads.get(event.read)
         if stripe is None:
             return
         self._heard(now_ns)
@@ -277,20 +262,18 @@ class Reader:
         self._stripes.progress(stripe, now_ns)
 
     def _on_read_done(self, event: ReadDone, now_ns: int) -> None:
-        stripe = self._stripes.get(event.read)
+        stripe = self._stripes.reads.get(event.read)
         if stripe is None:
             return
         self._heard(now_ns)
-        started_ns = stripe.started_ns
         rate = self._stripes.finish(stripe, now_ns)
-        self._copies.worked(stripe.holder.node)
-        if now_ns - started_ns >= self._pace.least_ns(STRIPE) // 2:
+        if now_ns - stripe.started_ns >= self._pace.least_ns(STRIPE) // 2:
             self._schedule.inflow.learn_link(rate)
         stripe.have = stripe.count
-        self._take_first(stripe, now_ns)
+        self._take_first(stripe, now_ns, proves=event.proves)
 
-    def _take_first(self, stripe: Stripe, now_ns: int) -> None:
-        """What has come of a read so far is here."""
+    def _take_first(self, stripe: Stripe, now_ns: int, *, proves: bool = False) -> None:
+        """What has come of a read so far is here; `proves`: see `ReadDone`."""
         chunk = stripe.chunk
         span = np.arange(stripe.first, stripe.first + stripe.have, dtype=np.uint32)
         fresh = chunk.progress.missing_of(span)
@@ -299,7 +282,7 @@ class Reader:
         if len(fresh):
             self._schedule.inflow.add(0, len(fresh), now_ns)
         if not chunk.progress.missing_count:
-            self._whole(chunk, now_ns)
+            self._whole(chunk, now_ns, is_proven=proves)
 
     def _on_judged(self, event: ChunkJudged, now_ns: int) -> None:
         self._heard(now_ns)
@@ -308,7 +291,7 @@ class Reader:
     def _on_read_failed(self, event: ReadFailed, now_ns: int) -> None:
         if self._copies.not_judged(event.read, gone=event.gone, now_ns=now_ns):
             return
-        stripe = self._stripes.get(event.read)
+        stripe = self._stripes.reads.get(event.read)
         if stripe is None:
             return
         self._stripes.end(stripe)
@@ -324,45 +307,28 @@ class Reader:
         serials = chunk.progress.arrive(fresh)
         if chunk.joined:
             self._liveness.arrived(len(fresh))
-        self._pull.arrived(serials, now_ns)
+        if len(serials):
+            self._pull.arrived(serials, now_ns)
         return len(serials)
 
-    def _whole(self, chunk: Chunk, now_ns: int) -> None:
-        """Nothing is missing: leave, stop all writing, have it verified."""
+    def _whole(self, chunk: Chunk, now_ns: int, *, is_proven: bool = False) -> None:
+        """Nothing is missing: leave, stop all writing, have it verified unless it is proven to be right."""
         self._stale = True
         chunk.move(Cause.WHOLE)
         self._chunks.close(chunk, now_ns)
-        self._out.append(VerifyChunk(chunk.key))
+        if is_proven:
+            self._chunks.here(chunk)
+        else:
+            self._out.append(VerifyChunk(chunk.key))
 
     def _on_verified(self, event: ChunkVerified, now_ns: int) -> None:
-        chunk = self._chunks.get(event.key)
+        chunk = self._chunks.wanted.get(event.key)
         if chunk is None or chunk.phase is not Phase.VERIFYING:
             return
         if event.good:
-            chunk.move(Cause.GOOD)
-            self._fetches.chunk_here(chunk, now_ns)
+            self._chunks.here(chunk)
         else:
             self._copies.wrong(chunk, now_ns, has_tree=event.has_tree)
-
-    def _on_loaded(self, event: ChunkLoaded, now_ns: int) -> None:
-        chunk = self._chunks.get(event.key)
-        if chunk is None or chunk.phase is not Phase.LOADING:
-            return
-        chunk.provenance.note_loaded()
-        chunk.move(Cause.LOADED)
-        self._fetches.chunk_here(chunk, now_ns)
-
-    def _on_put(self, event: ChunkPut, now_ns: int) -> None:
-        chunk = self._chunks.get(event.key)
-        if chunk is not None and chunk.phase is not Phase.HERE:
-            self._chunks.put(chunk, now_ns)
-            self._fetches.chunk_here(chunk, now_ns)
-
-    def _on_load_failed(self, event: LoadFailed, _: int) -> None:
-        chunk = self._chunks.get(event.key)
-        if chunk is not None and chunk.phase is Phase.LOADING:
-            chunk.move(Cause.UNLOADED)
-            self._chunks.queue(chunk)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -371,29 +337,41 @@ class Reader:
         due = self._wake_ns is not None and now_ns >= self._wake_ns
         if due and self._wake_ns is not None:
             self._pace.note_late(now_ns - self._wake_ns)
-        if self._stale or due or now_ns - self._evaluated_ns >= self._pace.ns(EVALUATE):
+        if self._stale or due or now_ns - self._evaluated_ns >= self._pace[EVALUATE]:
             self._stale = False
-            self._pull.keep_pace()
-            self._expire(now_ns)
-            self._open_waiting(now_ns)
-            self._out += self._schedule.run(self._chunks.open.values(), now_ns)
+            if self._chunks.wanted:
+                self._apply_rules(now_ns)
+            else:
+                if self._liveness.since_ns is not None:
+                    self._liveness.rest()
+                self._wake_ns = None
             self._evaluated_ns = now_ns
-            self._wake_ns = min(self._timeouts(), default=None)
-        else:
+        elif self._schedule.led:
             self._out += self._schedule.refill(now_ns)
         out = self._out.copy()
         self._out.clear()
         return out
 
+    def _apply_rules(self, now_ns: int) -> None:
+        self._expire(now_ns)
+        self._open_waiting(now_ns)
+        self._out += self._schedule.run(self._chunks.open.values(), now_ns)
+        self._wake_ns = min(self._timeouts(), default=None)
+
     def _expire(self, now_ns: int) -> None:
-        """Deadlines, stalled reads, lost segments, JOINs without an answer."""
-        self._fetches.expire(now_ns)
-        self._copies.give_up_stalled(now_ns)
-        for stripe in self._stripes.fall_silent(now_ns):
-            if stripe.chunk.joined:
-                self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
+        """Stalled reads, lost segments, JOINs without an answer."""
+        if self._copies.proofs or self._stripes.reads:
+            self._copies.give_up_stalled(now_ns)
+            for stripe in self._stripes.fall_silent(now_ns):
+                if stripe.chunk.joined:
+                    self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
+        if self._membership.tend_ns is None and not self._pull.outstanding:
+            if self._liveness.since_ns is not None:
+                self._liveness.rest()  # no chunk is joined: no cast is waited for
+            return
+        self._pull.keep_pace()
         last = self._schedule.inflow.foreign_last_ns
-        self._pull.quiet = last is None or now_ns - last >= self._pace.ns(PULL_TIMEOUT_QUIET)
+        self._pull.quiet = last is None or now_ns - last >= self._pace[PULL_TIMEOUT_QUIET]
         self._pull.find_lost(now_ns)
         for chunk in self._pull.expire(now_ns):
             self._pull_failed(chunk, now_ns)
@@ -414,7 +392,8 @@ class Reader:
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
         self._heard_ns = now_ns
-        self._rejoin_ns = self._pace.ns(QUIET_REJOIN)
+        if self._membership.tend_ns is not None:
+            self._rejoin_ns = self._pace[QUIET_REJOIN]
 
     def _rejoin_if_quiet(self, now_ns: int) -> None:
         """After long silence, renew every JOIN: a switch that restarted knows nobody."""
@@ -441,25 +420,26 @@ class Reader:
 
     def _open_waiting(self, now_ns: int) -> None:
         """Open waiting chunks as long as there is room for them."""
-        while (chunk := self._chunks.next_to_open()) is not None:
-            if not chunk.provenance.usable():
+        while self._chunks.waiting and (chunk := self._chunks.open_next()) is not None:
+            if not chunk.provenance.usable:
                 self._copies.exhaust(chunk, now_ns)
+            elif self._parameters.member is None:
+                chunk.move(Cause.REFUSED)  # there is no switch to join
             else:
                 self._out += self._membership.open(chunk, now_ns)
 
-    def _timeouts(self) -> Iterator[int]:
+    def _timeouts(self) -> list[int]:
         """Everything that time alone may make due."""
-        if self._chunks.open:
-            yield self._heard_ns + self._rejoin_ns
-            if self._membership.tend_ns is not None:
-                yield self._membership.tend_ns
-        for due in (
-            self._fetches.next_timeout_ns(),
-            self._pull.next_timeout_ns(),
-            self._stripes.next_timeout_ns(),
-            self._copies.next_timeout_ns(),
-            self._liveness.next_timeout_ns(),
-            self._schedule.wake_ns,
-        ):
-            if due is not None:
-                yield due
+        dues = [] if self._schedule.wake_ns is None else [self._schedule.wake_ns]
+        if self._stripes.reads:
+            dues.append(self._stripes.next_timeout_ns())
+        if self._copies.proofs:
+            dues.append(self._copies.next_timeout_ns())
+        if self._membership.tend_ns is not None:
+            dues += self._heard_ns + self._rejoin_ns, self._membership.tend_ns
+        pull_ns = self._pull.next_timeout_ns() if self._pull.outstanding else None
+        if pull_ns is not None:
+            dues.append(pull_ns)
+        if self._liveness.since_ns is not None:
+            dues.append(self._liveness.since_ns + self._pace[LIVENESS])
+        return dues

@@ -1,5 +1,6 @@
 """Who pulls what: follow, lead, hand over, repair, read alone. Looks at a reader's open chunks, asks for segments."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -7,7 +8,6 @@ from kvproto.commands import ReaderCommand, SendControl, StartRead
 from kvproto.events import HolderRef
 from kvproto.ids import Member
 from kvproto.session.chunk import Chunk
-from kvproto.session.inflow import Inflow
 from kvproto.session.membership import Membership
 from kvproto.session.pace import Pace
 from kvproto.session.parameters import ReaderParameters
@@ -18,8 +18,12 @@ from kvproto.session.timing import (
     FAIR_FRACTION,
     FRESH,
     INFLOW_SLOT,
+    INFLOW_SLOT_FIRST,
+    INFLOW_SLOT_MIN,
+    INFLOW_SLOT_SEGMENTS,
     JOIN_ANSWER,
     LAGGARD_RANKS,
+    LINK_DECAY,
     LOOKAHEAD,
     NEEDED,
     OVERLOAD_HOLDOFF,
@@ -41,6 +45,100 @@ from kvproto.session.timing import (
     WINDOW_START,
 )
 from kvproto.wire.control import Control, Flag, Op
+
+
+class Inflow:
+    """What arrives at a reader, from casts that others lead and in all, and what its link was seen to take.
+
+    Rates in segments per second over slots of time; only segments that were still wanted count.
+
+    A slot lasts INFLOW_SLOT, which is long enough that a process that runs late does not make it look slow or fast.
+    """
+
+    __slots__ = (
+        "_foreign",
+        "_last_total",
+        "_most",
+        "_pace",
+        "_rates",
+        "_slot_ns",
+        "_total",
+        "following_since_ns",
+        "foreign_last_ns",
+        "last_ns",
+        "link",
+    )
+
+    def __init__(self, link_segments_per_s: float | None, pace: Pace) -> None:
+        """`link_segments_per_s`: the link's rate if it is configured. What arrives may show that it takes less, but
+        not that it takes more: bursts, after a shaper's pause or one of this process, look like a faster link."""
+        self._pace = pace
+        self._most = math.inf if link_segments_per_s is None else link_segments_per_s
+        self.link: float | None = None
+        """Most that was lately seen to arrive (segments per second), at most what is configured; None: unknown."""
+        if link_segments_per_s is not None:
+            self._know(link_segments_per_s)
+        self._slot_ns = 0
+        """When the current slot began."""
+        self._foreign = 0
+        self._total = 0
+        self._last_total = 0.0
+        self._rates: tuple[float, float] = (0.0, 0.0)
+        self.foreign_last_ns: int | None = None
+        """When the last wanted segment came that somebody else had asked for."""
+        self.last_ns: int | None = None
+        """When the last wanted segment came, whoever asked for it."""
+        self.following_since_ns: int | None = None
+        """Since when such segments have come without a pause as long as a slot."""
+
+    def add(self, foreign: int, total: int, now_ns: int) -> None:
+        """`total` wanted segments arrived; others had asked for `foreign` of them."""
+        if self.last_ns is None:
+            self._slot_ns = now_ns
+        self._roll(now_ns)
+        self._foreign += foreign
+        self._total += total
+        if total:
+            self.last_ns = now_ns
+        if foreign:
+            last = self.foreign_last_ns
+            if last is None or now_ns - last > self._pace[INFLOW_SLOT]:
+                self.following_since_ns = now_ns
+            self.foreign_last_ns = now_ns
+
+    def foreign_rate(self, now_ns: int) -> float:
+        """The higher one of the last two full slots: a slot that was short of processor time is not slow."""
+        self._roll(now_ns)
+        return max(self._rates)
+
+    def learn_link(self, segments_per_s: float) -> None:
+        """A reliable read came at this rate: the link takes at least that."""
+        if self.link is None or segments_per_s > self.link:
+            self._know(segments_per_s)
+
+    def _know(self, segments_per_s: float) -> None:
+        self.link = min(segments_per_s, self._most)
+        self._pace.note_link(self.link)
+
+    def _roll(self, now_ns: int) -> None:
+        """End the current slot if it is over; when more than one is, those in between brought nothing."""
+        elapsed_ns = now_ns - self._slot_ns
+        slot_ns = self._pace[INFLOW_SLOT]
+        if elapsed_ns < slot_ns:
+            least = INFLOW_SLOT_MIN if self.link is not None else INFLOW_SLOT_FIRST
+            if self._total < INFLOW_SLOT_SEGMENTS or elapsed_ns < self._pace[least]:
+                return
+            slot_ns = elapsed_ns
+        gone = elapsed_ns // slot_ns
+        per_s = 1e9 / slot_ns
+        foreign, total = self._foreign * per_s, self._total * per_s
+        if self._total:
+            # Two slots together: segments that piled up while this process did not run make one of them too high.
+            both = (total + self._last_total) / 2
+            self._know(both if self.link is None else max(both, LINK_DECAY * self.link))
+        self._rates = (self._rates[1], foreign) if gone == 1 else ((foreign, 0.0) if gone == 2 else (0.0, 0.0))
+        self._last_total = total if gone == 1 else 0.0
+        self._slot_ns, self._foreign, self._total = self._slot_ns + gone * slot_ns, 0, 0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +175,8 @@ class Schedule:
         rate = parameters.link_rate_bytes_per_s
         link = rate / parameters.segment_bytes if rate is not None else None
         self.inflow = Inflow(link, pace)
-        self._led: list[Chunk] = []
+        self.led: list[Chunk] = []
+        """Chunks that this reader pulls for everybody."""
         self._probed = link is not None
         self._idle_since_ns: int | None = None
         self._several_since_ns: int | None = None
@@ -102,17 +201,12 @@ class Schedule:
 
     def leads(self, chunk: Chunk) -> bool:
         """Whether this reader pulls the chunk for everybody."""
-        return chunk in self._led
-
-    @property
-    def led_count(self) -> int:
-        """Chunks that this reader pulls for everybody."""
-        return len(self._led)
+        return chunk in self.led
 
     def deposed(self, chunk: Chunk) -> None:
         """Another member announced that it pulls the chunk, or the chunk is no longer open."""
-        if chunk in self._led:
-            self._led.remove(chunk)
+        if chunk in self.led:
+            self.led.remove(chunk)
             self._pull.shared(chunk)
 
     def followed(self, chunk: Chunk) -> None:
@@ -125,14 +219,14 @@ class Schedule:
         if not chunk.joined:
             return -1
         interest, progress = chunk.interest, chunk.progress
-        foreign = progress.foreign_ns if progress.foreign_ns is not None else -self._pace.ns(PATIENCE_ANNOUNCED)
+        foreign = progress.foreign_ns if progress.foreign_ns is not None else -self._pace[PATIENCE_ANNOUNCED]
         if not interest.company(self.parameters.member):
-            return foreign + self._pace.ns(PATIENCE_ALONE)
+            return foreign + self._pace[PATIENCE_ALONE]
         if interest.leader is not None and interest.leader != self.parameters.member:
-            return max(interest.leader_ns, foreign) + self._pace.ns(PATIENCE_ANNOUNCED)
-        if interest.left_ns is not None and interest.left_ns >= foreign - self._pace.ns(REPAIR_DELAY):
-            return max(interest.left_ns, foreign) + self._pace.ns(REPAIR_DELAY)
-        return foreign + self._pace.ns(PATIENCE_UNLED)
+            return max(interest.leader_ns, foreign) + self._pace[PATIENCE_ANNOUNCED]
+        if interest.left_ns is not None and interest.left_ns >= foreign - self._pace[REPAIR_DELAY]:
+            return max(interest.left_ns, foreign) + self._pace[REPAIR_DELAY]
+        return foreign + self._pace[PATIENCE_UNLED]
 
     def _pending(self, pulled: Iterable[Chunk]) -> int:
         """Segments that the casts under way will still bring."""
@@ -152,14 +246,17 @@ class Schedule:
         """Commands that the rules ask for now; sets `wake_ns`."""
         out: list[ReaderCommand] = []
         self.wake_ns = None
-        self._before = self._pace.before(self.parameters.member)
-        self._led = [chunk for chunk in self._led if chunk.joined]
-        self._yield_if_overloaded(out, now_ns)
+        if self.parameters.member is not None:
+            self._before = self._pace.before(self.parameters.member)
+        if self.led:
+            self.led = [chunk for chunk in self.led if chunk.joined]
+            self._yield_if_overloaded(out, now_ns)
         for chunk in chunks:
             urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
             if urgent and not self._begin(chunk, out, now_ns):
                 break
-        self._ask_beside_reads(out, now_ns)
+        if self._stripes.reads:
+            self._ask_beside_reads(out, now_ns)
         survey = self._survey(chunks, now_ns)
         for chunk in survey.repairs:
             self._get(chunk, out, now_ns, whole=True)
@@ -167,8 +264,9 @@ class Schedule:
             if not self._room():
                 break
             self._get(chunk, out, now_ns)
-        out += self.refill(now_ns)
-        if survey.answers_due_ns > now_ns and not self._led:
+        if self.led:
+            out += self.refill(now_ns)
+        if survey.answers_due_ns > now_ns and not self.led:
             self._wake(survey.answers_due_ns)
         else:
             self._lead(survey, out, now_ns)
@@ -176,12 +274,12 @@ class Schedule:
 
     def _survey(self, chunks: Iterable[Chunk], now_ns: int) -> _Survey:
         """Sort the open chunks by what may be done about them. The one loop over all of them: keep it short."""
-        survey, led = _Survey(), set(map(id, self._led))
+        survey, led = _Survey(), set(map(id, self.led))
         for chunk in chunks:
             interest, progress = chunk.interest, chunk.progress
             if not chunk.readable:
                 if chunk.phase is Phase.JOINING and interest.join_tries == 1:
-                    due = interest.join_sent_ns + self._pace.ns(JOIN_ANSWER)
+                    due = interest.join_sent_ns + self._pace[JOIN_ANSWER]
                     survey.answers_due_ns = max(survey.answers_due_ns, due)
                 continue
             missing = progress.missing_count
@@ -192,14 +290,14 @@ class Schedule:
                     survey.cached.append(chunk)
                     continue
                 if progress.foreign_ns is not None and missing * REPAIR_FRACTION <= chunk.segments:
-                    rank_ns = self._rank(chunk) * self._pace.ns(REPAIR_RANK_STEP)
+                    rank_ns = self._rank(chunk) * self._pace[REPAIR_RANK_STEP]
                     at = self._over_ns(chunk) + rank_ns
                     if now_ns >= at:
                         survey.repairs.append(chunk)
                         continue
                     self._wake(at)
                     if interest.over_ns is not None:
-                        survey.others_repair.append((interest.over_ns + self._pace.ns(REPAIR_DELAY) + rank_ns, chunk))
+                        survey.others_repair.append((interest.over_ns + self._pace[REPAIR_DELAY] + rank_ns, chunk))
                 if interest.leader is not None or progress.foreign_ns is not None:
                     until = self._pulled_until_ns(chunk)
                     if until > now_ns:
@@ -228,7 +326,7 @@ class Schedule:
     def refill(self, now_ns: int) -> list[ReaderCommand]:
         """The cheap part of `run`, for every batch of arrivals: keep the window of what we lead full."""
         out: list[ReaderCommand] = []
-        for chunk in self._led:
+        for chunk in self.led:
             if not self._room():
                 break
             if chunk.joined and chunk.progress.free_count:
@@ -245,12 +343,12 @@ class Schedule:
     def _yield_if_overloaded(self, out: list[ReaderCommand], now_ns: int) -> None:
         """A leader whose link is slower than the others' steps back while they bring enough."""
         last = self.inflow.foreign_last_ns
-        if not self._led or self._pull.loss <= OVERLOAD_LOSS or last is None or now_ns - last > self._pace.ns(SILENCE):
+        if not self.led or self._pull.loss <= OVERLOAD_LOSS or last is None or now_ns - last > self._pace[SILENCE]:
             return
-        for chunk in self._led:
+        for chunk in self.led:
             out += self._membership.yield_lead(chunk, now_ns)
-        self._led = []
-        self._holdoff_until_ns = now_ns + self._pace.ns(OVERLOAD_HOLDOFF)
+        self.led = []
+        self._holdoff_until_ns = now_ns + self._pace[OVERLOAD_HOLDOFF]
         self._pull.forget_losses()
         self.missed = max(self.missed, 2 * OVERLOAD_LOSS)
 
@@ -260,9 +358,9 @@ class Schedule:
         last = progress.foreign_ns if progress.foreign_ns is not None else 0
         if interest.leader is not None:
             return max(self._pulled_until_ns(chunk), last)
-        if interest.left_ns is not None and interest.left_ns >= last - self._pace.ns(REPAIR_DELAY):
-            return max(interest.left_ns, last) + self._pace.ns(REPAIR_DELAY)
-        return last + self._pace.ns(REPAIR_DELAY_UNLED)
+        if interest.left_ns is not None and interest.left_ns >= last - self._pace[REPAIR_DELAY]:
+            return max(interest.left_ns, last) + self._pace[REPAIR_DELAY]
+        return last + self._pace[REPAIR_DELAY_UNLED]
 
     def _lead(self, survey: _Survey, out: list[ReaderCommand], now_ns: int) -> None:
         """Go on pulling, take over, read alone, or wait."""
@@ -272,10 +370,10 @@ class Schedule:
                 self._wake(survey.pulled_until_ns)
             return
         last = self.inflow.foreign_last_ns
-        if pulled and (last is None or now_ns - last >= self._pace.ns(SILENCE)):
+        if pulled and (last is None or now_ns - last >= self._pace[SILENCE]):
             self._read_unled(candidates, out, now_ns)
         for _, _, best in sorted(candidates):
-            if sum(led.progress.free_count for led in self._led) >= self._pull.window.segments:
+            if self.led and sum(led.progress.free_count for led in self.led) >= self._pull.window.segments:
                 return
             due = self._due_ns(best, pulled, now_ns)
             if now_ns < due:
@@ -292,29 +390,32 @@ class Schedule:
 
     def _due_ns(self, chunk: Chunk, pulled: list[Chunk], now_ns: int) -> int:
         """When this reader should begin to pull `chunk`, given what others pull for it."""
+        if not pulled and not chunk.joined:
+            self._leaders, self._several_since_ns, self._idle_since_ns = frozenset(), None, None
+            return now_ns
         inflow, rank = self.inflow, self._rank(chunk)
         self._count_leaders(pulled, now_ns)
         last = inflow.foreign_last_ns
-        active = last is not None and now_ns - last <= self._pace.ns(SILENCE)
+        active = last is not None and now_ns - last <= self._pace[SILENCE]
         company = chunk.joined and chunk.interest.company(self.parameters.member)
         if not pulled:
-            working = self._stripes.count or self._led
+            working = self._stripes.reads or self.led
             if not company or working:
                 self._idle_since_ns = None
                 return max(now_ns, self._holdoff_until_ns if active and company else 0)
         rate = inflow.foreign_rate(now_ns)
-        ahead = max(rate * self._pace.ns(LOOKAHEAD) / 1e9, WINDOW_START / 4)
+        ahead = max(rate * self._pace[LOOKAHEAD] / 1e9, WINDOW_START / 4)
         ending = self._pending(pulled) <= ahead
         due: list[int] = []
         if not pulled or ending:
             if self._idle_since_ns is None:
                 self._idle_since_ns = now_ns
-            wait = 0 if self._led else self._membership.newcomer_wait_ns(now_ns) + rank * self._pace.ns(RANK_STEP)
+            wait = 0 if self.led else self._membership.newcomer_wait_ns(now_ns) + rank * self._pace[RANK_STEP]
             due.append(self._idle_since_ns + wait)
         else:
             self._idle_since_ns = None
         if pulled:
-            due.append(self._quiet_since_ns(pulled) + self._pace.ns(SILENCE) + rank * self._pace.ns(RANK_STEP))
+            due.append(self._quiet_since_ns(pulled) + self._pace[SILENCE] + rank * self._pace[RANK_STEP])
             due.append(self._beside_ns(pulled, rate, rank, active, now_ns))
         return max(min(due), self._holdoff_until_ns if active else 0)
 
@@ -322,7 +423,7 @@ class Schedule:
         """Since when nothing comes. Announcements without segments are believed for a while, not again and again."""
         last = max(self.waiting_since_ns, self.inflow.last_ns or 0)
         announced = max(chunk.interest.leader_ns for chunk in pulled)
-        return max(last, min(announced, last + self._pace.ns(PATIENCE_ANNOUNCED)))
+        return max(last, min(announced, last + self._pace[PATIENCE_ANNOUNCED]))
 
     def _count_leaders(self, pulled: list[Chunk], now_ns: int) -> None:
         """Two leaders at a time for some slots show what our link takes as well as a probe of our own would."""
@@ -330,11 +431,11 @@ class Schedule:
         if self._leaders and leaders - self._leaders:
             self._leader_new_ns = now_ns
         self._leaders = leaders
-        if len(leaders) + bool(self._led) < 2:
+        if len(leaders) + bool(self.led) < 2:
             self._several_since_ns = None
         elif self._several_since_ns is None:
             self._several_since_ns = now_ns
-        elif now_ns - self._several_since_ns >= 2 * self._pace.ns(INFLOW_SLOT):
+        elif now_ns - self._several_since_ns >= 2 * self._pace[INFLOW_SLOT]:
             self._probed = True
 
     def _steps_back(self, pulled: list[Chunk], now_ns: int) -> bool:
@@ -349,31 +450,31 @@ class Schedule:
         link = self.inflow.link
         if link is not None and self.inflow.foreign_rate(now_ns) < FAIR_FRACTION * link:
             return False
-        return now_ns - since >= 2 * self._pace.ns(INFLOW_SLOT)
+        return now_ns - since >= 2 * self._pace[INFLOW_SLOT]
 
     def _beside_ns(self, pulled: list[Chunk], rate: float, rank: int, active: bool, now_ns: int) -> int:
         """When to lead alongside the casts under way, because they are slower than our link."""
         since = self.inflow.following_since_ns
-        if self._led:
+        if self.led:
             if self._steps_back(pulled, now_ns):
                 self._stepped_back_ns = now_ns
-                return now_ns + self._pace.ns(INFLOW_SLOT)
+                return now_ns + self._pace[INFLOW_SLOT]
             return now_ns
         if not active or since is None:
-            return now_ns + self._pace.ns(INFLOW_SLOT)
-        seen = self._leader_new_ns + 2 * self._pace.ns(INFLOW_SLOT)
+            return now_ns + self._pace[INFLOW_SLOT]
+        seen = self._leader_new_ns + 2 * self._pace[INFLOW_SLOT]
         link, stepped = self.inflow.link, self._stepped_back_ns
         rank = max(0, rank - sum(self._goes_before(leader) for leader in self._leaders))
         if link is not None and rate < SLOW_FRACTION * link:
-            if stepped is not None and now_ns - stepped < self._pace.ns(NEEDED):
-                due = stepped + 2 * self._pace.ns(INFLOW_SLOT)
+            if stepped is not None and now_ns - stepped < self._pace[NEEDED]:
+                due = stepped + 2 * self._pace[INFLOW_SLOT]
                 if now_ns >= due:
-                    self._needed_until_ns = now_ns + self._pace.ns(NEEDED)
+                    self._needed_until_ns = now_ns + self._pace[NEEDED]
                 return due
-            return max(seen, since + 3 * self._pace.ns(INFLOW_SLOT)) + rank * self._pace.ns(SLOW_RANK_STEP)
+            return max(seen, since + 3 * self._pace[INFLOW_SLOT]) + rank * self._pace[SLOW_RANK_STEP]
         if not self._probed and len(self._leaders) <= 1:
-            return max(seen, since + self._pace.ns(PROBE)) + rank * self._pace.ns(PROBE_RANK_STEP)
-        return now_ns + self._pace.ns(INFLOW_SLOT)
+            return max(seen, since + self._pace[PROBE]) + rank * self._pace[PROBE_RANK_STEP]
+        return now_ns + self._pace[INFLOW_SLOT]
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -382,14 +483,15 @@ class Schedule:
         me = self.parameters.member
         if chunk.joined and chunk.interest.company(me):
             last = self.inflow.foreign_last_ns
-            if last is not None and now_ns - last < self._pace.ns(SILENCE):
+            if last is not None and now_ns - last < self._pace[SILENCE]:
                 self._probed = True
-            self._led.append(chunk)
+            self.led.append(chunk)
             out += self._membership.announce(chunk, now_ns)
             if self._room():
                 self._get(chunk, out, now_ns)
             return True
-        while chunk.progress.free_count:
+        progress = chunk.progress
+        while progress.busy_count < progress.missing_count:
             if not self._read(chunk, out, now_ns):
                 return False
         return True
@@ -402,13 +504,13 @@ class Schedule:
         holder = chunk.provenance.choose(self.parameters)
         if holder is None:
             return False
-        fresh = now_ns < self._membership.newcomer_since_ns + self._pace.ns(FRESH)
+        fresh = now_ns < self._membership.newcomer_since_ns + self._pace[FRESH]
         size = self._stripes.next_size(fresh=fresh)
         silent = chunk.joined and any(stripe.holder.node == holder.node for stripe in self._stripes.silent)
         if not silent and (self._pull.outstanding > self._pull.window.segments // 2 or not size):
             return False
         first, count = chunk.progress.free_run()
-        if silent or (count < STRIPE_RUN_MIN and count < chunk.progress.free_count and chunk.joined):
+        if silent or (chunk.joined and count < STRIPE_RUN_MIN and count < chunk.progress.free_count):
             if not self._room():
                 return False
             self._get(chunk, out, now_ns)
@@ -430,7 +532,7 @@ class Schedule:
             room -= room % window.batch
         left_ns = chunk.interest.left_ns
         merges = not whole and not chunk.interest.cached
-        early = merges and left_ns is not None and now_ns - left_ns < self._pace.ns(PATIENCE_UNLED)
+        early = merges and left_ns is not None and now_ns - left_ns < self._pace[PATIENCE_UNLED]
         self._send_gets(chunk, holder, chunk.progress.free_runs(room), out, now_ns, early=early)
 
     def _ask_beside_reads(self, out: list[ReaderCommand], now_ns: int) -> None:

@@ -9,6 +9,7 @@ from kvproto.session.chunk import Chunk
 from kvproto.session.pace import Pace
 from kvproto.session.timing import (
     FRESH_STRIPE,
+    HOLDER_FAILURES_MAX,
     READ_SILENCE,
     READ_STALL_NS,
     STRIPE,
@@ -43,11 +44,12 @@ class Stripe:
 class Stripes:
     """All reliable reads of one reader that have not ended."""
 
-    __slots__ = ("_ended", "_next", "_pace", "_rate", "_reads", "_size", "_tested")
+    __slots__ = ("_ended", "_next", "_pace", "_rate", "_size", "_tested", "health", "reads")
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._reads: dict[ReadId, Stripe] = {}
+        self.health = Health()
+        self.reads: dict[ReadId, Stripe] = {}
         self._next = 1
         self._size = STRIPE_START_SEGMENTS
         self._rate = 0.0
@@ -65,19 +67,14 @@ class Stripes:
         """
         budget = STRIPES_AT_ONCE * self._size
         if fresh:
-            budget = max(STRIPE_START_SEGMENTS, int(self._rate * self._pace.ns(FRESH_STRIPE) / 1e9))
+            budget = max(STRIPE_START_SEGMENTS, int(self._rate * self._pace[FRESH_STRIPE] / 1e9))
         size = min(self._size, budget)
         if size >= 8 * STRIPE_ROUND_SEGMENTS:
             size -= size % STRIPE_ROUND_SEGMENTS
-        if not self._reads:
+        if not self.reads:
             return size
-        outstanding = sum(stripe.count for stripe in self._reads.values())
+        outstanding = sum(stripe.count for stripe in self.reads.values())
         return size if self._tested and outstanding + size <= budget else 0
-
-    @property
-    def count(self) -> int:
-        """Reads under way."""
-        return len(self._reads)
 
     def next_read(self) -> ReadId:
         """A name for a read that no other has."""
@@ -86,22 +83,21 @@ class Stripes:
 
     def start(self, chunk: Chunk, holder: HolderRef, first: int, count: int, now_ns: int) -> Stripe:
         """A read of free segments goes out."""
-        if not self._reads:
+        if not self.reads:
             self._ended.clear()
             self._ended.append((now_ns, 0))
-        stripe = Stripe(self.next_read(), chunk, holder, first, count, now_ns, now_ns)
-        self._reads[stripe.read] = stripe
+        self._next += 1
+        stripe = Stripe(ReadId(self._next - 1), chunk, holder, first, count, now_ns, now_ns)
+        self.reads[stripe.read] = stripe
         chunk.progress.begin_read(first, count)
         return stripe
 
-    def get(self, read: ReadId) -> Stripe | None:
-        """A read that is under way."""
-        return self._reads.get(read)
-
     def progress(self, stripe: Stripe, now_ns: int) -> None:
         """Some of it came. A holder serves reads in order, so the others from there have not stalled either."""
-        for each in self.of_holder(stripe.holder.node):
-            each.progress_ns, each.silent = now_ns, False
+        node = stripe.holder.node
+        for each in self.reads.values():
+            if each.holder.node == node:
+                each.progress_ns, each.silent = now_ns, False
 
     def finish(self, stripe: Stripe, now_ns: int) -> float:
         """It is complete. Returns the rate, segments per second, at which reads came of late, and sizes the next ones.
@@ -111,9 +107,11 @@ class Stripes:
         """
         self.progress(stripe, now_ns)
         self.end(stripe)
+        if self.health.has_failed:
+            self.health.worked(stripe.holder.node)
         rate = stripe.count * 1e9 / max(1, now_ns - max(stripe.started_ns, self._ended[-1][0]))
         self._ended.append((now_ns, stripe.count))
-        came = sum(count for _, count in self._ended) - self._ended[0][1]
+        came = sum([count for _, count in self._ended]) - self._ended[0][1]
         wanted = rate * self._pace.least_ns(STRIPE) / 1e9
         # A stripe cut short by its chunk's end took its round trip all the same: it says nothing of larger ones.
         if wanted > self._size or stripe.count >= self._size:
@@ -125,25 +123,21 @@ class Stripes:
 
     def end(self, stripe: Stripe) -> None:
         """It is over, one way or the other: its segments are no longer under a read."""
-        del self._reads[stripe.read]
+        del self.reads[stripe.read]
         stripe.chunk.progress.end_read(stripe.first, stripe.count)
 
     def of_chunk(self, chunk: Chunk) -> list[Stripe]:
         """Reads of one chunk."""
-        return [stripe for stripe in self._reads.values() if stripe.chunk is chunk]
-
-    def of_holder(self, node: NodeId) -> list[Stripe]:
-        """Reads from one holder."""
-        return [stripe for stripe in self._reads.values() if stripe.holder.node == node]
+        return [stripe for stripe in self.reads.values() if stripe.chunk is chunk]
 
     def stalled(self, now_ns: int) -> list[Stripe]:
         """Reads that have made no progress for too long."""
-        return [stripe for stripe in self._reads.values() if now_ns - stripe.progress_ns >= READ_STALL_NS]
+        return [stripe for stripe in self.reads.values() if now_ns - stripe.progress_ns >= READ_STALL_NS]
 
     def fall_silent(self, now_ns: int) -> list[Stripe]:
         """Reads that have been silent for READ_SILENCE from now on."""
-        silence_ns = self._pace.ns(READ_SILENCE)
-        fallen = [one for one in self._reads.values() if not one.silent and now_ns - one.progress_ns >= silence_ns]
+        silence_ns = self._pace[READ_SILENCE]
+        fallen = [one for one in self.reads.values() if not one.silent and now_ns - one.progress_ns >= silence_ns]
         for stripe in fallen:
             stripe.silent = True
         return fallen
@@ -151,11 +145,40 @@ class Stripes:
     @property
     def silent(self) -> list[Stripe]:
         """Reads of which nothing has come for READ_SILENCE."""
-        return [stripe for stripe in self._reads.values() if stripe.silent]
+        return [stripe for stripe in self.reads.values() if stripe.silent]
 
-    def next_timeout_ns(self) -> int | None:
-        """When the next read may fall silent, or stall."""
-        if not self._reads:
-            return None
-        silence_ns = self._pace.ns(READ_SILENCE)
-        return min(one.progress_ns + (READ_STALL_NS if one.silent else silence_ns) for one in self._reads.values())
+    def next_timeout_ns(self) -> int:
+        """When the next read may fall silent, or stall; there must be one."""
+        silence_ns = self._pace[READ_SILENCE]
+        return min([one.progress_ns + (READ_STALL_NS if one.silent else silence_ns) for one in self.reads.values()])
+
+
+class Health:
+    """Which holders have failed lately: connections that broke, with nothing from them since."""
+
+    __slots__ = ("_failed_ns", "has_failed")
+
+    def __init__(self) -> None:
+        self.has_failed: dict[NodeId, int] = {}
+        """How often, since something came from it."""
+        self._failed_ns: dict[NodeId, int] = {}
+        """When the last failure that counts was seen."""
+
+    def failed(self, node: NodeId, started_ns: int, now_ns: int) -> bool:
+        """A read from it that began at `started_ns` failed. Returns whether it counts as gone now.
+
+        A connection takes all its reads with it when it breaks: reads that were under way together fail once.
+        """
+        if node in self.has_failed and started_ns < self._failed_ns[node]:
+            return False
+        self._failed_ns[node] = now_ns
+        failures = self.has_failed[node] = self.has_failed.get(node, 0) + 1
+        if failures < HOLDER_FAILURES_MAX:
+            return False
+        self.worked(node)
+        return True
+
+    def worked(self, node: NodeId) -> None:
+        """Something came from it."""
+        if node in self.has_failed:
+            del self.has_failed[node], self._failed_ns[node]

@@ -25,24 +25,34 @@ class Window:
     late adds to the measured delay although no queue is long.) It doubles per round until it first comes near.
     """
 
-    __slots__ = ("_backoff_ns", "_best", "_limit", "_size", "_starting", "delay_ns", "target_ns", "timeout_min_ns")
+    __slots__ = (
+        "_backoff_ns",
+        "_best",
+        "_limit",
+        "_size",
+        "_starting",
+        "delay_ns",
+        "segments",
+        "target_ns",
+        "timeout_min_ns",
+    )
 
     def __init__(self, limit_segments: int, start_segments: int = WINDOW_START) -> None:
         self._limit = max(WINDOW_MIN, limit_segments)
         self.target_ns = WINDOW_DELAY.ceiling_ns
         """The delay to steer to."""
         self.timeout_min_ns = PULL_TIMEOUT_MIN.ceiling_ns
-        self._size = float(min(start_segments, self._limit))
+        self._resize(float(min(start_segments, self._limit)))
         self._starting = True
         self.delay_ns = 0
         """How long GETs took of late, smoothed; 0: none was complete yet."""
         self._backoff_ns = -1
         self._best: deque[int] = deque(maxlen=WINDOW_BEST_OF)
 
-    @property
-    def segments(self) -> int:
+    def _resize(self, size: float) -> None:
+        self._size = size
+        self.segments = int(size)
         """Segments that may be under way."""
-        return int(self._size)
 
     @property
     def batch(self) -> int:
@@ -57,7 +67,7 @@ class Window:
     def set_limit(self, limit_segments: int) -> None:
         """The receive buffer changed."""
         self._limit = max(WINDOW_MIN, limit_segments)
-        self._size = min(self._size, float(self._limit))
+        self._resize(min(self._size, float(self._limit)))
 
     def on_batch(self, arrived: int, lost: int, delay_ns: int, now_ns: int) -> None:
         """A GET is over: `arrived` of its segments came, the last one after `delay_ns`; the others were lost."""
@@ -71,7 +81,7 @@ class Window:
         if room < 0.25:
             self._starting = False
         gain = 1.0 if self._starting else max(-0.5, min(0.5, room))
-        self._size = min(float(self._limit), max(float(WINDOW_MIN), self._size + gain * arrived))
+        self._resize(min(float(self._limit), max(float(WINDOW_MIN), self._size + gain * arrived)))
 
     def on_timeout(self, now_ns: int) -> None:
         """Nothing came at all for `timeout_ns`."""
@@ -82,5 +92,5 @@ class Window:
         """Shrink, at most once for segments that were under way together."""
         self._starting = False
         if now_ns >= self._backoff_ns:
-            self._size = max(float(WINDOW_MIN), self._size * WINDOW_BACKOFF)
+            self._resize(max(float(WINDOW_MIN), self._size * WINDOW_BACKOFF))
             self._backoff_ns = now_ns + max(self.delay_ns, self.target_ns)

@@ -86,7 +86,9 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
 
     def cc_store(self) -> int:
         """Raises NotImplementedError: UCM's native stores cannot stack on kvcast, nor can its sparse attention."""
-        raise NotImplementedError("kvcast's store is no native store of UCM: nothing native can stack on it")
+        raise NotImplementedError(
+            "kvcast's store is not one of UCM's native stores, so its native layers cannot use it"
+        )
 
     # ------------------------------------------------------------------ what is there
 
@@ -228,7 +230,7 @@ def _shards_per_block(config: Mapping[str, Any]) -> int:
     if not shard:
         return 1
     if block % shard or block < shard:
-        raise SettingsError(f"UCM's block_size of {block} bytes is no multiple of its shard_size of {shard}")
+        raise SettingsError(f"UCM's block_size of {block} bytes is not a multiple of its shard_size of {shard}")
     listed = sum(int(size) for size in config.get("tensor_size_list") or ())
     if listed > shard:
         raise SettingsError(f"UCM's tensor_size_list has {listed} bytes, more than its shard_size of {shard}")
