@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "telling.h"
+
 #define TAKEN_PIECES 4  /* at a time: some 50 us */
 #define BEHIND_PIECES 4 /* that wait for the thread which receives, before others help it */
 _Static_assert(DP_PIECE_BYTES <= BLAKE3_BYTES_MAX, "a piece is hashed by one call");
@@ -26,7 +28,7 @@ void proving_give_up(struct dp_puller *puller, struct pull *pull) {
 }
 
 static void free_unless_used(struct pull *pull) {
-    if (!pull->is_held && !pull->users) pulling_free_pull(pull);
+    if (!pull->is_held && !pull->users) telling_free_pull(pull);
 }
 
 void proving_let_go(struct dp_puller *puller, struct pull *pull) {
@@ -41,7 +43,7 @@ static void tell_whole(struct dp_puller *puller, struct pull *pull, int is_prove
     pull->end = NULL;
     pulled.is_proven = is_proven;
     proving_let_go(puller, pull);
-    pulling_tell(puller, told, &pulled);
+    telling_add(puller, told, &pulled);
 }
 
 void proving_came(struct dp_puller *puller, struct pull *pull, uint64_t have_bytes) {

@@ -12,6 +12,7 @@
 
 #include "bigendian.h"
 #include "proving.h"
+#include "telling.h"
 #include "threads.h"
 
 #define VERSION_AT 4
@@ -20,27 +21,12 @@
 #define NUMBER_AT 8
 #define SIZE_AT 16
 
-/* ---- what the caller is told ------------------------------------------------------------------------------------- */
-
-static void wake(struct dp_puller *puller) {
-    if (!puller->woken) write_event(puller->config.wake);
-    puller->woken = 1;
-}
-
-void pulling_tell(struct dp_puller *puller, struct told *told, const struct dp_pulled *pulled) {
-    told->next = NULL;
-    told->pulled = *pulled;
-    *puller->told_last = told;
-    puller->told_last = &told->next;
-    wake(puller);
-}
-
 static void finish(struct dp_puller *puller, struct connection *connection, enum dp_pulled_what what, uint8_t status) {
     connection->over = 1;
     epoll_ctl(puller->epoll, EPOLL_CTL_DEL, connection->socket, NULL);
     proving_hurry(puller, connection->id);
-    pulling_tell(puller, connection->end,
-                 &(struct dp_pulled){.connection = connection->id, .what = (uint8_t)what, .status = status});
+    telling_add(puller, connection->end,
+                &(struct dp_pulled){.connection = connection->id, .what = (uint8_t)what, .status = status});
     connection->end = NULL;
 }
 
@@ -86,11 +72,6 @@ void pulling_send_requests(struct dp_puller *puller, struct connection *connecti
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-void pulling_free_pull(struct pull *pull) {
-    if (pull) free(pull->end);
-    free(pull);
-}
-
 static void set_low_water(const struct dp_puller *puller, struct connection *connection) {
     uint64_t left = connection->in_body ? connection->first->size_bytes - connection->have_bytes : 1;
     int wanted = left < puller->config.low_water_bytes ? (int)left : (int)puller->config.low_water_bytes;
@@ -121,7 +102,7 @@ static void pull_over(struct dp_puller *puller, struct connection *connection, e
         return;
     }
     if (pull->into) {
-        pulling_tell(puller, pull->end, &pulled);
+        telling_add(puller, pull->end, &pulled);
         pull->end = NULL;
     }
     proving_let_go(puller, pull);
@@ -133,14 +114,14 @@ static void tell_part(struct dp_puller *puller, struct connection *connection) {
     connection->told_ns = connection->progress_ns;
     struct told *told = connection->first->into ? malloc(sizeof *told) : NULL;
     if (told)
-        pulling_tell(puller, told,
-                     &(struct dp_pulled){
-                         .connection = connection->id,
-                         .number = connection->first->number,
-                         .have_bytes = connection->have_bytes,
-                         .load = connection->load,
-                         .what = DP_PULLED_PART,
-                     });
+        telling_add(puller, told,
+                    &(struct dp_pulled){
+                        .connection = connection->id,
+                        .number = connection->first->number,
+                        .have_bytes = connection->have_bytes,
+                        .load = connection->load,
+                        .what = DP_PULLED_PART,
+                    });
 }
 
 /* An answer's head is whole. */

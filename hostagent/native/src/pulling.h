@@ -81,12 +81,6 @@ struct dp_puller {
     uint8_t scratch[SCRATCH_BYTES];
 };
 
-/* `told`: room for it, which is the puller's from here on. */
-void pulling_tell(struct dp_puller *puller, struct told *told, const struct dp_pulled *pulled);
-
-/* NULL is fine, too. */
-void pulling_free_pull(struct pull *pull);
-
 /* Sends as many requests as may be on the wire. */
 void pulling_send_requests(struct dp_puller *puller, struct connection *connection);
 

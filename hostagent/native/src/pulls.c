@@ -12,6 +12,7 @@
 
 #include "proving.h"
 #include "pulling.h"
+#include "telling.h"
 #include "threads.h"
 
 #define EVENTS 32
@@ -182,7 +183,7 @@ int dp_puller_ask(struct dp_puller *puller, uint64_t id, const struct dp_pull *p
     while (made) {
         struct pull *pull = made;
         made = pull->next;
-        pulling_free_pull(pull);
+        telling_free_pull(pull);
     }
     return error;
 }
