@@ -8,6 +8,8 @@ VLLM_ALONE := tests/vllm/test_warming.py
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# In CI what fails is run once more, alone, and named when it passes then.
+PYTEST ?= $(if $(CI),p4switch/tools/pytest_again.py,-m pytest)
 # Processes that share the tests; each runs whole testbeds, so more than cores gain nothing.
 JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist worksteal
@@ -17,7 +19,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -54,9 +56,10 @@ build/p4runtime_stubs/.written: $(VENV)/.installed p4switch/tools/generate_p4run
 	$(PY) p4switch/tools/generate_p4runtime_stubs.py $(@D)
 	@touch $@
 
-lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, mypy --strict, import rules
+lint: $(VENV)/.installed build/p4runtime_stubs/.written ## ruff, clang-format, mypy --strict, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 	$(MAKE) --no-print-directory types
 	$(VENV)/bin/lint-imports --no-logo
 	$(MAKE) --no-print-directory -C p4switch lint VENV=$(abspath $(VENV))
@@ -67,17 +70,20 @@ types: $(VENV)/.installed ## mypy --strict alone
 walk: $(VENV)/.installed ## how far one fetched chunk and one put walk through the agents; fails above the budget
 	$(PY) tools/measure_fetch_walk.py
 
+format-c: $(VENV)/.installed ## all C in the style of .clang-format
+	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
+
 test: setup lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
-	$(RUN) $(PY) -m pytest -m "enters_namespace and not long"
+	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
+	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long"
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
-	$(RUN) $(PY) -m pytest $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
+	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not root" tests/unit tests/contracts tests/sim
 
 sim: $(VENV)/.installed ## replay a simulation: make sim SEED=4711, or SEED=4000-4999
 	@[ -n "$(SEED)" ] || { echo 'make sim: name the seed that failed: make sim SEED=4711' >&2; exit 2; }
-	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) -m pytest -m "" tests/sim/test_random_mix.py
+	KVCAST_MIX_SEEDS=$(SEED) $(RUN) $(PY) $(PYTEST) -m "" tests/sim/test_random_mix.py
 
 fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz SECONDS=60 [SEED=7] [TARGET=agent] [REPLAY=file]
 	PYTHONPATH=p4switch/tests $(RUN) $(PY) -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(SECONDS),60) \
@@ -90,24 +96,24 @@ roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (ne
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/kvproto/src:$(CURDIR)/p4switch/src tools/setup_roce.sh
 
 test-roce: setup roce ## the RDMA transport in guests with soft-RoCE, in software emulation
-	$(RUN) $(PY) -m pytest -m roce tests/roce
+	$(RUN) $(PY) $(PYTEST) -m roce tests/roce
 
 test-security: setup ## attacks on the running product: each row of docs/explanation/security.md
 	$(RUN) $(PY) -m tests.security
 
 test-long: setup ## sanitizers and soak tests
-	$(RUN) $(PY) -m pytest -m long
+	$(RUN) $(PY) $(PYTEST) -m long
 	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
-	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" tests/vllm --ignore $(VLLM_ALONE)
-	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pytest -m "not long" $(VLLM_ALONE)
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -m "not long" tests/vllm --ignore $(VLLM_ALONE)
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -m "not long" $(VLLM_ALONE)
 
 test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed .venv-chain/.installed ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
 	@for engine in sglang lmcache ucm dynamo chain; do \
 		echo "$$engine:"; \
 		[ -x .venv-$$engine/bin/python ] || { echo "left out: tools/setup_$$engine.sh says why"; continue; }; \
-		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python -m pytest \
+		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python $(PYTEST) \
 			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
 	done
 
@@ -125,10 +131,10 @@ wheelhouse: wheels ## what the wheels need in deploy/docker's images, for buildi
 		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
-	$(RUN) $(PY) -m pytest -m wheels tests/wheels
+	$(RUN) $(PY) $(PYTEST) -m wheels tests/wheels
 
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
-	$(RUN) $(PY) -m pytest -m field tests/field
+	$(RUN) $(PY) $(PYTEST) -m field tests/field
 
 demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo
@@ -155,6 +161,9 @@ rpc: $(VENV)/.installed ## regenerate kvproto/src/kvproto/rpc from control.proto
 docs: $(VENV)/.installed ## the documentation's site in build/site, strict about links
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file p4switch/mkdocs.yml --site-dir $(CURDIR)/build/site/p4switch
+
+words: ## how long the documentation is, by section; fails above its budget
+	python3 tools/count_words.py
 
 clean: ## remove what was built
 	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

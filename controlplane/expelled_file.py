@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from controlplane.core.read_access import ExpulsionError, file_of, names_in
+from controlplane.core.read_access import ExpulsionError, checked
+
+_HEAD = "# Nodes that are put out of the cluster, one name a line. `kvcast expel` writes this file.\n"
 
 
 class ExpelledFile:
@@ -56,6 +59,16 @@ class ExpelledFile:
         except OSError:
             return None
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The nodes that a file names: one a line, `#` begins a comment. Raises ExpulsionError."""
+    return checked(name for line in text.splitlines() if (name := line.partition("#")[0].strip()))
+
+
+def file_of(names: Iterable[str]) -> str:
+    """What goes into the file."""
+    return _HEAD + "".join(f"{name}\n" for name in sorted(names))
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

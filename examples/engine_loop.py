@@ -38,12 +38,15 @@ def load_into_gpu(view: memoryview) -> None:
 
 
 def store(agent: AgentClient, key: ChunkKey, parent: ChunkKey) -> None:
-    """Compute a chunk straight into the pool's shared memory. A full pool costs this chunk's sharing, nothing else."""
+    """Compute a chunk into this client's write region, from which the agent copies it into the pool at the commit.
+
+    A full pool costs this chunk's sharing, nothing else.
+    """
     try:
         slot = agent.reserve(key, parent, CHUNK_BYTES)
     except PoolFullError:
         return
-    if slot is None:  # somebody else has stored it meanwhile
+    if slot is None:  # another engine has stored it meanwhile
         return
     with slot:
         slot.view[:] = random.Random(key).randbytes(CHUNK_BYTES)

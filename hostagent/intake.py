@@ -3,7 +3,8 @@
 An engine can change its region at any time, punch holes into it, or die. So nobody but the agent reads a region, and
 the agent reads it once: into the pool, where no engine can write. Hashing and readers see that copy only. The agent
 reads with preadv(2), never through a mapping: whatever an engine does to its region, the agent gets bytes or an error,
-and no signal. A mapping would be read three times as fast; docs/research/performance.md has what a put costs.
+and no signal. A mapping would be read three times as fast (18 to 26 GB/s instead of 6 to 9.5); a put of 1 MiB takes
+0.35 ms all the same.
 """
 
 from __future__ import annotations

@@ -7,12 +7,19 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from kvcast import __version__
 
 T = TypeVar("T")
 Declare = Callable[[argparse.ArgumentParser], None]
+
+
+class Command(Protocol):
+    """What a module in `kvcast.commands` or `kvlab.commands` offers, and each class of its module `placement`."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,10 +9,10 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-from kvcast.arguments import Parser, add_choice, add_version
+from kvcast.arguments import Command, Parser, add_choice, add_version
+from kvcast.errors import UsageError
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -43,23 +43,11 @@ INSTALLABLE = {"kvlab": "kvcast-lab", "matplotlib": "'kvcast-lab[plan]'"}
 """Modules that `pip install kvcast` alone leaves out, and what to install for each."""
 
 
-class Command(Protocol):
-    """What a module in `kvcast.commands` or `kvlab.commands` offers, and each class of its module `placement`."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
-
-
-class UsageError(Exception):
-    """The user asked for something that cannot be; the message is one line and names the remedy."""
-
-
 def load(name: str) -> Command:
     """A command; imports what it needs."""
     if name in ("pin", "unpin", "evict", "warm", "drain", "expel"):
-        from kvcast.commands import placement
-
-        return placement.COMMANDS[name]
+        commands: Mapping[str, Command] = importlib.import_module("kvcast.commands.placement").COMMANDS
+        return commands[name]
     package = "kvlab" if name in LAB else "kvcast"
     module: Command = importlib.import_module(f"{package}.commands.{name.replace('-', '_')}")
     return module
@@ -106,7 +94,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # As `python -m kvcast.cli` this file is the module __main__, whose UsageError is not the one that commands raise.
-    from kvcast.cli import main as imported_main
-
-    raise SystemExit(imported_main())
+    raise SystemExit(main())

@@ -15,7 +15,7 @@ import grpc
 from rich.console import Console
 
 from kvcast.arguments import between
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form

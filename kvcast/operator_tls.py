@@ -10,7 +10,7 @@ from typing import Final
 
 import grpc
 
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.tls_settings import TlsSettings, take_tls
 

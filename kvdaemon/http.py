@@ -52,7 +52,7 @@ _EVERYWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page says."""
+    """The body of a page, its type, its status and its header fields."""
 
     content_type: str
     body: bytes
@@ -199,7 +199,7 @@ class HttpServer:
         """Until the peer has gone or is too slow."""
         self._streaming += 1
         sending = asyncio.create_task(_send_events(writer, self._streams[path]()))
-        gone = asyncio.create_task(_until_gone(reader))
+        gone = asyncio.create_task(_until_client_left(reader))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -259,7 +259,7 @@ async def _send_events(writer: asyncio.StreamWriter, events: AsyncGenerator[byte
                     await writer.drain()
 
 
-async def _until_gone(reader: asyncio.StreamReader) -> None:
+async def _until_client_left(reader: asyncio.StreamReader) -> None:
     """A peer of a stream has nothing more to say; what it says all the same is not kept."""
     with contextlib.suppress(OSError):
         while await reader.read(REQUEST_BYTES_MAX):

@@ -44,14 +44,14 @@ def run_daemon(
             print(f"{args.config}: good")
             return 0
         with contextlib.suppress(KeyboardInterrupt):  # Before or after the loop has its handlers.
-            asyncio.run(_until_told(run, config))
+            asyncio.run(_until_stopped(run, config))
     except (ConfigError, CannotRunError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_CANNOT_RUN
     return 0
 
 
-async def _until_told(run: Callable[[Config, asyncio.Event], Coroutine[None, None, None]], config: Config) -> None:
+async def _until_stopped(run: Callable[[Config, asyncio.Event], Coroutine[None, None, None]], config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 
 
 def bar(console: Console) -> Progress:

@@ -7,7 +7,7 @@ import importlib.util
 
 from bmv2_testbed.spec import Target
 from kvcast.arguments import checked, output_file
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvproto.units import parse_rate_bit_s, parse_size_bytes
 
 rate = checked(parse_rate_bit_s)

@@ -1,7 +1,4 @@
-"""One colour for each source of KV, in every picture: the plan's, the benchmarks', the demo's and the live page's.
-
-docs/how-to/benchmarks.md has the table for whoever draws more of them.
-"""
+"""One colour for each source of KV, in every picture: the plan's, the benchmarks', the demo's and the live page's."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from tools import native_build
 
 KINDS: Final = {
     "address": ("-fsanitize=address,undefined -fno-sanitize-recover=all -g", ("libasan.so", "libubsan.so")),
-    "thread": ("-fsanitize=thread -g", ("libtsan.so",)),
+    # The sanitizer does not follow fences (leases.c has one). It may miss a race there; it reports none that is not.
+    "thread": ("-fsanitize=thread -g -Wno-tsan", ("libtsan.so",)),
 }
 """Flags of the compiler, and libraries that the interpreter has to begin with."""
 

@@ -24,7 +24,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from kvlab.bars import bar
-from kvproto.units import format_bytes
 from planner.cluster.figures import Management, ReplayFigures
 from planner.cluster.options import Cluster, Routing, Sharing
 from planner.hardware import engine_of, find_model
@@ -152,32 +151,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def management(found: Sequence[Found]) -> str:
-    """Where the KV came from, and what managing costs."""
-    heads = "trace|own DRAM: no pool / casts|others'|switch|busiest uplink, p99: unicast / casts|sent: unicast / casts"
-    heads += "|messages/s: unicast / casts / + switch|controller CPU"
-    rows = []
-    for one in found:
-        managed = [one.replays[sharing] for sharing in (Sharing.UNICAST, Sharing.CAST, Sharing.CAST_SWITCH)]
-        unicast, cast, switch = managed
-        none = one.replays[Sharing.NONE]
-        rows.append(
-            [
-                one.title.rsplit(", ", 1)[0],
-                f"{100 * none.hits['local']:.1f} % / {100 * cast.hits['local']:.1f} %",
-                f"{100 * (cast.hits['holder'] + cast.hits['cast']):.1f} %",
-                f"{100 * switch.hits['switch']:.1f} %",
-                f"{_percent(unicast.uplink_p99)} / {_percent(cast.uplink_p99)}",
-                f"{format_bytes(int(unicast.uplink_bytes))} / {format_bytes(int(cast.uplink_bytes))}",
-                " / ".join(
-                    f"{way.management.messages / max(1, way.duration_s):.0f}" for way in (unicast, cast, switch)
-                ),
-                " / ".join(f"{100 * way.core_cpu_s / max(1, way.duration_s):.1f} %" for way in managed),
-            ]
-        )
-    return _table(heads.split("|"), rows)
-
-
 def fast(found: Sequence[Found]) -> str:
     """Rollouts that come quickly."""
     rows = []
@@ -221,7 +194,6 @@ def regret(found: Sequence[Found]) -> str:
 TABLES: Final[Mapping[str, tuple[Sequence[Case], Callable[[Sequence[Found]], str]]]] = {
     "regret": (_REGRET, regret),
     "pays": (_PAYS, pays),
-    "management": (_PAYS, management),
     "cells": (_CELLS, cells),
     "fast": (_FAST, fast),
 }

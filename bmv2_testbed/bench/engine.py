@@ -32,7 +32,7 @@ class EngineBenchPlan:
     misses: int = 40
     seed: int = 1
     dtype: str = "bfloat16"
-    """As models are served. Only in float32 do tokens have to be the same: see docs/how-to/vllm.md."""
+    """As models are served. Only in float32 do tokens have to be the same: see docs/reference/vllm.md."""
 
 
 @dataclass(frozen=True, slots=True)

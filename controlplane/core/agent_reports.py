@@ -34,7 +34,8 @@ class _Doubt:
 
 
 class Doubts:
-    """Of all copies. At most DOUBTS_MAX are remembered: the oldest go first."""
+    """Owns who has said lately that which copy is bad. A word is no proof: each node counts once, and
+    words are forgotten. At most DOUBTS_MAX are remembered; the oldest go first."""
 
     def __init__(self) -> None:
         self._doubts: dict[tuple[ChunkKey, NodeIndex | None], _Doubt] = {}

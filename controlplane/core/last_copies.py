@@ -17,7 +17,7 @@ FULL_SHARE = 0.95
 
 
 class LastCopyReplication:
-    """What hosts' pools would lose, as their heartbeats say, and what is done about it."""
+    """Says which pools could take a last copy at which price, and has others take what a full pool would lose next."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

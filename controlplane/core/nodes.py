@@ -35,6 +35,29 @@ class NodeState(enum.Enum):
     GONE = "gone"
 
 
+class NodeEvent(enum.Enum):
+    """What happens to an agent that is known."""
+
+    HELLO = "hello"
+    MESSAGE = "message"
+    SILENCE = "silence"
+    """Its heartbeats are missing."""
+    STREAM_ENDED = "stream ended"
+
+
+_STEPS: Final = {
+    (NodeState.ATTACHED, NodeEvent.HELLO): NodeState.ATTACHED,
+    (NodeState.ATTACHED, NodeEvent.MESSAGE): NodeState.ATTACHED,
+    (NodeState.ATTACHED, NodeEvent.SILENCE): NodeState.SUSPECT,
+    (NodeState.ATTACHED, NodeEvent.STREAM_ENDED): NodeState.GONE,
+    (NodeState.SUSPECT, NodeEvent.HELLO): NodeState.ATTACHED,
+    (NodeState.SUSPECT, NodeEvent.MESSAGE): NodeState.ATTACHED,
+    (NodeState.SUSPECT, NodeEvent.STREAM_ENDED): NodeState.GONE,
+    (NodeState.GONE, NodeEvent.HELLO): NodeState.ATTACHED,
+}
+"""A pair that is not here cannot happen: a node that is gone has no stream to say something on, or to lose."""
+
+
 class RefusedNodeError(Exception):
     """This agent cannot be attached; `code` is the gRPC status name."""
 
@@ -106,6 +129,10 @@ class Node:
     received_bytes: int = 0
     load: HolderLoad = IDLE
     """What it has queued for its readers, as last reported."""
+
+    def step(self, event: NodeEvent) -> None:
+        """Something happened to it. Raises KeyError for what cannot."""
+        self.state = _STEPS[self.state, event]
 
     @property
     def attached(self) -> bool:
@@ -214,7 +241,8 @@ class NodeRegistry:
         if (facts.data_mac, facts.data_ip) != (node.facts.data_mac, node.facts.data_ip):
             node.seen_port = None
         node.facts, node.session = facts, session
-        node.state, node.heard_ns, node.copies_forgotten = NodeState.ATTACHED, now_ns, False
+        node.step(NodeEvent.HELLO)
+        node.heard_ns, node.copies_forgotten = now_ns, False
         node.load = IDLE
         node.listened_ns = now_ns
         node.configured_port = self.configured_ports.get(facts.name, facts.switch_port)
@@ -284,14 +312,14 @@ class NodeRegistry:
     def message_received(self, node: Node, now_ns: int) -> None:
         """The node said something: it is not suspect."""
         node.heard_ns = now_ns
-        if node.state is NodeState.SUSPECT:
-            node.state = NodeState.ATTACHED
+        node.step(NodeEvent.MESSAGE)
 
     def stream_ended(self, session: int, now_ns: int) -> Node | None:
         """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
         for node in self._nodes.values():
             if node.session == session and node.attached:
-                node.state, node.gone_ns = NodeState.GONE, now_ns
+                node.step(NodeEvent.STREAM_ENDED)
+                node.gone_ns = now_ns
                 return node
         return None
 
@@ -301,7 +329,7 @@ class NodeRegistry:
         for node in list(self._nodes.values()):
             if node.state is NodeState.ATTACHED:
                 if now_ns - node.heard_ns > HEARTBEATS_MISSED_MAX * self.graces.heartbeat_ns:
-                    node.state = NodeState.SUSPECT
+                    node.step(NodeEvent.SILENCE)
                     suspects.append(node.index)
             elif node.state is NodeState.GONE:
                 if not node.copies_forgotten and now_ns - node.gone_ns >= self.graces.copies_ns:

@@ -25,7 +25,7 @@ from kvproto.rpc import control_pb2 as rpc
 
 
 class Pushes:
-    """Watches what nodes report, collects the chunks to push, and gives them out once per advance."""
+    """Owns the push policy and the chunks that wait to be pushed; gives them out once per event."""
 
     def __init__(self, cluster: Cluster, last_copies: LastCopyReplication) -> None:
         self._cluster = cluster

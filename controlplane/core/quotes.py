@@ -21,7 +21,7 @@ from kvpolicy.value import Tier
 
 
 class Quotes:
-    """Works out quotes for nodes, and owns how many questions may still be asked."""
+    """Owns how much may still be asked; works out what nodes need for a prefix."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,4 +1,6 @@
-"""Signs the tokens with which agents open connections for reads. Pure: the key follows from the controller's secret.
+"""Who may read from whom: tokens with which agents open connections for reads, and nodes that operators have put out.
+
+Pure: the key that signs follows from the controller's secret.
 
 Each start of a controller has another key. Agents learn it over the control channel, and keep the keys of controllers
 before as long as tokens of these are good: so a failover interrupts no read.
@@ -18,25 +20,13 @@ from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc.read_tokens import EXPELLED_MAX, ReadToken, signed_bytes
 
-_HEAD = "# Nodes that are put out of the cluster, one name a line. `kvcast expel` writes this file.\n"
-
 
 class ExpulsionError(ValueError):
     """A list that cannot be; one line."""
 
 
-def names_in(text: str) -> frozenset[str]:
-    """The nodes that a file names: one a line, `#` begins a comment. Raises ExpulsionError."""
-    return checked(name for line in text.splitlines() if (name := line.partition("#")[0].strip()))
-
-
-def file_of(names: Iterable[str]) -> str:
-    """What goes into the file."""
-    return _HEAD + "".join(f"{name}\n" for name in sorted(names))
-
-
 def checked(names: Iterable[str]) -> frozenset[str]:
-    """The same, if nodes can have these names and there are not too many. Raises ExpulsionError."""
+    """The nodes to put out, if nodes can have these names and there are not too many. Raises ExpulsionError."""
     found = frozenset(names)
     for name in found:
         if not name.isprintable() or " " in name or not 0 < len(name.encode()) <= NODE_NAME_BYTES_MAX:
@@ -50,7 +40,7 @@ def checked(names: Iterable[str]) -> frozenset[str]:
 
 
 class ReadTokens:
-    """Of one controller."""
+    """Owns the key that signs this controller's tokens, and the names of those whose tokens are no good."""
 
     def __init__(self, secret: bytes, lifetime_ms: int, rules: NamespaceRules) -> None:
         """`secret`: nobody else has it; `rules`: whose which namespaces are."""

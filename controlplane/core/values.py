@@ -41,7 +41,7 @@ class Hottest:
         self._ranks: dict[ChunkKey, _Rank] = {}
         self._border: _Rank | None = None
         """All chunks up to this rank are in `_ranks`; None: all chunks."""
-        directory.watch(lambda key, came_or_went: self._changed(key) if came_or_went else None)
+        directory.watch(lambda key, is_new_or_lost: self._changed(key) if is_new_or_lost else None)
         values.watch(self._changed)
 
     def first(self, count: int) -> list[ChunkKey]:

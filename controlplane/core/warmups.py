@@ -22,7 +22,7 @@ from kvproto.rpc import control_pb2 as rpc
 
 @dataclass(frozen=True, slots=True)
 class WarmWish:
-    """An engine starts."""
+    """What an engine that starts would like to have."""
 
     namespace: str
     """Label of the chunks that it can use."""
@@ -47,7 +47,7 @@ class _Gathering:
 
 
 class Warmups:
-    """Collects what starting engines ask for, and gives it out."""
+    """Owns what starting engines have asked for and not got yet, by namespace; gives it out to all of them at once."""
 
     def __init__(self, cluster: Cluster, hottest: Hottest) -> None:
         self._cluster = cluster

@@ -11,7 +11,6 @@ from controlplane.core.switch.entries import Entry, FillingEntry, ForeignEntry, 
 
 KINDS = frozenset({"kv_cache"})
 TABLE = "kv_cache"
-COUNTER = "chunk_heat"
 _FILLING = "filling"
 _SERVING = "serving"
 
@@ -33,7 +32,7 @@ def encode(entry: FillingEntry | ServingEntry) -> finsy.P4TableEntry:
 
 def decode(found: finsy.P4TableEntry) -> Entry | None:
     """Turn what was read into an entry."""
-    key = key_of(found)
+    key = ChunkKey(int(found["key"]).to_bytes(KEY_BYTES, "big"))
     action = found.action
     if isinstance(action, finsy.P4TableAction):
         args = action.args
@@ -42,8 +41,3 @@ def decode(found: finsy.P4TableEntry) -> Entry | None:
         if action.name == _SERVING:
             return ServingEntry(key, Slot(args["base_slot"]), args["segments"])
     return ForeignEntry(TABLE, key)
-
-
-def key_of(found: finsy.P4TableEntry) -> ChunkKey:
-    """The chunk that an entity is about."""
-    return ChunkKey(int(found["key"]).to_bytes(KEY_BYTES, "big"))

@@ -61,7 +61,7 @@ class UnsuitableProgramError(Exception):
 
 
 class V1ModelCodec:
-    """The program of p4/v1model."""
+    """Entries to P4Runtime and back, as the program of p4/v1model has them."""
 
     digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
         heat.DIGEST: heat.decode_report,
@@ -136,12 +136,7 @@ class V1ModelCodec:
 
     async def counters(self, read: Read) -> SwitchCounters:
         """What the data plane counted, read through `read`."""
-        dropped = drops.decode(await read(drops.queries()))
-        packets = {}
-        for found in await read([finsy.P4DirectCounterEntry(chunk_cache.COUNTER)]):
-            if found.table_entry is not None and found.table_entry.match:
-                packets[chunk_cache.key_of(found.table_entry)] = found.packet_count
-        return SwitchCounters(dropped, packets)
+        return SwitchCounters(drops.decode(await read(drops.queries())))
 
     # -- inside
 

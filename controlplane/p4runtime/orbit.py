@@ -31,11 +31,6 @@ def decode(found: Iterable[finsy.P4CounterEntry]) -> OrbitTraffic:
     return OrbitTraffic(packets, packets["entered"] - packets["left"], octets["entered"] - octets["left"])
 
 
-def heat_queries(slots: Iterable[Slot]) -> Sequence[finsy.P4CounterEntry]:
-    """Of chunks that begin at these slots."""
-    return [finsy.P4CounterEntry(HEAT_COUNTER, index=slot) for slot in slots]
-
-
 def forget_heat(slot: Slot) -> finsy.P4CounterEntry:
     """A new chunk begins there. Write it as a modification."""
     return finsy.P4CounterEntry(HEAT_COUNTER, index=slot, data=finsy.P4CounterData(packet_count=0, byte_count=0))

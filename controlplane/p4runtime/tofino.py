@@ -15,7 +15,6 @@ from controlplane.core.switch.entries import (
     FillingEntry,
     LossSubscriptionEntry,
     ReplicateByBitmapEntry,
-    ServingEntry,
 )
 from controlplane.core.switch.target import Operation, SwitchCounters, SwitchEvent, SwitchFacts, Update
 from controlplane.p4runtime import chunk_cache, drops, losses, orbit, replication, ticks
@@ -51,7 +50,7 @@ class OrbitOptions:
 
 
 class TofinoCodec(V1ModelCodec):
-    """The program of p4/tna."""
+    """Entries to P4Runtime and back, as the program of p4/tna has them."""
 
     digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
         **V1ModelCodec.digests,
@@ -110,11 +109,7 @@ class TofinoCodec(V1ModelCodec):
     async def counters(self, read: Read) -> SwitchCounters:
         """What the data plane counted, read through `read`."""
         dropped = drops.decode(await read(drops.queries()))
-        traffic = orbit.decode(await read(orbit.queries()))
-        entries = map(chunk_cache.decode, await read(chunk_cache.queries()))
-        chunks = {one.base_slot: one.key for one in entries if isinstance(one, FillingEntry | ServingEntry)}
-        counted = await read(orbit.heat_queries(chunks)) if chunks else []
-        return SwitchCounters(dropped, {chunks[one.index]: one.packet_count for one in counted}, traffic)
+        return SwitchCounters(dropped, orbit.decode(await read(orbit.queries())))
 
     def _encode(self, entry: Entry) -> Any:
         if isinstance(entry, LossSubscriptionEntry):

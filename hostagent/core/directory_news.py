@@ -59,14 +59,14 @@ class DirectoryNews:
 
     def holder_told(self, event: events.HolderTold) -> None:
         """A holder said with an answer what it has queued."""
-        self._loads.told(event.node, event.load, self._clock.now_ns)
+        self._loads.load_reported(event.node, event.load, self._clock.now_ns)
         self._fetches.holder_told(event.node, event.load)
 
     def _loads_told(self, delta: Delta) -> None:
         for number, load in delta.loads:
             node = self._directory.node(number)
             if node is not None:
-                self._loads.told(node.name, load, self._clock.now_ns)
+                self._loads.load_reported(node.name, load, self._clock.now_ns)
                 self._fetches.holder_told(node.name, load, with_ours=True)
 
     def _tell_fetches(self, applied: Applied) -> None:

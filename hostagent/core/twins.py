@@ -176,7 +176,7 @@ class TwinMaking:
         """Another node reads a chunk of this one, or has asked for a cast of it."""
         if not self.forms.has_wire:
             return
-        self._demand.asked(key)
+        self._demand.chunk_requested(key)
         chunk = self._pool.find(key)
         if chunk is not None:
             self._consider(chunk, 1.0)

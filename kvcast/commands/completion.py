@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvcast.arguments import Parser
-from kvcast.cli import UsageError, make_parser
+from kvcast.cli import make_parser
+from kvcast.errors import UsageError
 
 SCRIPTS: Final = {
     "bash": """\

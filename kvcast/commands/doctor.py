@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from hostagent.config import AgentConfig, load
-from kvcast.cli import UsageError
 from kvcast.doctor import cluster
 from kvcast.doctor.findings import Finding, Level
 from kvcast.doctor.topics import TOPICS, examine
+from kvcast.errors import UsageError
 from kvcast.operator import add_common, console, print_json
 from kvdaemon.errors import ConfigError
 

@@ -15,7 +15,7 @@ from rich.table import Table
 import controlplane.config
 import hostagent.config
 from kvcast.arguments import checked
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvcast.operator import console
 from kvcast.setup.files import SEGMENT_BYTES, Answers, agent_yaml, controller_yaml, pool_for, segment_for
 from kvcast.setup.machine import Interface, Machine, data_interface, look

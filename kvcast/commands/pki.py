@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from kvcast.arguments import checked, output_folder, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvcast.operator import console
 from kvcast.setup.certificates import AUTHORITY, CertificateError, authority, file_name
 from kvdaemon.identity import Identity, Role, parse_identity, trust_domain

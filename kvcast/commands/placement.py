@@ -9,8 +9,8 @@ import argparse
 import sys
 from typing import Final
 
-from kvcast.arguments import between
-from kvcast.cli import Command, UsageError
+from kvcast.arguments import Command, between
+from kvcast.errors import UsageError
 from kvcast.operator import add_common, add_timeout, console, controller, print_json
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc

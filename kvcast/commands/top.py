@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from kvcast.arguments import above_zero, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvcast.operator import (
     add_common,
     channels_given,

@@ -25,33 +25,25 @@ struct cpu {
 #include <cpuid.h>
 #include <stdint.h>
 
-static inline uint64_t cpu_saved_registers(void)
-{
+static inline uint64_t cpu_saved_registers(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 
-static inline struct cpu cpu_of_this_machine(void)
-{
+static inline struct cpu cpu_of_this_machine(void) {
     struct cpu found = {CPU_BASE, 0};
     unsigned eax, ebx, ecx, edx, wide, wider;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx))
-        return found;
-    if ((ecx & bit_PCLMUL) && (ecx & bit_SSE4_1))
-        found.extras |= CPU_FOLDS;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return found;
+    if ((ecx & bit_PCLMUL) && (ecx & bit_SSE4_1)) found.extras |= CPU_FOLDS;
     /* Registers that the kernel does not save belong to nobody. */
-    if (!(ecx & bit_OSXSAVE) || (cpu_saved_registers() & 0x06) != 0x06)
-        return found;
-    if (!__get_cpuid_count(7, 0, &eax, &wide, &wider, &edx) || !(wide & bit_AVX2))
-        return found;
+    if (!(ecx & bit_OSXSAVE) || (cpu_saved_registers() & 0x06) != 0x06) return found;
+    if (!__get_cpuid_count(7, 0, &eax, &wide, &wider, &edx) || !(wide & bit_AVX2)) return found;
     found.level = CPU_AVX2;
     const unsigned wanted = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
-    if ((cpu_saved_registers() & 0xe6) != 0xe6 || (wide & wanted) != wanted)
-        return found;
+    if ((cpu_saved_registers() & 0xe6) != 0xe6 || (wide & wanted) != wanted) return found;
     found.level = CPU_AVX512;
-    if (wider & bit_VPCLMULQDQ)
-        found.extras |= CPU_FOLDS_WIDE;
+    if (wider & bit_VPCLMULQDQ) found.extras |= CPU_FOLDS_WIDE;
     return found;
 }
 
@@ -60,23 +52,18 @@ static inline struct cpu cpu_of_this_machine(void)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-static inline struct cpu cpu_of_this_machine(void)
-{
+static inline struct cpu cpu_of_this_machine(void) {
     return (struct cpu){CPU_BASE, getauxval(AT_HWCAP) & HWCAP_CRC32 ? CPU_FOLDS : 0};
 }
 
 #else
 
-static inline struct cpu cpu_of_this_machine(void)
-{
-    return (struct cpu){CPU_BASE, 0};
-}
+static inline struct cpu cpu_of_this_machine(void) { return (struct cpu){CPU_BASE, 0}; }
 
 #endif
 
 /* The level to use where `level` is the highest that is wanted. */
-static inline enum cpu_level cpu_level_up_to(enum cpu_level level)
-{
+static inline enum cpu_level cpu_level_up_to(enum cpu_level level) {
     enum cpu_level found = cpu_of_this_machine().level;
     return level < found ? level : found;
 }

@@ -6,11 +6,11 @@
 #define KC_API __attribute__((visibility("default")))
 
 enum {
-    KC_LANES = 32,       /* streams of one rANS segment, side by side */
-    KC_PROB_BITS = 12,   /* frequencies of a table sum to 1 << KC_PROB_BITS */
+    KC_LANES = 32,     /* streams of one rANS segment, side by side */
+    KC_PROB_BITS = 12, /* frequencies of a table sum to 1 << KC_PROB_BITS */
     KC_PROBS = 1 << KC_PROB_BITS,
-    KC_ESCAPE = 255,     /* the number stands beside the symbols */
-    KC_ZERO = 127,       /* the symbol of 0 */
+    KC_ESCAPE = 255, /* the number stands beside the symbols */
+    KC_ZERO = 127,   /* the symbol of 0 */
 };
 
 #define KC_STATE_LOW (1u << 16) /* a state is never below; each lane begins and ends here */

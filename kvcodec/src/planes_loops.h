@@ -1,7 +1,6 @@
 /* Numbers as planes of bytes, each number turned left by one bit, and back. */
 
-static void split2(const uint8_t *restrict words, uint64_t count, uint8_t *restrict high, uint8_t *restrict low)
-{
+static void split2(const uint8_t *restrict words, uint64_t count, uint8_t *restrict high, uint8_t *restrict low) {
     for (uint64_t i = 0; i < count; i++) {
         uint16_t word;
         memcpy(&word, words + 2 * i, 2);
@@ -11,8 +10,7 @@ static void split2(const uint8_t *restrict words, uint64_t count, uint8_t *restr
     }
 }
 
-static void split4(const uint8_t *restrict words, uint64_t count, uint8_t *restrict planes)
-{
+static void split4(const uint8_t *restrict words, uint64_t count, uint8_t *restrict planes) {
     for (uint64_t i = 0; i < count; i++) {
         uint32_t word;
         memcpy(&word, words + 4 * i, 4);
@@ -24,16 +22,14 @@ static void split4(const uint8_t *restrict words, uint64_t count, uint8_t *restr
     }
 }
 
-static void split(const uint8_t *words, uint64_t count, uint32_t width, uint8_t *planes)
-{
+static void split(const uint8_t *words, uint64_t count, uint32_t width, uint8_t *planes) {
     if (width == 2)
         split2(words, count, planes, planes + count);
     else
         split4(words, count, planes);
 }
 
-static void join2(const uint8_t *restrict high, const uint8_t *restrict low, uint64_t count, uint8_t *restrict words)
-{
+static void join2(const uint8_t *restrict high, const uint8_t *restrict low, uint64_t count, uint8_t *restrict words) {
     for (uint64_t i = 0; i < count; i++) {
         uint16_t word = (uint16_t)(high[i] << 8 | low[i]);
         word = (uint16_t)(word >> 1 | word << 15);
@@ -42,8 +38,7 @@ static void join2(const uint8_t *restrict high, const uint8_t *restrict low, uin
 }
 
 static void join4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c,
-                  const uint8_t *restrict d, uint64_t count, uint8_t *restrict words)
-{
+                  const uint8_t *restrict d, uint64_t count, uint8_t *restrict words) {
     for (uint64_t i = 0; i < count; i++) {
         uint32_t word = (uint32_t)a[i] << 24 | (uint32_t)b[i] << 16 | (uint32_t)c[i] << 8 | d[i];
         word = word >> 1 | word << 31;
@@ -51,8 +46,7 @@ static void join4(const uint8_t *restrict a, const uint8_t *restrict b, const ui
     }
 }
 
-static void join(const uint8_t *const *planes, uint64_t count, uint32_t width, uint8_t *words)
-{
+static void join(const uint8_t *const *planes, uint64_t count, uint32_t width, uint8_t *words) {
     if (width == 2)
         join2(planes[0], planes[1], count, words);
     else

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-from kvcast.arguments import add_choice
-from kvcast.cli import Command
+from kvcast.arguments import Command, add_choice
 
 BENCHMARKS = {
     "workloads": "where a pool pays and where not: five workloads, with a GPU a node, in all modes",

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bmv2_testbed.bench.disk import DiskPlan, disk_table, run_disk
 from kvcast.arguments import output_folder, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, size

@@ -16,7 +16,8 @@ from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import isolation, progress, refusals
 from kvlab.figures import draw_figures, machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, rate, size

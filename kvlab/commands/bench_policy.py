@@ -23,7 +23,8 @@ from bmv2_testbed.bench.policy.library import has_library
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import bar, refusals
 from kvlab.figures import draw_figures, write_figures
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace

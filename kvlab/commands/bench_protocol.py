@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcast.arguments import checked, probability, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json

@@ -15,7 +15,7 @@ from bmv2_testbed.bench.rdma.cpu import cpu_table, run_cpu
 from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, run_rdma
 from hostagent.config import load
 from kvcast.arguments import between, checked, whole
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.errors import ConfigError
 from kvlab.bars import progress, refusals
 from kvlab.figures import machine_facts, write_figures

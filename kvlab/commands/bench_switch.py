@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
-from kvcast.cli import UsageError
+from kvcast.errors import UsageError
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json
 from p4switch.bench.__main__ import line, parts

@@ -10,7 +10,8 @@ from typing import Any, Final
 from rich.console import Console
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
-from kvcast.cli import UsageError, need
+from kvcast.cli import need
+from kvcast.errors import UsageError
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from planner.cluster.options import Cluster, Routing

@@ -24,7 +24,7 @@ MARGIN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of a fetch."""
+    """How long a fetch has taken, what is left of it, and how quickly the rest may come."""
 
     elapsed_s: float
     left_bytes: Sequence[int]

@@ -22,7 +22,7 @@ VICTIMS_LOOKED_AT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A chunk on disk."""
+    """A chunk as a disk tier has it."""
 
     parent: ChunkKey | None
     size_bytes: int

@@ -60,7 +60,7 @@ class _Learned:
 
 
 class FormCosts:
-    """One node's."""
+    """Owns what encoding and decoding have taken on this node, by form."""
 
     def __init__(self) -> None:
         self._learned: dict[Form, _Learned] = {form: _Learned() for form in Form if form is not Form.RAW}

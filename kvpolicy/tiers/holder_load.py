@@ -36,9 +36,9 @@ class HolderLoad:
         left_bytes = max(0, self.queued_bytes - size_bytes)
         return HolderLoad(left_bytes, max(1, self.readers - 1)) if left_bytes else IDLE
 
-    def differs(self, told: HolderLoad) -> bool:
-        """Whether a reader that was told the other figure should hear this one: it has doubled, halved or gone."""
-        low, high = sorted((self.queued_bytes, told.queued_bytes))
+    def differs(self, known: HolderLoad) -> bool:
+        """Whether a reader that knows the other figure should get this one: it has doubled, halved or gone."""
+        low, high = sorted((self.queued_bytes, known.queued_bytes))
         return low * 2 <= high and high > 0
 
 
@@ -46,7 +46,7 @@ IDLE = HolderLoad(0, 0)
 
 
 class HolderLoads:
-    """What one node heard of the others, by name."""
+    """Owns what the other nodes have last said that they have queued, by name; what they have sent since counts off."""
 
     def __init__(self, rate_bytes_per_s: Callable[[], float]) -> None:
         """`rate_bytes_per_s()`: of a link, as the node knows it now."""
@@ -54,7 +54,7 @@ class HolderLoads:
         self.by_name: dict[str, tuple[HolderLoad, int]] = {}
         """What nodes said that have something queued, and when; they have not said otherwise."""
 
-    def told(self, node: str, load: HolderLoad, now_ns: int) -> None:
+    def load_reported(self, node: str, load: HolderLoad, now_ns: int) -> None:
         """A node says what it has queued."""
         if load.queued_bytes:
             self.by_name[node] = (load, now_ns)

@@ -48,7 +48,7 @@ class Demand:
             self._unasked.popitem(last=False)
             self.share -= _SMOOTHING * self.share
 
-    def asked(self, key: ChunkKey) -> None:
+    def chunk_requested(self, key: ChunkKey) -> None:
         """Another node asked for a chunk."""
         if key in self._unasked:
             del self._unasked[key]

@@ -42,7 +42,7 @@ class Tier(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceCost:
-    """A straight line."""
+    """What a source takes: a straight line over the bytes."""
 
     overhead_s: float
     rate_bytes_per_s: float

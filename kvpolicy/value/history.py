@@ -76,7 +76,7 @@ class _Run:
 
 
 class AccessHistory:
-    """Learns from fetches."""
+    """Owns what is remembered of each chunk's fetches, and what can be learned from them."""
 
     def __init__(self, table: ChunkTable, reuse: ReuseTimes, ages: ReuseAges, half_life_s: float) -> None:
         """`half_life_s`: of the decayed fetches."""

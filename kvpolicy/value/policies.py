@@ -89,7 +89,7 @@ log2 of its worth, and the turns of the pool until its last fetch."""
 
 
 class Scorer:
-    """Scores of all policies."""
+    """Owns the scores that all policies give to chunks."""
 
     def __init__(self, policies: tuple[Policy, ...], rate_prior: float, half_life_s: float) -> None:
         """`half_life_s`: of the decayed fetches."""

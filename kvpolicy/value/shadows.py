@@ -67,7 +67,7 @@ class ShownChunk:
 
 
 class ShadowCache:
-    """One policy's pool."""
+    """Owns a pool that exists on paper: what one policy would have kept."""
 
     __slots__ = (
         "_aging", "_as_of_s", "_at", "_bit", "_children", "_every", "_filtered", "_gone", "_heir", "_heir_shown",

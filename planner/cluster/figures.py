@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from kvchunk.sources import ChunkSource
-from planner.cluster.options import Sharing
+from planner.cluster.agent import Agent
+from planner.cluster.clock import VirtualClock
+from planner.cluster.controller import VirtualController
+from planner.cluster.options import Scenario, Sharing
 from planner.cluster.requests import Outcome
+from planner.cluster.serial import Gpu
 from planner.network.delivery import Delivery
 from planner.network.topology import Topology
 
-if TYPE_CHECKING:
-    from planner.cluster.replay import Replay
+
+class Replayed(Protocol):
+    """A replay that has ended, as far as its figures tell of it."""
+
+    scenario: Scenario
+    clock: VirtualClock
+    agents: list[Agent]
+    gpus: list[Gpu]
+    delivery: Delivery
+    controller: VirtualController | None
+    outcomes: list[Outcome]
 
 
 class Uplinks:
@@ -114,8 +127,9 @@ class ReplayFigures:
         return {**asdict(self), "sharing": self.sharing.value}
 
 
-def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) -> ReplayFigures:
+def figures_of(replay: Replayed, uplinks: Uplinks) -> ReplayFigures:
     """Sum up a replay that has ended."""
+    outcomes = replay.outcomes
     tokens = sum(one.tokens for one in outcomes)
     hits = {
         ChunkSource.LOCAL.label: sum(one.local_tokens for one in outcomes),
@@ -158,7 +172,7 @@ def figures_of(replay: Replay, outcomes: Sequence[Outcome], uplinks: Uplinks) ->
     )
 
 
-def _management(replay: Replay) -> Management:
+def _management(replay: Replayed) -> Management:
     packets, size = replay.delivery.control_packets, round(sum(replay.delivery.control_bytes))
     if replay.controller is None:
         return Management(0, 0, packets, size, 0, {})

@@ -153,7 +153,7 @@ class Replay:
                 told = len(self.outcomes)
                 progress(told / len(requests))
         self._uplinks.end(self.clock.now_s)
-        return figures_of(self, self.outcomes, self._uplinks)
+        return figures_of(self, self._uplinks)
 
     def step(self) -> None:
         """Go to the next moment when something happens, and let it happen."""

@@ -39,7 +39,7 @@ ALONE_S: Final = EVALUATE.ceiling_ns * _S
 """A reader that hears of nobody else asks for more as its first stripes come in."""
 ANSWER_S: Final = 0.5e-3
 """An agent's JOIN and the switch's answer: nearly all of it is the agent. Its reads of 4 KiB take as long, question and
-answer (docs/research/performance.md: 0.3 to 0.5 ms)."""
+answer: 0.3 to 0.5 ms."""
 NEWCOMER_S: Final = NEWCOMER_ANSWERS * ANSWER_S
 """A reader in company waits for what may be under way before it leads."""
 HANDOVER_S: Final = RANK_STEP.ceiling_ns * _S

@@ -105,7 +105,7 @@ def test_each_image_ends_in_a_command_that_is_installed() -> None:
 @pytest.fixture(scope="module")
 def series() -> set[str]:
     """Names of all time series that agent and controller expose."""
-    counters = SwitchCounters({"reason": 1}, {}, OrbitTraffic({"event": 1}, 0, 0))
+    counters = SwitchCounters({"reason": 1}, OrbitTraffic({"event": 1}, 0, 0))
     families = list(CoreCollector(Scene().core, lambda: counters, lambda: 1.0).collect())
     with cluster(1) as made:
         made.agents[0].metrics.watch_certificate(lambda: 1.0)

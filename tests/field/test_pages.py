@@ -1,4 +1,4 @@
-"""A newcomer follows README, tutorials and how-to pages: every command block, verbatim, on machines of their own."""
+"""A newcomer follows tutorials and how-to pages: every command block, verbatim, on machines of their own."""
 
 from __future__ import annotations
 
@@ -30,35 +30,22 @@ def with_addresses(lab: Lab) -> Lab:
     return lab
 
 
-def test_from_the_readme_to_the_first_cast(office: Office, capsys: pytest.CaptureFixture[str]) -> None:
-    """In an environment with nothing but pip."""
+def test_from_the_start_to_daily_work(office: Office, capsys: pytest.CaptureFixture[str]) -> None:
+    """In an environment with nothing but pip. The pages after the first go on with the cluster that it leaves: one that
+    runs, with a prefix in the pool."""
     path = office.environment("newcomer")
-    with office.lab("readme", path) as lab:
+    with office.lab("start", path) as lab:
         began_s = time.monotonic()
-        follow(lab, page("README.md"))
+        said = follow(lab, page("docs/tutorials/start.md"))
         minutes = (time.monotonic() - began_s) / 60
+        fetched = [text for text in said.values() if "bytes right: True" in text]
+        assert any("'CAST'" in text for text in fetched), fetched
+        follow(lab, page("docs/how-to/troubleshooting.md"))
+        follow(lab, page("docs/how-to/engine.md"))
+        follow(lab, page("docs/how-to/run.md"))
+        follow(lab, page("docs/how-to/watch.md"))
     with capsys.disabled():
-        print(f"\nminutes from an empty environment to the first cast: {minutes:.1f}")
-
-
-def test_the_tutorial_and_troubleshooting(lab: Callable[[], Lab]) -> None:
-    machines = lab()
-    said = follow(machines, page("docs/tutorials/cluster.md"))
-    fetched = [text for text in said.values() if "bytes right: True" in text]
-    assert any("'CAST'" in text for text in fetched), fetched
-    follow(machines, page("docs/how-to/troubleshooting.md"))
-    follow(machines, page("docs/how-to/engine.md"))
-
-
-def test_running_it(lab: Callable[[], Lab]) -> None:
-    """The page takes a prefix in the pool for granted where it shows the day's commands: the tutorial's is put."""
-    machines = with_addresses(lab())
-    steps = page("docs/how-to/run.md")
-    day = next(index for index, block in enumerate(steps) if "kvcast warm" in block.text)
-    put = [block for block in page("docs/tutorials/cluster.md") if "put.py" in (block.name, block.text.strip()[7:])]
-    assert len(put) == 2
-    follow(machines, [*steps[:day], *put, *steps[day:]])
-    follow(machines, page("docs/how-to/watch.md"))
+        print(f"\nminutes from an empty environment through the first page: {minutes:.1f}")
 
 
 def test_certificates(lab: Callable[[], Lab]) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from controlplane.config import parse
 from controlplane.core.events import ExpulsionsChanged
-from controlplane.core.read_access import ExpulsionError, checked, file_of, names_in
+from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller
-from controlplane.expelled_file import ExpelledFile
+from controlplane.expelled_file import ExpelledFile, file_of, names_in
 from hostagent.transport.read_protocol import KIND_READ, STATUS_OK, pack_tokens
 from hostagent.transport.read_tokens import Refusal
 from kvproto.rpc import control_pb2 as rpc

@@ -29,30 +29,26 @@ struct receive { /* struct ibv_recv_wr */
     struct receive *next;
 };
 
-PUBLIC int idle_poll(void *queue, int room, struct completion *completions)
-{
+PUBLIC int idle_poll(void *queue, int room, struct completion *completions) {
     struct idle_nic *nic = queue;
     int count = 0;
     for (; count < room && nic->left && nic->posted; count++, nic->left--, nic->posted--) {
-        completions[count] = (struct completion){
-            .work_id = nic->next_row, .bytes = nic->bytes, .queue_pair = nic->number};
+        completions[count] =
+            (struct completion){.work_id = nic->next_row, .bytes = nic->bytes, .queue_pair = nic->number};
         nic->next_row = (nic->next_row + 1) % nic->rows_count;
     }
     return count;
 }
 
-PUBLIC int idle_request_notify(void *queue, int solicited_only)
-{
+PUBLIC int idle_request_notify(void *queue, int solicited_only) {
     (void)queue, (void)solicited_only;
     return 0;
 }
 
-PUBLIC int idle_post_receive(void *queue_pair, struct receive *first, struct receive **bad)
-{
+PUBLIC int idle_post_receive(void *queue_pair, struct receive *first, struct receive **bad) {
     struct idle_nic *nic = queue_pair;
     (void)bad;
-    for (; first; first = first->next)
-        nic->posted++;
+    for (; first; first = first->next) nic->posted++;
     return 0;
 }
 
@@ -77,8 +73,7 @@ static struct {
 } sends;
 
 /* `fd`: an eventfd, the channel; `number`: of the queue pair; `batch`: completions told of by one call, at most. */
-PUBLIC void idle_sends_begin(int fd, uint32_t number, uint32_t batch)
-{
+PUBLIC void idle_sends_begin(int fd, uint32_t number, uint32_t batch) {
     sends.posted = sends.polled = 0;
     sends.armed = 0;
     sends.fd = fd;
@@ -86,12 +81,10 @@ PUBLIC void idle_sends_begin(int fd, uint32_t number, uint32_t batch)
     sends.batch = batch;
 }
 
-PUBLIC int idle_post_send(void *queue_pair, struct send *first, struct send **bad)
-{
+PUBLIC int idle_post_send(void *queue_pair, struct send *first, struct send **bad) {
     (void)queue_pair, (void)bad;
     for (; first; first = first->next)
-        if (first->flags & SIGNALED)
-            sends.work_ids[sends.posted++ % DONE_MAX] = first->work_id;
+        if (first->flags & SIGNALED) sends.work_ids[sends.posted++ % DONE_MAX] = first->work_id;
     if (sends.armed && sends.posted != sends.polled) {
         uint64_t one = 1;
         sends.armed = 0;
@@ -100,32 +93,26 @@ PUBLIC int idle_post_send(void *queue_pair, struct send *first, struct send **ba
     return 0;
 }
 
-PUBLIC int idle_poll_sends(void *queue, int room, struct completion *completions)
-{
+PUBLIC int idle_poll_sends(void *queue, int room, struct completion *completions) {
     int count = 0;
     (void)queue;
     for (; count < room && count < (int)sends.batch && sends.polled != sends.posted; count++)
-        completions[count] = (struct completion){
-            .work_id = sends.work_ids[sends.polled++ % DONE_MAX], .queue_pair = sends.number};
+        completions[count] =
+            (struct completion){.work_id = sends.work_ids[sends.polled++ % DONE_MAX], .queue_pair = sends.number};
     return count;
 }
 
-PUBLIC int idle_arm_sends(void *queue, int solicited_only)
-{
+PUBLIC int idle_arm_sends(void *queue, int solicited_only) {
     (void)queue, (void)solicited_only;
     sends.armed = 1;
     return 0;
 }
 
-PUBLIC int idle_get_event(void *channel, void **queue, void **context)
-{
+PUBLIC int idle_get_event(void *channel, void **queue, void **context) {
     uint64_t count;
     (void)channel;
     *queue = *context = NULL;
     return read(sends.fd, &count, sizeof count) < 0 ? -1 : 0;
 }
 
-PUBLIC void idle_acknowledge(void *queue, unsigned count)
-{
-    (void)queue, (void)count;
-}
+PUBLIC void idle_acknowledge(void *queue, unsigned count) { (void)queue, (void)count; }

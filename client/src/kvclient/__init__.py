@@ -1,6 +1,7 @@
 """An engine's side of the pool: the client of the node's agent, and the connectors of engines (`kvclient.engines`).
 
 What an engine writer needs is importable from here: the client and its outcomes and errors, and how chunks are named.
+`kvclient.asynchronous` has the client for an event loop, `kvclient.polled_client` the one for a scheduler that polls.
 """
 
 from kvchunk import __version__

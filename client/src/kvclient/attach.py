@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from dataclasses import dataclass
+from types import TracebackType
 
 from kvclient import messages
 from kvclient.messages import Kind, Status
@@ -30,7 +31,8 @@ class AgentUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A connection that has been greeted. Whoever gets it closes socket and descriptor."""
+    """A connection that has been greeted. Leaving its `with` closes the descriptors (what is mapped stays mapped), and
+    after an error the socket."""
 
     sock: socket.socket
     memory: int
@@ -43,6 +45,14 @@ class Attached:
     """Descriptors of a socket for lone gets and of this connection's landing; None: the agent serves none."""
     pool_bytes: int
     incarnation: int
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close_files()
+        if kind is not None:
+            self.sock.close()
 
     def close_files(self) -> None:
         """The descriptors: what is mapped stays mapped."""

@@ -12,10 +12,14 @@ import struct
 import threading
 import time
 from collections import deque
+from typing import TypeVar
 
-from kvclient import messages
+from kvclient import messages, requests
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError
 from kvclient.messages import Frame, Kind, MalformedFrameError
+from kvclient.requests import Message, Request
+
+T = TypeVar("T")
 
 
 class Connection:
@@ -61,20 +65,25 @@ class Connection:
 
     # ------------------------------------------------------------------ requests
 
-    def send(self, kind: Kind, body: bytes, *, status: int = 0, count: int = 0, answered: bool = False) -> int:
-        """Send a request; its number. `answered`: `wait` for it. Raises AgentUnavailableError, ValueError."""
-        if count > 0xFFFF:
-            raise ValueError(f"{count} keys in one request")
+    def notify(self, message: Message) -> None:
+        """Send what is not answered. Raises AgentUnavailableError."""
+        self._send(message, is_answered=False)
+
+    def start(self, message: Message) -> int:
+        """Send what is answered; the number of the request, for which to `wait`. Raises AgentUnavailableError."""
+        return self._send(message, is_answered=True)
+
+    def _send(self, message: Message, *, is_answered: bool) -> int:
         with self._lock:
             if self._broken is not None:
                 raise AgentUnavailableError(self._broken)
             self._request = self._request % 0xFFFF_FFFF + 1
             request = self._request
-            if answered:
+            if is_answered:
                 self._answers[request] = deque()
         try:
             with self._send_lock:
-                self._sock.sendall(messages.pack(kind, request, body, status=status, count=count))
+                self._sock.sendall(message.frame(request))
         except OSError as error:
             raise self._break(f"the agent at {self.path} went away: {error.strerror}") from error
         return request
@@ -82,13 +91,14 @@ class Connection:
     def give_back(self, kind: Kind, lease: int) -> None:
         """Tell the agent of a lease that ends; one that went away holds no leases."""
         with contextlib.suppress(AgentUnavailableError):
-            self.send(kind, messages.LEASE.pack(lease))
+            self.notify(requests.give_back(kind, lease))
 
     # ------------------------------------------------------------------ answers
 
-    def call(self, kind: Kind, body: bytes, *, count: int = 0) -> Frame:
-        """Ask, and wait for the answer. Raises AgentUnavailableError."""
-        return self.wait_for(self.send(kind, body, count=count, answered=True))
+    def ask(self, request: Request[T]) -> T:
+        """What the agent answers. Raises AgentError, AgentUnavailableError."""
+        started = self.start(request.message)
+        return request.read(self.wait(started, time.monotonic() + request.deadline_s + self.answer_timeout_s))
 
     def wait_for(self, request: int) -> Frame:
         """As `wait`, for as long as an agent may owe an answer."""

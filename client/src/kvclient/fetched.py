@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from kvchunk.sources import ChunkSource
-from kvclient import messages
 from kvclient.attach import AgentUnavailableError
 from kvclient.connection import Connection
 from kvclient.errors import expect
-from kvclient.messages import FetchedChunk, Frame, Kind, Status
+from kvclient.messages import Frame, Kind, Status
+from kvclient.requests import cancel
 
 MISSES = frozenset(
     {
@@ -28,9 +28,6 @@ MISSES = frozenset(
     }
 )
 """Outcomes of a fetch that are no error."""
-
-ViewsOf = Callable[[Sequence[FetchedChunk]], list[memoryview]]
-"""Read-only views of chunks in the pool. Raises AgentUnavailableError when the client was closed."""
 
 
 def check_fetched(answer: Frame) -> Frame:
@@ -137,43 +134,52 @@ class Found(Generic[V]):
         self.release()
 
 
-def cancel(connection: Connection, request: int) -> None:
-    """A fetch is no longer wanted; nobody is there to hear of it if the agent is gone."""
-    with contextlib.suppress(AgentUnavailableError):
-        connection.send(Kind.CANCEL, messages.CANCEL.pack(request))
+class Streamed:
+    """Leading chunks of a fetch that have come so far, each whole and verified."""
 
-
-class FetchStream:
-    """Leading chunks of a fetch, each as soon as it is whole and verified. Views stay until the end of its `with`.
-
-    Iterate once, in one thread. Leaving the `with` early gives the rest up.
-    """
-
-    def __init__(self, connection: Connection, request: int, give_up_s: float, views_of: ViewsOf) -> None:
-        self._connection = connection
-        self._request: int | None = request
-        self._give_up_s = give_up_s
-        self._views_of = views_of
-        self._releases: list[Callable[[], None]] = []
+    def __init__(self) -> None:
+        self._parts: list[Fetched] = []
         self.views: list[memoryview] = []
         """Of the chunks that have come so far."""
         self.sources: list[ChunkSource] = []
         self.outcome: Status | None = None
         """None: more may come. OK when all arrived, otherwise why the first one missing is missing."""
 
-    @staticmethod
-    def of(connection: Connection, whole: Fetched, views_of: ViewsOf) -> FetchStream:
-        """Of chunks that are here already."""
-        stream = FetchStream(connection, 0, 0.0, views_of)
-        stream._request = None
-        stream.views, stream.sources, stream.outcome = whole.views, whole.sources, whole.outcome
-        stream._releases.append(whole.release)
-        return stream
-
     @property
     def count(self) -> int:
         """Leading chunks that have come so far."""
         return len(self.sources)
+
+    def add(self, part: Fetched, *, is_last: bool) -> None:
+        """More have come."""
+        self._parts.append(part)
+        self.views += part.views
+        self.sources += part.sources
+        if is_last:
+            self.outcome = part.outcome
+
+    def unpin(self) -> None:
+        """The views are void. Idempotent."""
+        self.views = []
+        while self._parts:
+            self._parts.pop(0).release()
+
+
+class FetchStream(Streamed):
+    """Leading chunks of a fetch, each as soon as it is whole and verified. Views stay until the end of its `with`.
+
+    Iterate once, in one thread. Leaving the `with` early gives the rest up.
+    """
+
+    def __init__(
+        self, connection: Connection, read: Callable[[Frame], Fetched], request: int, give_up_s: float
+    ) -> None:
+        """`request`: its number; 0: nothing is to come."""
+        super().__init__()
+        self._connection = connection
+        self._read = read
+        self._request = request
+        self._give_up_s = give_up_s
 
     def __iter__(self) -> Iterator[memoryview]:
         """Waits for one chunk after the other. Raises AgentError, AgentUnavailableError."""
@@ -182,45 +188,30 @@ class FetchStream:
             while given < len(self.views):
                 given += 1
                 yield self.views[given - 1]
-            if self._request is None:
+            if not self._request:
                 return
             self._take()
 
     def _take(self) -> None:
         """Wait for the agent's next word."""
-        if self._request is None:
-            raise AssertionError("nothing is to come")
-        try:
-            answer = self._connection.wait(self._request, self._give_up_s)
-        except BaseException:
-            self._request = None
-            raise
-        if answer.kind != Kind.FETCH_PART:
-            self._request = None
-            self.outcome = Status(check_fetched(answer).status)
-        lease, chunks = messages.unpack_fetched(answer)
-        if chunks:
-            self._releases.append(lambda: self._connection.give_back(Kind.RELEASE, lease))
-            self.views += self._views_of(chunks)
-            self.sources += [chunk.source for chunk in chunks]
+        request, self._request = self._request, 0
+        answer = self._connection.wait(request, self._give_up_s)
+        is_last = answer.kind != Kind.FETCH_PART
+        if not is_last:
+            self._request = request
+        self.add(self._read(answer), is_last=is_last)
 
     def release(self) -> None:
         """Give up what is still to come, and unpin; the views are void. Idempotent."""
         try:
-            if self._request is not None:
-                cancel(self._connection, self._request)
-                while self._request is not None:
-                    self._take()
+            if self._request:
+                self._connection.notify(cancel(self._request))
+            while self._request:
+                self._take()
         except AgentUnavailableError:
             self.outcome = Status.UNAVAILABLE
         finally:
-            views, self.views = self.views, []
-            for view in views:
-                with contextlib.suppress(BufferError):
-                    view.release()
-            releases, self._releases = self._releases, []
-            for release in releases:
-                release()
+            self.unpin()
 
     def __enter__(self) -> FetchStream:
         return self

@@ -269,6 +269,14 @@ def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
     return [body[at : at + KEY_BYTES] for at in range(start, len(body), KEY_BYTES)]
 
 
+def pack_namespace(namespace: str) -> bytes:
+    """Behind the body of RESERVE and WARM; raises ValueError for one that is too long."""
+    encoded = namespace.encode()
+    if len(encoded) > NAMESPACE_BYTES_MAX:
+        raise ValueError(f"namespace has {len(encoded)} bytes, at most {NAMESPACE_BYTES_MAX} are allowed")
+    return encoded
+
+
 def pack_fetch(keys: Sequence[bytes], deadline_s: float, terms: FetchTerms) -> bytes:
     """Body of FETCH; raises ValueError as `pack_keys`, TypeError as `check_terms`. A trace context (`pack_traceparent`)
     may follow it."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from kvchunk.ids import Digest
-from kvclient import messages
+from kvclient import messages, requests
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
 from kvclient.messages import Frame, Kind, Status
 from kvclient.region import WriteRegion
-from kvclient.terms import check_size
+from kvclient.requests import Message
 
 PUTS_AT_ONCE = 32
 """Chunks that `AgentClient.put_each` has room for at a time."""
@@ -30,6 +30,10 @@ class ChunkToPut:
     write: Callable[[memoryview], None]
     """Fills a view of `size_bytes`, and keeps none of it."""
     position: int | None = None
+
+    def room(self, namespace: str) -> Message:
+        """Asks for room for it."""
+        return requests.reserve(self.key, self.parent, self.size_bytes, self.position, namespace)
 
 
 class PutOutcome(enum.Enum):
@@ -60,7 +64,7 @@ class Reservation:
         """As `commit`, without waiting; the request's number, with which `committed` must follow."""
         self._done = True
         self.view.release()
-        return self._connection.send(Kind.COMMIT, messages.COMMIT.pack(self._lease, self._offset), answered=True)
+        return self._connection.start(requests.commit(self._lease, self._offset))
 
     def committed(self, request: int) -> Digest:
         """Wait for what `start_commit` began. Returns the chunk's digest."""
@@ -95,7 +99,7 @@ class Puts:
         self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str
     ) -> Reservation | None:
         """See `AgentClient.reserve`."""
-        asked = self._ask_room(key, parent, size_bytes, position, namespace)
+        asked = self._connection.start(requests.reserve(key, parent, size_bytes, position, namespace))
         return self._reserved(self._connection.wait_for(asked), size_bytes)
 
     def put_each(self, chunks: Sequence[ChunkToPut], namespace: str) -> list[bool]:
@@ -116,9 +120,7 @@ class Puts:
 
     def _put_at_once(self, chunks: Sequence[ChunkToPut], namespace: str) -> list[PutOutcome | None]:
         """None: there was no room."""
-        asked = [
-            self._ask_room(chunk.key, chunk.parent, chunk.size_bytes, chunk.position, namespace) for chunk in chunks
-        ]
+        asked = [self._connection.start(chunk.room(namespace)) for chunk in chunks]
         outcomes: list[PutOutcome | None] = []
         slots: list[tuple[int, Reservation]] = []
         started: list[tuple[int, Reservation, int]] = []
@@ -142,33 +144,22 @@ class Puts:
                     outcomes[place] = None
         return outcomes
 
-    def _ask_room(self, key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> int:
-        """Number of the request."""
-        check_size(size_bytes)
-        if position is not None and not 0 <= position < messages.NO_POSITION:
-            raise ValueError(f"position is {position}, not from 0 to {messages.NO_POSITION - 1}")
-        label = namespace.encode()
-        if len(label) > messages.NAMESPACE_BYTES_MAX:
-            raise ValueError(f"namespace has {len(label)} bytes, at most {messages.NAMESPACE_BYTES_MAX} are allowed")
-        messages.pack_keys([key] if parent is None else [key, parent])
-        body = messages.RESERVE.pack(
-            key,
-            parent if parent is not None else messages.NO_KEY,
-            size_bytes,
-            messages.NO_POSITION if position is None else position,
-        )
-        return self._connection.send(Kind.RESERVE, body + label, answered=True)
-
     def _reserved(self, answer: Frame, size_bytes: int) -> Reservation | None:
-        if answer.status in (Status.EXISTS, Status.FILLING):
+        lease = leased(answer)
+        if lease is None:
             return None
-        expect(answer, "reserve room")
-        (lease,) = messages.LEASE.unpack(answer.body)
-        offset = self._region.allocate(size_bytes)
-        if offset is None:
+        try:
+            offset = self._region.allocate(size_bytes)
+        except PoolFullError:
             self._connection.give_back(Kind.ABORT, lease)
-            too_large = size_bytes > self._region.size_bytes
-            what = f"take {size_bytes} bytes at once through a write region of {self._region.size_bytes}"
-            raise PoolFullError(Status.TOO_LARGE if too_large else Status.POOL_FULL, f"{what} (api.write_region)")
+            raise
         with while_open():
             return Reservation(self._connection, self._region, lease, offset, self._region.view(offset, size_bytes))
+
+
+def leased(answer: Frame) -> int | None:
+    """The answer to RESERVE; None: the pool has the chunk, or somebody is writing it. Raises AgentError."""
+    if answer.status in (Status.EXISTS, Status.FILLING):
+        return None
+    lease: int = messages.LEASE.unpack(expect(answer, "reserve room").body)[0]
+    return lease

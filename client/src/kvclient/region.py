@@ -12,6 +12,9 @@ import threading
 from bisect import insort
 from typing import Final
 
+from kvclient.errors import PoolFullError
+from kvclient.messages import Status
+
 WARM_BYTES: Final = 64 << 20
 """So much of a region keeps its pages when it is free again; what lies beyond goes back to the system."""
 
@@ -27,8 +30,8 @@ class WriteRegion:
         self._taken: list[tuple[int, int]] = []
         """(offset, end), ascending."""
 
-    def allocate(self, size_bytes: int) -> int | None:
-        """Offset of a part that is the caller's until `free`; None: there is no such room."""
+    def allocate(self, size_bytes: int) -> int:
+        """Offset of a part that is the caller's until `free`. Raises PoolFullError."""
         extent_bytes = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
             at = 0
@@ -37,7 +40,9 @@ class WriteRegion:
                     break
                 at = end
             if at + extent_bytes > self.size_bytes:
-                return None
+                too_large = size_bytes > self.size_bytes
+                what = f"take {size_bytes} bytes at once through a write region of {self.size_bytes}"
+                raise PoolFullError(Status.TOO_LARGE if too_large else Status.POOL_FULL, f"{what} (api.write_region)")
             insort(self._taken, (at, at + extent_bytes))
             return at
 

@@ -317,15 +317,15 @@ class Directory:
         return left
 
     def watch(self, changed: Callable[[ChunkKey, bool], None]) -> None:
-        """Call `changed(key, came_or_went)` whenever something about a chunk is different."""
+        """Call `changed(key, is_new_or_lost)` whenever something about a chunk is different."""
         self._watchers.append(changed)
 
     # -- inside
 
-    def _note(self, key: ChunkKey, came_or_went: bool = False) -> None:
+    def _note(self, key: ChunkKey, is_new_or_lost: bool = False) -> None:
         self._changed.add(key)
         for watcher in self._watchers:
-            watcher(key, came_or_went)
+            watcher(key, is_new_or_lost)
 
     def _closes_cycle(self, facts: ChunkFacts) -> bool:
         """The chunk's parent hangs on the chunk itself. That takes children: without them nothing is looked at."""
@@ -343,7 +343,7 @@ class Directory:
         self._chunks[facts.key] = chunk
         self._link(facts)
         self._bytes += facts.size_bytes
-        self._note(facts.key, came_or_went=True)
+        self._note(facts.key, is_new_or_lost=True)
         return chunk
 
     def _link(self, facts: ChunkFacts) -> None:
@@ -436,7 +436,7 @@ class Directory:
         if chunk.children:
             self._orphans[chunk.key] = chunk.children
         self._bytes -= chunk.facts.size_bytes
-        self._note(chunk.key, came_or_went=True)
+        self._note(chunk.key, is_new_or_lost=True)
 
 
 def _only_host(chunk: Chunk) -> NodeIndex | None:

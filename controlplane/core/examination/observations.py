@@ -28,7 +28,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node that answered."""
+    """What a node that answered said of itself."""
 
     name: str
     number: int
@@ -70,7 +70,7 @@ class Tries:
 
 @dataclass(slots=True)
 class Observations:
-    """Everything that was seen."""
+    """Owns all that an examination has seen, for the verdict."""
 
     surroundings: Surroundings
     segment_bytes: int

@@ -175,15 +175,15 @@ class Examination:
             phase = f"reads, {step} of {len(names) - 1}"
             outcomes = yield self._read(phase, pairs, numbers)
             for pair, outcome in zip(pairs, outcomes, strict=True):
-                seen.reads.note(pair, outcome.problem or _came_otherwise(outcome, "holder"))
+                seen.reads.note(pair, outcome.problem or _other_source(outcome, "holder"))
             # What a silent read owes is cast instead: a busy machine's once, a firewall's each time.
-            again = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if _came_otherwise(outcome, "holder")]
+            again = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if _other_source(outcome, "holder")]
             if again:
                 drops = {reader: {"drop": rpc.ProbeDrop(numbers=[numbers[holder]])} for holder, reader in again}
                 yield self._batch(phase, drops)
                 outcomes = yield self._read(phase, again, numbers)
                 for pair, outcome in zip(again, outcomes, strict=True):
-                    seen.reads.note(pair, outcome.problem or _came_otherwise(outcome, "holder"))
+                    seen.reads.note(pair, outcome.problem or _other_source(outcome, "holder"))
             failed_count += bool(pairs) and not any(seen.reads.works(pair) for pair in pairs)
             if failed_count == READ_BATCHES_FAILED_MAX:
                 seen.unfinished = "further reads, since none worked"
@@ -234,7 +234,7 @@ class Examination:
         gets = {reader: {"get": rpc.ProbeGet(number=number, size_bytes=size_bytes)} for _, reader in paths}
         outcomes = yield self._batch(f"casts of {holder}", gets, CAST_MS)
         for path, outcome in zip(paths, outcomes, strict=True):
-            otherwise = _came_otherwise(outcome, "cast", "switch")
+            otherwise = _other_source(outcome, "cast", "switch")
             if not seen.casts.works(path):
                 seen.casts.note(path, outcome.problem or otherwise)
                 (seen.came_otherwise.add if otherwise else seen.came_otherwise.discard)(path)
@@ -273,7 +273,7 @@ class Examination:
         }
         outcomes = yield self._batch("serving", gets)
         for reader, outcome in zip(wanted, outcomes, strict=True):
-            seen.serves[reader] = outcome.problem or _came_otherwise(outcome, "switch")
+            seen.serves[reader] = outcome.problem or _other_source(outcome, "switch")
 
     # -- inside
 
@@ -286,7 +286,7 @@ class Examination:
         return Batch(phase, tuple(asks))
 
 
-def _came_otherwise(outcome: Outcome, *wanted: str) -> str:
+def _other_source(outcome: Outcome, *wanted: str) -> str:
     """By what other way than these a chunk came, in words; empty: by one of them, or not at all."""
     source = outcome.result.probe.source
     name = rpc.Source.Name(source).removeprefix("SOURCE_").lower() if source else ""

@@ -160,7 +160,7 @@ def _datagrams(seen: Observations) -> Iterator[rpc.Finding]:
     if not seen.small.tried:
         return
     for words, paths in blame(seen.small.failed, seen.small.tried):
-        yield _finding("data", words, *_why_nothing_came(seen, words, paths))
+        yield _finding("data", words, *_why_nothing_arrived(seen, words, paths))
     cut = set(seen.small.failed)
     small_mtu = {name for name, node in seen.nodes.items() if 0 < node.mtu_bytes < seen.packet_bytes}
     large = Tries(seen.large.tried - cut, {path: why for path, why in seen.large.failed.items() if path not in cut})
@@ -177,7 +177,7 @@ def _datagrams(seen: Observations) -> Iterator[rpc.Finding]:
         yield _finding("MTU", _paths(large), f"packets of {seen.packet_bytes} bytes pass")
 
 
-def _why_nothing_came(seen: Observations, words: str, paths: list[Path]) -> _Why:
+def _why_nothing_arrived(seen: Observations, words: str, paths: list[Path]) -> _Why:
     said = {seen.unsent.get(path, "") for path in paths} - {""}
     reasons = sorted(why for why in said if not why.startswith("EMSGSIZE"))
     if reasons:

@@ -53,7 +53,7 @@ class _Event:
 
 
 class Events:
-    """The last ones."""
+    """Owns the latest events, the newest last; what is alike is counted as one."""
 
     def __init__(self) -> None:
         self._events: deque[_Event] = deque(maxlen=EVENTS)

@@ -18,7 +18,7 @@ from controlplane.core.live.figures import Activity
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One chain of chunks."""
+    """A chain of chunks in which each has one child, shown as one row."""
 
     first: ChunkKey
     """Next to the root."""
@@ -66,7 +66,7 @@ class Runs:
         place = self._places.get(key)
         return None if place is None else place.run
 
-    def _changed(self, key: ChunkKey, came_or_went: bool) -> None:
+    def _changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
         chunk, place = self.directory.get(key), self._places.get(key)
         if chunk is None:
             self._went(key)

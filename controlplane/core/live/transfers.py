@@ -56,7 +56,7 @@ class _Transfer:
 
 
 class Transfers:
-    """The latest."""
+    """Owns the latest transfers: what is on its way to which nodes, and how it came."""
 
     def __init__(self) -> None:
         self._transfers: OrderedDict[ChunkKey, _Transfer] = OrderedDict()

@@ -73,7 +73,7 @@ def addressing(members: Iterable[Member], groups_max: int) -> Addressing:
 
 
 class BitmapGroups:
-    """`Groups` for a Tofino."""
+    """`Groups` for a Tofino: owns which pairs of groups reach which members."""
 
     def __init__(self, groups_max: int = BITMAP_GROUPS_MAX) -> None:
         self._groups_max = groups_max

@@ -32,7 +32,7 @@ CONTROL_QUEUE = 1
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One program's way."""
+    """How one of the two programs wants groups, flooding and digests."""
 
     flood_group: GroupId
     subscriptions: tuple[Entry, ...]

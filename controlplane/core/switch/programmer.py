@@ -89,12 +89,12 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadSwitch:
-    """Read everything back."""
+    """Everything in the switch is to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSwitch:
-    """Write these, in order."""
+    """These updates are to be written, in order."""
 
     updates: tuple[Update, ...]
 

@@ -59,7 +59,7 @@ class Standby:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The session ended."""
+    """The session with the switch ended; what it holds is not known any more."""
 
     reason: str
 
@@ -128,8 +128,6 @@ class SwitchCounters:
 
     drops: Mapping[str, int]
     """Packets by reason, ingress and egress together."""
-    chunk_packets: Mapping[ChunkKey, int]
-    """Control datagrams about each chunk in kv_cache."""
     orbit: OrbitTraffic | None = None
     """None where nothing circulates."""
 

@@ -97,10 +97,10 @@ class Residents:
         """All residents recomputed the slow way, as a check on the ones that are kept up to date."""
         return {key: self._resident(key, now_ns) for key in self._slots}
 
-    def _directory_changed(self, key: ChunkKey, came_or_went: bool) -> None:
+    def _directory_changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
         if key in self._slots:
             self._changed.add(key)
-        if came_or_went and self._slots:
+        if is_new_or_lost and self._slots:
             self._roots_changed.add(key)
 
     def _follow_roots(self) -> None:

@@ -12,7 +12,7 @@
 #include "completions.h"
 #include "threads.h"
 
-#define POLLED_MAX 64 /* completions taken by one call */
+#define POLLED_MAX 64  /* completions taken by one call */
 #define LESSONS_MAX 32 /* pieces of a peer that wait to be told of one by one */
 
 struct range {
@@ -65,41 +65,33 @@ struct dp_asker {
 
 /* ---- all of these: the caller holds the lock --------------------------------------------------------------------- */
 
-static void tell(struct dp_asker *asker)
-{
-    if (asker->woken)
-        return;
+static void tell(struct dp_asker *asker) {
+    if (asker->woken) return;
     asker->woken = 1;
     write_event(asker->config.wake);
 }
 
-static void break_peer(struct dp_asker *asker, struct peer *peer, uint32_t status)
-{
+static void break_peer(struct dp_asker *asker, struct peer *peer, uint32_t status) {
     peer->is_broken = 1;
     peer->status = status;
     tell(asker);
 }
 
-static struct peer *peer_of(struct dp_asker *asker, uint64_t id)
-{
+static struct peer *peer_of(struct dp_asker *asker, uint64_t id) {
     struct peer *peer = asker->peers;
-    while (peer && peer->id != id)
-        peer = peer->next;
+    while (peer && peer->id != id) peer = peer->next;
     return peer;
 }
 
 /* The oldest range with bytes that nobody has asked for. */
-static struct range *next_to_post(struct peer *peer)
-{
+static struct range *next_to_post(struct peer *peer) {
     struct range *range = peer->first;
-    while (range && range->posted_bytes == range->is.size_bytes)
-        range = range->next;
+    while (range && range->posted_bytes == range->is.size_bytes) range = range->next;
     return range;
 }
 
 /* Writes the work request of the next piece of a range, as one in flight. */
-static void describe(struct dp_asker *asker, struct peer *peer, struct range *range, uint32_t bytes, uint32_t place)
-{
+static void describe(struct dp_asker *asker, struct peer *peer, struct range *range, uint32_t bytes, uint32_t place) {
     struct verbs_send *request = &peer->requests[place];
     struct verbs_piece *element = &peer->elements[place];
     *element = (struct verbs_piece){range->is.into + range->posted_bytes, bytes, asker->config.local_key};
@@ -120,28 +112,23 @@ static void describe(struct dp_asker *asker, struct peer *peer, struct range *ra
 }
 
 /* Posts as many pieces as may be in flight, in one call. */
-static void post(struct dp_asker *asker, struct peer *peer)
-{
+static void post(struct dp_asker *asker, struct peer *peer) {
     struct verbs_send *bad;
     struct range *range;
     uint32_t count = 0;
     while (!peer->is_broken && peer->count < DP_READ_PIECES_MAX && (range = next_to_post(peer))) {
         uint64_t left = range->is.size_bytes - range->posted_bytes;
         uint32_t bytes = left < peer->allowance.piece_bytes ? (uint32_t)left : peer->allowance.piece_bytes;
-        if (peer->in_flight_bytes + bytes > peer->allowance.window_bytes)
-            break;
+        if (peer->in_flight_bytes + bytes > peer->allowance.window_bytes) break;
         describe(asker, peer, range, bytes, count++);
     }
-    if (!count)
-        return;
+    if (!count) return;
     peer->requests[count - 1].next = NULL;
-    if (((verbs_post_send *)asker->config.post)(peer->queue_pair, peer->requests, &bad))
-        break_peer(asker, peer, 0);
+    if (((verbs_post_send *)asker->config.post)(peer->queue_pair, peer->requests, &bad)) break_peer(asker, peer, 0);
 }
 
 /* A piece has something to teach. When nobody has listened for long, the last lesson is that of all later ones. */
-static void learn(struct peer *peer, const struct piece *piece, int64_t now)
-{
+static void learn(struct peer *peer, const struct piece *piece, int64_t now) {
     struct dp_came *lesson = &peer->lessons[peer->lessons_count];
     uint64_t before_bytes = 0;
     if (peer->lessons_count == LESSONS_MAX)
@@ -160,12 +147,10 @@ static void learn(struct peer *peer, const struct piece *piece, int64_t now)
 }
 
 /* The oldest piece of a peer is here. */
-static void came(struct dp_asker *asker, struct peer *peer, int64_t now)
-{
+static void came(struct dp_asker *asker, struct peer *peer, int64_t now) {
     const struct piece *piece = &peer->pieces[peer->oldest];
     struct range *range = piece->of;
-    if (now - piece->posted_ns >= peer->allowance.quick_ns)
-        learn(peer, piece, now);
+    if (now - piece->posted_ns >= peer->allowance.quick_ns) learn(peer, piece, now);
     range->done_bytes += piece->bytes;
     peer->in_flight_bytes -= piece->bytes;
     peer->oldest = (peer->oldest + 1) % DP_READ_PIECES_MAX;
@@ -177,11 +162,10 @@ static void came(struct dp_asker *asker, struct peer *peer, int64_t now)
 }
 
 /* A completion that belongs to no piece in flight is one of a queue pair that is gone. */
-static void account(struct dp_asker *asker, const struct verbs_completion *done)
-{
+static void account(struct dp_asker *asker, const struct verbs_completion *done) {
     for (struct peer *peer = asker->peers; peer; peer = peer->next) {
-        if (peer->number != done->queue_pair || peer->is_broken || !peer->count
-            || peer->pieces[peer->oldest].work_id != done->work_id)
+        if (peer->number != done->queue_pair || peer->is_broken || !peer->count ||
+            peer->pieces[peer->oldest].work_id != done->work_id)
             continue;
         if (done->status == VERBS_WC_SUCCESS)
             came(asker, peer, now_ns());
@@ -191,56 +175,44 @@ static void account(struct dp_asker *asker, const struct verbs_completion *done)
     }
 }
 
-static void break_all(struct dp_asker *asker)
-{
+static void break_all(struct dp_asker *asker) {
     asker->is_broken = 1;
     tell(asker);
 }
 
 /* Takes some of what has completed and posts what there is room for now; returns how much was taken. */
-static uint32_t take(struct dp_asker *asker)
-{
-    if (asker->is_broken)
-        return 0;
+static uint32_t take(struct dp_asker *asker) {
+    if (asker->is_broken) return 0;
     int count = completions_look(&asker->completions);
     if (count < 0) {
         break_all(asker);
         return 0;
     }
-    for (int i = 0; i < count; i++)
-        account(asker, &asker->completions.taken[asker->completions.next++]);
+    for (int i = 0; i < count; i++) account(asker, &asker->completions.taken[asker->completions.next++]);
     if (count)
-        for (struct peer *peer = asker->peers; peer; peer = peer->next)
-            post(asker, peer);
+        for (struct peer *peer = asker->peers; peer; peer = peer->next) post(asker, peer);
     return (uint32_t)count;
 }
 
-static void remove_range(struct peer *peer, struct range **link)
-{
+static void remove_range(struct peer *peer, struct range **link) {
     struct range *range = *link;
     *link = range->next;
-    if (!range->next)
-        peer->end = link;
+    if (!range->next) peer->end = link;
     free(range);
 }
 
-static struct range **link_of(struct peer *peer, uint64_t id)
-{
+static struct range **link_of(struct peer *peer, uint64_t id) {
     struct range **link = &peer->first;
-    while (*link && (*link)->is.id != id)
-        link = &(*link)->next;
+    while (*link && (*link)->is.id != id) link = &(*link)->next;
     return link;
 }
 
-static void remove_peer(struct dp_asker *asker, uint64_t id)
-{
+static void remove_peer(struct dp_asker *asker, uint64_t id) {
     for (struct peer **link = &asker->peers; *link; link = &(*link)->next) {
         struct peer *peer = *link;
-        if (peer->id != id)
-            continue;
+        if (peer->id != id) continue;
         *link = peer->next;
-        while (peer->first)
-            remove_range(peer, &peer->first);
+        while (peer->first) remove_range(peer, &peer->first);
         free(peer);
         return;
     }
@@ -248,31 +220,25 @@ static void remove_peer(struct dp_asker *asker, uint64_t id)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-static void *run(void *argument)
-{
+static void *run(void *argument) {
     struct dp_asker *asker = argument;
     prctl(PR_SET_NAME, "kvcast-ask");
     while (!__atomic_load_n(&asker->stop, __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&asker->lock);
         int again = take(asker) > 0;
         if (!again && !asker->is_broken) {
-            if (completions_arm(&asker->completions) < 0)
-                break_all(asker);
+            if (completions_arm(&asker->completions) < 0) break_all(asker);
             /* What completed before that makes no event. */
             again = take(asker) > 0;
         }
         int files_count = asker->is_broken ? 1 : 2;
         pthread_mutex_unlock(&asker->lock);
-        if (again)
-            continue;
-        struct pollfd files[2] = {
-            {asker->interrupt, POLLIN, 0}, {asker->config.completions.fd, POLLIN, 0}};
+        if (again) continue;
+        struct pollfd files[2] = {{asker->interrupt, POLLIN, 0}, {asker->config.completions.fd, POLLIN, 0}};
         ppoll(files, (nfds_t)files_count, NULL, NULL);
-        if (!files[1].revents)
-            continue;
+        if (!files[1].revents) continue;
         pthread_mutex_lock(&asker->lock);
-        if (completions_woken(&asker->completions) < 0)
-            break_all(asker);
+        if (completions_woken(&asker->completions) < 0) break_all(asker);
         pthread_mutex_unlock(&asker->lock);
     }
     return NULL;
@@ -280,11 +246,9 @@ static void *run(void *argument)
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-struct dp_asker *dp_asker_new(const struct dp_asker_config *config)
-{
+struct dp_asker *dp_asker_new(const struct dp_asker_config *config) {
     struct dp_asker *asker = calloc(1, sizeof *asker);
-    if (!asker)
-        return NULL;
+    if (!asker) return NULL;
     asker->config = *config;
     pthread_mutex_init(&asker->lock, NULL);
     asker->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -295,19 +259,16 @@ struct dp_asker *dp_asker_new(const struct dp_asker_config *config)
     return asker;
 }
 
-int dp_asker_start(struct dp_asker *asker)
-{
+int dp_asker_start(struct dp_asker *asker) {
     int error = pthread_create(&asker->thread, NULL, run, asker);
     asker->started = !error;
     return error;
 }
 
-uint64_t dp_asker_begin(
-    struct dp_asker *asker, void *queue_pair, uint32_t number, const struct dp_allowance *allowance)
-{
+uint64_t dp_asker_begin(struct dp_asker *asker, void *queue_pair, uint32_t number,
+                        const struct dp_allowance *allowance) {
     struct peer *peer = calloc(1, sizeof *peer);
-    if (!peer)
-        return 0;
+    if (!peer) return 0;
     peer->queue_pair = queue_pair;
     peer->number = number;
     peer->allowance = *allowance;
@@ -320,8 +281,7 @@ uint64_t dp_asker_begin(
     return id;
 }
 
-void dp_asker_allow(struct dp_asker *asker, uint64_t id, const struct dp_allowance *allowance)
-{
+void dp_asker_allow(struct dp_asker *asker, uint64_t id, const struct dp_allowance *allowance) {
     pthread_mutex_lock(&asker->lock);
     struct peer *peer = peer_of(asker, id);
     if (peer) {
@@ -331,11 +291,9 @@ void dp_asker_allow(struct dp_asker *asker, uint64_t id, const struct dp_allowan
     pthread_mutex_unlock(&asker->lock);
 }
 
-int dp_asker_add(struct dp_asker *asker, uint64_t id, const struct dp_range *added)
-{
+int dp_asker_add(struct dp_asker *asker, uint64_t id, const struct dp_range *added) {
     struct range *range = calloc(1, sizeof *range);
-    if (!range)
-        return ENOMEM;
+    if (!range) return ENOMEM;
     range->is = *added;
     pthread_mutex_lock(&asker->lock);
     struct peer *peer = peer_of(asker, id);
@@ -350,8 +308,7 @@ int dp_asker_add(struct dp_asker *asker, uint64_t id, const struct dp_range *add
     return 0;
 }
 
-uint32_t dp_asker_withdraw(struct dp_asker *asker, uint64_t id, uint64_t range_id)
-{
+uint32_t dp_asker_withdraw(struct dp_asker *asker, uint64_t id, uint64_t range_id) {
     uint32_t working = 0;
     pthread_mutex_lock(&asker->lock);
     struct peer *peer = peer_of(asker, id);
@@ -359,22 +316,19 @@ uint32_t dp_asker_withdraw(struct dp_asker *asker, uint64_t id, uint64_t range_i
     if (link && *link) {
         for (uint32_t i = 0; i < peer->count; i++)
             working += peer->pieces[(peer->oldest + i) % DP_READ_PIECES_MAX].of == *link;
-        if (!working)
-            remove_range(peer, link);
+        if (!working) remove_range(peer, link);
     }
     pthread_mutex_unlock(&asker->lock);
     return working;
 }
 
-void dp_asker_end(struct dp_asker *asker, uint64_t id)
-{
+void dp_asker_end(struct dp_asker *asker, uint64_t id) {
     pthread_mutex_lock(&asker->lock);
     remove_peer(asker, id);
     pthread_mutex_unlock(&asker->lock);
 }
 
-void dp_asker_look(struct dp_asker *asker, uint64_t id, struct dp_asked *asked)
-{
+void dp_asker_look(struct dp_asker *asker, uint64_t id, struct dp_asked *asked) {
     *asked = (struct dp_asked){0};
     pthread_mutex_lock(&asker->lock);
     const struct peer *peer = peer_of(asker, id);
@@ -386,27 +340,22 @@ void dp_asker_look(struct dp_asker *asker, uint64_t id, struct dp_asked *asked)
     pthread_mutex_unlock(&asker->lock);
 }
 
-void dp_asker_take(struct dp_asker *asker)
-{
+void dp_asker_take(struct dp_asker *asker) {
     pthread_mutex_lock(&asker->lock);
     take(asker);
     pthread_mutex_unlock(&asker->lock);
 }
 
 /* What came from one peer, after `told` others. Returns how many there are then. */
-static uint32_t drain_peer(struct peer *peer, struct dp_came *came, uint32_t told, uint32_t room)
-{
-    if (told + peer->lessons_count > room)
-        return told; /* the next time */
-    for (uint32_t i = 0; i < peer->lessons_count; i++)
-        came[told++] = peer->lessons[i];
+static uint32_t drain_peer(struct peer *peer, struct dp_came *came, uint32_t told, uint32_t room) {
+    if (told + peer->lessons_count > room) return told; /* the next time */
+    for (uint32_t i = 0; i < peer->lessons_count; i++) came[told++] = peer->lessons[i];
     peer->lessons_count = 0;
     peer->lessons_bytes = 0;
     for (struct range **link = &peer->first; *link && told < room;) {
         struct range *range = *link;
         uint64_t bytes = range->done_bytes - range->told_bytes;
-        if (bytes)
-            came[told++] = (struct dp_came){.peer = peer->id, .id = range->is.id, .bytes = bytes};
+        if (bytes) came[told++] = (struct dp_came){.peer = peer->id, .id = range->is.id, .bytes = bytes};
         range->told_bytes = range->done_bytes;
         if (range->done_bytes == range->is.size_bytes)
             remove_range(peer, link);
@@ -420,13 +369,11 @@ static uint32_t drain_peer(struct peer *peer, struct dp_came *came, uint32_t tol
     return told;
 }
 
-uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t room, uint32_t *broken)
-{
+uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t room, uint32_t *broken) {
     uint64_t event;
     uint32_t told = 0;
     pthread_mutex_lock(&asker->lock);
-    if (asker->woken)
-        (void)!read(asker->config.wake, &event, sizeof event);
+    if (asker->woken) (void)!read(asker->config.wake, &event, sizeof event);
     asker->woken = 0;
     for (struct peer *peer = asker->peers; peer && told < room; peer = peer->next)
         told = drain_peer(peer, came, told, room);
@@ -435,23 +382,20 @@ uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t r
     return told;
 }
 
-void dp_asker_free(struct dp_asker *asker)
-{
+void dp_asker_free(struct dp_asker *asker) {
     if (asker->started) {
         __atomic_store_n(&asker->stop, 1, __ATOMIC_RELEASE);
         write_event(asker->interrupt);
         pthread_join(asker->thread, NULL);
     }
-    while (asker->peers)
-        remove_peer(asker, asker->peers->id);
+    while (asker->peers) remove_peer(asker, asker->peers->id);
     completions_close(&asker->completions);
     pthread_mutex_destroy(&asker->lock);
-    if (asker->interrupt >= 0)
-        close(asker->interrupt);
+    if (asker->interrupt >= 0) close(asker->interrupt);
     free(asker);
 }
 
 const uint32_t dp_ask_structure_bytes[5] = {
-    sizeof(struct dp_asker_config), sizeof(struct dp_allowance), sizeof(struct dp_range), sizeof(struct dp_came),
-    sizeof(struct dp_asked),
+    sizeof(struct dp_asker_config), sizeof(struct dp_allowance), sizeof(struct dp_range),
+    sizeof(struct dp_came),         sizeof(struct dp_asked),
 };

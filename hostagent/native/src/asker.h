@@ -70,8 +70,8 @@ DP_PUBLIC struct dp_asker *dp_asker_new(const struct dp_asker_config *config);
 DP_PUBLIC int dp_asker_start(struct dp_asker *asker);
 
 /* A queue pair, ready to send. Returns its number as a peer, 0 when there is no memory. */
-DP_PUBLIC uint64_t dp_asker_begin(
-    struct dp_asker *asker, void *queue_pair, uint32_t number, const struct dp_allowance *allowance);
+DP_PUBLIC uint64_t dp_asker_begin(struct dp_asker *asker, void *queue_pair, uint32_t number,
+                                  const struct dp_allowance *allowance);
 
 /* From now on. */
 DP_PUBLIC void dp_asker_allow(struct dp_asker *asker, uint64_t peer, const struct dp_allowance *allowance);

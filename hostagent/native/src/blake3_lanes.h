@@ -19,8 +19,7 @@ typedef uint8_t OF_WIDTH(bytes) __attribute__((vector_size(4 * LANES)));
 #endif
 
 /* Rows become columns: word `i` of all lanes in one vector. */
-static inline void OF_WIDTH(transpose)(WORDS_OF_LANES rows[LANES])
-{
+static inline void OF_WIDTH(transpose)(WORDS_OF_LANES rows[LANES]) {
     WORDS_OF_LANES pairs[LANES], fours[LANES];
     for (int i = 0; i < LANES; i += 2) {
         pairs[i] = PICK(WORDS_OF_LANES, rows[i], rows[i + 1], LOW_WORDS);
@@ -54,17 +53,14 @@ static inline void OF_WIDTH(transpose)(WORDS_OF_LANES rows[LANES])
 /* `count` chunks or parents that follow each other, at most LANES. The lanes that are left over take the first one,
  * too. `values` may be where the parents' children are. */
 static void OF_WIDTH(hash)(const struct blake3_mode *mode, const struct kind *kind, const uint8_t *bytes,
-                           uint64_t first, size_t count, uint32_t values[][8])
-{
+                           uint64_t first, size_t count, uint32_t values[][8]) {
     const WORDS_OF_LANES zero = {0};
     const uint8_t *lanes[LANES];
     WORDS_OF_LANES value[LANES], number = zero;
-    for (int i = 0; i < 8; i++)
-        value[i] = zero + mode->key[i];
+    for (int i = 0; i < 8; i++) value[i] = zero + mode->key[i];
     for (uint32_t lane = 0; lane < LANES; lane++) {
         lanes[lane] = bytes + (lane < count ? lane * kind->stride : 0);
-        if (kind->is_counted)
-            number[lane] = (uint32_t)first + lane;
+        if (kind->is_counted) number[lane] = (uint32_t)first + lane;
     }
     for (int at = 0; at < kind->blocks; at++) {
         WORDS_OF_LANES block[WORDS], v[WORDS];
@@ -78,28 +74,21 @@ static void OF_WIDTH(hash)(const struct blake3_mode *mode, const struct kind *ki
         for (int i = 0; i < WORDS && !kind->is_words; i++)
             block[i] = (WORDS_OF_LANES)PICK_BYTES((OF_WIDTH(bytes))block[i], OF_WORDS(3, 2, 1, 0));
 #endif
-        uint32_t flags = mode->flags | kind->flags | (at ? 0 : kind->first)
-            | (at + 1 == kind->blocks ? kind->last : 0);
-        for (int i = 0; i < 8; i++)
-            v[i] = value[i];
-        for (int i = 0; i < 4; i++)
-            v[8 + i] = zero + START[i];
+        uint32_t flags = mode->flags | kind->flags | (at ? 0 : kind->first) | (at + 1 == kind->blocks ? kind->last : 0);
+        for (int i = 0; i < 8; i++) v[i] = value[i];
+        for (int i = 0; i < 4; i++) v[8 + i] = zero + START[i];
         v[12] = number;
         v[13] = zero;
         v[14] = zero + BLOCK_BYTES;
         v[15] = zero + flags;
 #pragma GCC unroll 7
-        for (int round = 0; round < 7; round++)
-            ROUND(v, block, ORDER[round], ROTATE_LANES_16, ROTATE_LANES_8);
-        for (int i = 0; i < 8; i++)
-            value[i] = v[i] ^ v[i + 8];
+        for (int round = 0; round < 7; round++) ROUND(v, block, ORDER[round], ROTATE_LANES_16, ROTATE_LANES_8);
+        for (int i = 0; i < 8; i++) value[i] = v[i] ^ v[i + 8];
     }
     /* Of wide lanes, half of the columns stand for nothing. */
-    for (int i = 8; i < LANES; i++)
-        value[i] = zero;
+    for (int i = 8; i < LANES; i++) value[i] = zero;
     OF_WIDTH(transpose)(value);
-    for (size_t lane = 0; lane < count; lane++)
-        memcpy(values[lane], &value[lane], sizeof values[lane]);
+    for (size_t lane = 0; lane < count; lane++) memcpy(values[lane], &value[lane], sizeof values[lane]);
 }
 
 #undef WORDS_OF_LANES

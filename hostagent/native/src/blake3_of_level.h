@@ -24,9 +24,9 @@
 
 #define FOUR(at) (at), (at) + 1, (at) + 2, (at) + 3
 #define OF_WORD(at, a, b, c, d) (at) + (a), (at) + (b), (at) + (c), (at) + (d)
-#define OF_FOUR(at, ...) \
+#define OF_FOUR(at, ...)                                                                      \
     OF_WORD(at, __VA_ARGS__), OF_WORD((at) + 4, __VA_ARGS__), OF_WORD((at) + 8, __VA_ARGS__), \
-    OF_WORD((at) + 12, __VA_ARGS__)
+        OF_WORD((at) + 12, __VA_ARGS__)
 
 #define LANES 8
 #define OF_WIDTH(name) name##_8
@@ -58,8 +58,7 @@
 
 /* See hash_8; `count`: at most LANES_MAX. */
 static void hash_wide(const struct blake3_mode *mode, const struct kind *kind, const uint8_t *bytes, uint64_t first,
-                      size_t count, uint32_t values[][8])
-{
+                      size_t count, uint32_t values[][8]) {
 #if LANES_MAX == 16
     if (count > 8) {
         hash_16(mode, kind, bytes, first, count, values);

@@ -2,8 +2,8 @@
  * interpreter.
  *
  * facts.h, which is generated, has what the Python around it knows of datagrams, catalogs and trees. Numbers in
- * structures, addresses of hosts included, are in host order. Any thread may call any function. A function copies the structures
- * that it is given before it returns, but not the memory that pointers in them name. */
+ * structures, addresses of hosts included, are in host order. Any thread may call any function. A function copies the
+ * structures that it is given before it returns, but not the memory that pointers in them name. */
 #pragma once
 
 #include <stdint.h>
@@ -40,21 +40,21 @@ struct dp_completion_queue {
 struct dp_receive_queue {
     struct dp_completion_queue completions;
     void *queue_pair;
-    void *post;         /* posts receives */
-    void *requests;     /* `rows_count` of them, all posted; each names its row as work id. Their links are set here */
+    void *post;     /* posts receives */
+    void *requests; /* `rows_count` of them, all posted; each names its row as work id. Their links are set here */
     uint8_t *rows;
     uint32_t rows_count;
     uint32_t row_bytes;
-    uint32_t number;    /* of the queue pair */
+    uint32_t number; /* of the queue pair */
     uint32_t reserved;
 };
 
 struct dp_receiver_config {
-    int32_t socket;           /* non-blocking; IP_RECVTOS and SO_RXQ_OVFL set. Not used with a queue */
-    int32_t wake;             /* an eventfd; the receiver writes to it when the caller should drain */
-    uint32_t own;             /* casts from this address are ignored, unless the switch sends them */
+    int32_t socket; /* non-blocking; IP_RECVTOS and SO_RXQ_OVFL set. Not used with a queue */
+    int32_t wake;   /* an eventfd; the receiver writes to it when the caller should drain */
+    uint32_t own;   /* casts from this address are ignored, unless the switch sends them */
     uint32_t qkey;
-    uint32_t source_qpn;      /* of senders whose IP identification is 0 */
+    uint32_t source_qpn; /* of senders whose IP identification is 0 */
     uint32_t segment_bytes;
     uint32_t from_switch_dscp;
     uint32_t identification[DP_IDENTIFICATION_BITS][2]; /* reduced basis (leading bit, pattern): kvproto.wire.icrc */
@@ -63,12 +63,12 @@ struct dp_receiver_config {
 
 /* Counters, in this order; only ever incremented. */
 enum dp_count {
-    DP_RECEIVED,     /* good segments */
-    DP_FROM_SWITCH,  /* of those, with the switch's code point */
-    DP_LOOKS,        /* receive calls that brought something */
-    DP_OVERFLOWS,    /* datagrams that the kernel dropped at the socket; times that a NIC had no row left */
-    DP_DUPLICATES,   /* good segments that were here already */
-    DP_OTHER_SIZE,   /* good segments of an expected chunk whose segment count differs */
+    DP_RECEIVED,    /* good segments */
+    DP_FROM_SWITCH, /* of those, with the switch's code point */
+    DP_LOOKS,       /* receive calls that brought something */
+    DP_OVERFLOWS,   /* datagrams that the kernel dropped at the socket; times that a NIC had no row left */
+    DP_DUPLICATES,  /* good segments that were here already */
+    DP_OTHER_SIZE,  /* good segments of an expected chunk whose segment count differs */
     DP_OWN,
     DP_TRUNCATED,
     DP_OVERSIZED,
@@ -86,10 +86,10 @@ enum dp_count {
 /* Segments of one chunk from one source, in order of arrival. */
 struct dp_report {
     uint8_t key[DP_KEY_BYTES];
-    uint64_t ticket;      /* of the chunk's registration; 0: the chunk was not expected, and its segments are lost */
+    uint64_t ticket; /* of the chunk's registration; 0: the chunk was not expected, and its segments are lost */
     uint32_t source;
-    uint32_t segments;    /* in the chunk */
-    uint32_t first;       /* index of its first one in dp_drained.segments */
+    uint32_t segments; /* in the chunk */
+    uint32_t first;    /* index of its first one in dp_drained.segments */
     uint32_t count;
     uint32_t from_switch;
     uint32_t reserved;
@@ -111,8 +111,8 @@ struct dp_drained {
 };
 
 /* `queue`: where datagrams come from; NULL: from the socket. Returns NULL when there is no memory. */
-DP_PUBLIC struct dp_receiver *dp_receiver_new(
-    const struct dp_receiver_config *config, const struct dp_receive_queue *queue);
+DP_PUBLIC struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config,
+                                              const struct dp_receive_queue *queue);
 
 /* A fresh queue pair on the same completion queue, with all rows posted, takes the place of one that broke. */
 DP_PUBLIC void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t number);
@@ -123,8 +123,8 @@ DP_PUBLIC int dp_receiver_start(struct dp_receiver *receiver);
 /* From now on the receiver writes segments of this chunk to `place`: every segment s for which missing[s] is not 0.
  * `missing` belongs to the caller, who may clear entries at any time. Returns the registration's ticket, 0 when there
  * is no memory. */
-DP_PUBLIC uint64_t dp_receiver_expect(
-    struct dp_receiver *receiver, const uint8_t *key, uint8_t *place, uint64_t size_bytes, const uint8_t *missing);
+DP_PUBLIC uint64_t dp_receiver_expect(struct dp_receiver *receiver, const uint8_t *key, uint8_t *place,
+                                      uint64_t size_bytes, const uint8_t *missing);
 
 /* After this call the receiver touches neither `place` nor `missing` of that registration. */
 DP_PUBLIC void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket);
@@ -157,14 +157,14 @@ struct dp_sender;
 struct dp_job {
     const uint8_t *chunk;
     uint64_t size_bytes;
-    uint64_t id;           /* the caller's */
+    uint64_t id; /* the caller's */
     uint32_t segment_bytes;
     uint32_t first;
     uint32_t count;
     uint32_t address;
-    uint32_t icrc_seed;    /* CRC of the bytes before the BTH */
+    uint32_t icrc_seed; /* CRC of the bytes before the BTH */
     uint16_t port;
-    uint16_t prefix_bytes; /* of the bytes before each BTH, 0: none */
+    uint16_t prefix_bytes;   /* of the bytes before each BTH, 0: none */
     uint16_t prefix_segment; /* where in it the segment's number goes, four bytes */
     uint8_t prefix[DP_PREFIX_BYTES_MAX];
     uint8_t header[DP_HEADER_BYTES]; /* BTH, DETH and chunk header of the chunk's first segment, as if it were full */
@@ -238,9 +238,8 @@ DP_PUBLIC int dp_queue_sender_add(struct dp_queue_sender *sender, const struct d
 DP_PUBLIC void dp_queue_sender_give_up(struct dp_queue_sender *sender);
 
 /* As dp_sender_drain. `status`: what a completion said that broke the queue pair, 0: none did. */
-DP_PUBLIC uint32_t dp_queue_sender_drain(
-    struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room, enum dp_broken *broken,
-    uint32_t *status);
+DP_PUBLIC uint32_t dp_queue_sender_drain(struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room,
+                                         enum dp_broken *broken, uint32_t *status);
 
 /* A fresh queue pair on the same completion queue takes the place of one that broke. */
 DP_PUBLIC void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uint32_t number);

@@ -25,9 +25,8 @@ struct expected_table {
 };
 
 /* Replaces an earlier registration of the same key. Returns NULL when there is no memory. */
-struct expected *expected_add(
-    struct expected_table *table, const uint8_t *key, uint8_t *place, uint64_t size_bytes, uint32_t segment_bytes,
-    const uint8_t *missing);
+struct expected *expected_add(struct expected_table *table, const uint8_t *key, uint8_t *place, uint64_t size_bytes,
+                              uint32_t segment_bytes, const uint8_t *missing);
 void expected_remove(struct expected_table *table, uint64_t ticket);
 struct expected *expected_find(struct expected_table *table, const uint8_t *key);
 void expected_clear(struct expected_table *table);

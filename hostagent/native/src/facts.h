@@ -2,45 +2,45 @@
 #pragma once
 
 /* Datagrams: sizes and offsets in bytes, from the BTH on. */
-#define DP_HEADER_BYTES    52
-#define DP_CHUNK_HEADER    20
-#define DP_ICRC_BYTES      4
-#define DP_BTH_OPCODE      0
-#define DP_BTH_QPN         5
-#define DP_BTH_PSN         9
-#define DP_BTH_RESERVED    4
-#define DP_DETH_QKEY       12
+#define DP_HEADER_BYTES 52
+#define DP_CHUNK_HEADER 20
+#define DP_ICRC_BYTES 4
+#define DP_BTH_OPCODE 0
+#define DP_BTH_QPN 5
+#define DP_BTH_PSN 9
+#define DP_BTH_RESERVED 4
+#define DP_DETH_QKEY 12
 #define DP_DETH_SOURCE_QPN 17
-#define DP_KV_VERSION      20
-#define DP_KV_OP           21
-#define DP_KV_FLAGS        22
-#define DP_KV_RESERVED     23
-#define DP_KV_SEGMENT      24
-#define DP_KV_SEGMENTS     28
-#define DP_KV_LENGTH       32
-#define DP_KV_KEY          36
+#define DP_KV_VERSION 20
+#define DP_KV_OP 21
+#define DP_KV_FLAGS 22
+#define DP_KV_RESERVED 23
+#define DP_KV_SEGMENT 24
+#define DP_KV_SEGMENTS 28
+#define DP_KV_LENGTH 32
+#define DP_KV_KEY 36
 
 /* Datagrams: values and limits. */
 #define DP_OPCODE_UD_SEND_ONLY 100
-#define DP_QPN_MULTICAST       16777215
-#define DP_WIRE_VERSION        1
-#define DP_OP_DATA             16
-#define DP_SEGMENT_BYTES_MAX   8192
-#define DP_CHUNK_SEGMENTS_MAX  1048576
+#define DP_QPN_MULTICAST 16777215
+#define DP_WIRE_VERSION 1
+#define DP_OP_DATA 16
+#define DP_SEGMENT_BYTES_MAX 8192
+#define DP_CHUNK_SEGMENTS_MAX 1048576
 
 /* The catalog of a pool (kvclient.catalog). */
 #define DP_CATALOG_HEADER_BYTES 4096
-#define DP_CATALOG_WORDS        8
-#define DP_CATALOG_WAYS         4
-#define DP_ENTRY_BITS           20
-#define DP_GENERATION_MASK      17592186044415
-#define DP_LEASES               1024
-#define DP_LEASES_AT            8
+#define DP_CATALOG_WORDS 8
+#define DP_CATALOG_WAYS 4
+#define DP_ENTRY_BITS 20
+#define DP_GENERATION_MASK 17592186044415
+#define DP_LEASES 1024
+#define DP_LEASES_AT 8
 
 /* Lone gets (kvclient.lone). */
-#define DP_LONE_SLOTS      16
+#define DP_LONE_SLOTS 16
 #define DP_LONE_SLOT_BYTES 65536
 
 /* Reads. */
-#define DP_PIECE_BYTES     65536
+#define DP_PIECE_BYTES 65536
 #define DP_READ_PIECES_MAX 16

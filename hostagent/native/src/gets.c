@@ -24,13 +24,13 @@
 #define EVENTS 32
 #define READ_BYTES 48
 #define ANSWER_BYTES 24
-#define QUICK_BYTES 8192            /* beyond, the peer's TCP may wait for an acknowledgement */
+#define QUICK_BYTES 8192 /* beyond, the peer's TCP may wait for an acknowledgement */
 #define TELLS_LOAD ((uint64_t)1 << 63)
 #define NUMBER_MASK (((uint64_t)1 << 48) - 1)
 #define LOAD_AT 6
 #define LOAD_LEVEL_MASK 1023
-#define BUSY_NS 100000000           /* for so long a peer counts as busy that had others to serve */
-#define DEAR_FACTOR 2               /* computing has to take so many times as long, because transfers may be under way */
+#define BUSY_NS 100000000 /* for so long a peer counts as busy that had others to serve */
+#define DEAR_FACTOR 2     /* computing has to take so many times as long, because transfers may be under way */
 
 _Static_assert(DP_LONE_SLOT_BYTES <= BLAKE3_BYTES_MAX, "a slot's chunk has one leaf");
 
@@ -64,14 +64,14 @@ struct taken {
 };
 
 struct peer {
-    int socket;         /* -1: none */
-    int wished;         /* somebody wanted it, and there was no connection */
-    int told;           /* and the caller knows */
-    int asked;          /* the thread uses the socket, without the lock */
-    int parted;         /* while it did */
-    uint64_t number;    /* of the last request */
-    int64_t busy_ns;    /* when it last said that others wait for it */
-    int64_t owes_ns;    /* since when it owes the answer to a request that nobody waits for any more; 0: it does not */
+    int socket;      /* -1: none */
+    int wished;      /* somebody wanted it, and there was no connection */
+    int told;        /* and the caller knows */
+    int asked;       /* the thread uses the socket, without the lock */
+    int parted;      /* while it did */
+    uint64_t number; /* of the last request */
+    int64_t busy_ns; /* when it last said that others wait for it */
+    int64_t owes_ns; /* since when it owes the answer to a request that nobody waits for any more; 0: it does not */
     struct taken owed;
 };
 
@@ -86,20 +86,18 @@ struct dp_getter {
     struct offers offers;
     struct engine *engines;
     struct peer peers[DP_GET_PEERS];
-    uint8_t *bytes;       /* of all buffers, and of one more for what nobody wants */
+    uint8_t *bytes; /* of all buffers, and of one more for what nobody wants */
     uint32_t *free_buffers, free_count;
-    struct dp_got *got;   /* a ring of `buffers`, from `got_first` */
+    struct dp_got *got; /* a ring of `buffers`, from `got_first` */
     uint32_t got_first, got_count;
     double overhead_ns, ns_per_byte;
     uint64_t counts[DP_GET_COUNTS];
-    int64_t since_ns;     /* since when something waits to be drained, 0: nothing */
+    int64_t since_ns; /* since when something waits to be drained, 0: nothing */
     int woken;
 };
 
-static void wake(struct dp_getter *getter)
-{
-    if (!getter->woken)
-        write_event(getter->config.wake);
+static void wake(struct dp_getter *getter) {
+    if (!getter->woken) write_event(getter->config.wake);
     getter->woken = 1;
 }
 
@@ -107,19 +105,16 @@ static void wake(struct dp_getter *getter)
 
 /* See hostagent.tree: a chunk of one piece. */
 static void digest_of(const struct blake3_mode *plain, const struct blake3_mode *derived, const uint8_t *bytes,
-                      uint64_t size_bytes, uint8_t *digest)
-{
+                      uint64_t size_bytes, uint8_t *digest) {
     uint8_t bound[12 + BLAKE3_OUT_BYTES];
     put64be(bound, size_bytes);
-    for (int i = 0; i < 4; i++)
-        bound[8 + i] = (uint8_t)(DP_PIECE_BYTES >> (24 - 8 * i));
+    for (int i = 0; i < 4; i++) bound[8 + i] = (uint8_t)(DP_PIECE_BYTES >> (24 - 8 * i));
     blake3_hash(plain, bytes, size_bytes, bound + 12);
     blake3_hash(derived, bound, sizeof bound, digest);
 }
 
-void dp_get_digest(
-    const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes, uint8_t *digest)
-{
+void dp_get_digest(const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes,
+                   uint8_t *digest) {
     struct blake3_mode plain = blake3_plain(), derived = blake3_of_context(context, context_bytes);
     digest_of(&plain, &derived, bytes, size_bytes, digest);
 }
@@ -129,14 +124,12 @@ void dp_get_digest(
 /* Receives what there is, sleeping only when nothing has come for a while. Until then it gives way with each look: the
  * peer's side may wait for this very processor. Returns recvmsg's result; 0: nothing came until `end_ns`, errno is
  * ETIMEDOUT, or the peer went away, errno is 0. */
-static ssize_t receive(const struct dp_getter *getter, int socket, struct msghdr *message, int64_t end_ns)
-{
+static ssize_t receive(const struct dp_getter *getter, int socket, struct msghdr *message, int64_t end_ns) {
     int64_t spin_until_ns = now_ns() + getter->config.spin_ns;
     for (;;) {
         errno = 0;
         ssize_t taken = recvmsg(socket, message, MSG_DONTWAIT);
-        if (taken >= 0 || (errno != EAGAIN && errno != EINTR))
-            return taken;
+        if (taken >= 0 || (errno != EAGAIN && errno != EINTR)) return taken;
         int64_t at_ns = now_ns();
         if (at_ns < spin_until_ns && at_ns < end_ns) {
             sched_yield();
@@ -154,23 +147,22 @@ static ssize_t receive(const struct dp_getter *getter, int socket, struct msghdr
 
 /* Receives the rest of an answer. DP_GET_SERVED: all of it is there. */
 static enum dp_get_count take(const struct dp_getter *getter, int socket, struct taken *answer, uint8_t *into,
-                              int64_t end_ns)
-{
+                              int64_t end_ns) {
     while (answer->have < ANSWER_BYTES + answer->size_bytes) {
         uint64_t of_body = answer->have > ANSWER_BYTES ? answer->have - ANSWER_BYTES : 0;
         uint64_t of_head = answer->have < ANSWER_BYTES ? answer->have : ANSWER_BYTES;
         struct iovec parts[2] = {
-            {answer->head + of_head, ANSWER_BYTES - of_head}, {into + of_body, answer->size_bytes - of_body},
+            {answer->head + of_head, ANSWER_BYTES - of_head},
+            {into + of_body, answer->size_bytes - of_body},
         };
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
         ssize_t taken = receive(getter, socket, &message, end_ns);
-        if (taken <= 0)
-            return !taken && errno == ETIMEDOUT ? DP_GET_LATE : DP_GET_REFUSED;
+        if (taken <= 0) return !taken && errno == ETIMEDOUT ? DP_GET_LATE : DP_GET_REFUSED;
         answer->have += (uint64_t)taken;
         /* What is refused has no body to wait for. */
-        if (answer->have >= ANSWER_BYTES
-            && (memcmp(answer->head, getter->config.answer_head, DP_GET_ANSWER_HEAD_BYTES)
-                || get64be(answer->head + 8) != answer->number || get64be(answer->head + 16) != answer->size_bytes))
+        if (answer->have >= ANSWER_BYTES &&
+            (memcmp(answer->head, getter->config.answer_head, DP_GET_ANSWER_HEAD_BYTES) ||
+             get64be(answer->head + 8) != answer->number || get64be(answer->head + 16) != answer->size_bytes))
             return DP_GET_REFUSED;
     }
     return DP_GET_SERVED;
@@ -178,46 +170,38 @@ static enum dp_get_count take(const struct dp_getter *getter, int socket, struct
 
 /* Asks for a whole chunk and receives it. Returns what became of it; DP_GET_SERVED: it is there, and right. */
 static enum dp_get_count pull(const struct dp_getter *getter, int socket, const struct offer *offer,
-                              struct taken *answer, uint8_t *into)
-{
+                              struct taken *answer, uint8_t *into) {
     uint8_t asked[READ_BYTES] = {0}, found[DP_GET_DIGEST_BYTES];
     int64_t end_ns = now_ns() + getter->config.wait_ns;
     memcpy(asked, getter->config.request_head, DP_GET_REQUEST_HEAD_BYTES);
     put64be(asked + 8, answer->number);
     put64be(asked + 24, offer->size_bytes);
     memcpy(asked + 32, offer->key, DP_KEY_BYTES);
-    if (send(socket, asked, sizeof asked, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof asked)
-        return DP_GET_REFUSED;
+    if (send(socket, asked, sizeof asked, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof asked) return DP_GET_REFUSED;
     if (ANSWER_BYTES + offer->size_bytes > QUICK_BYTES) {
         int yes = 1;
         setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &yes, sizeof yes);
     }
     enum dp_get_count outcome = take(getter, socket, answer, into, end_ns);
-    if (outcome != DP_GET_SERVED)
-        return outcome;
+    if (outcome != DP_GET_SERVED) return outcome;
     digest_of(&getter->plain, &getter->derived, into, offer->size_bytes, found);
     return memcmp(found, offer->digest, sizeof found) ? DP_GET_WRONG : DP_GET_SERVED;
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-static struct engine *find(const struct dp_getter *getter, uint64_t id)
-{
+static struct engine *find(const struct dp_getter *getter, uint64_t id) {
     struct engine *engine = getter->engines;
-    while (engine && engine->id != id)
-        engine = engine->next;
+    while (engine && engine->id != id) engine = engine->next;
     return engine;
 }
 
 /* Forgets an engine, if it is there. */
-static void leave(struct dp_getter *getter, uint64_t id)
-{
+static void leave(struct dp_getter *getter, uint64_t id) {
     struct engine **link = &getter->engines;
-    while (*link && (*link)->id != id)
-        link = &(*link)->next;
+    while (*link && (*link)->id != id) link = &(*link)->next;
     struct engine *engine = *link;
-    if (!engine)
-        return;
+    if (!engine) return;
     *link = engine->next;
     close(engine->socket);
     free(engine);
@@ -225,36 +209,28 @@ static void leave(struct dp_getter *getter, uint64_t id)
 
 /* An engine that takes no answers is served no more. */
 static void answer(struct dp_getter *getter, const struct engine *engine, const struct request *request,
-                   uint64_t size_bytes)
-{
+                   uint64_t size_bytes) {
     struct answer made = {.number = request->number, .size_bytes = (uint32_t)size_bytes};
-    if (send(engine->socket, &made, sizeof made, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof made)
-        leave(getter, engine->id);
+    if (send(engine->socket, &made, sizeof made, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof made) leave(getter, engine->id);
 }
 
-static void close_peer(struct peer *peer)
-{
-    if (peer->socket >= 0)
-        close(peer->socket);
+static void close_peer(struct peer *peer) {
+    if (peer->socket >= 0) close(peer->socket);
     peer->socket = -1;
     peer->owes_ns = 0;
 }
 
-static uint8_t *bytes_of(const struct dp_getter *getter, uint32_t buffer)
-{
+static uint8_t *bytes_of(const struct dp_getter *getter, uint32_t buffer) {
     return getter->bytes + (size_t)buffer * DP_LONE_SLOT_BYTES;
 }
 
 /* Takes in what a peer owes, as far as it has come, and throws it away. Returns whether it still owes something; one
  * that has done so for long, or answers wrongly, is left. */
-static int still_owes(struct dp_getter *getter, struct peer *peer)
-{
-    if (!peer->owes_ns)
-        return 0;
+static int still_owes(struct dp_getter *getter, struct peer *peer) {
+    if (!peer->owes_ns) return 0;
     uint8_t *nowhere = bytes_of(getter, getter->config.buffers);
     enum dp_get_count outcome = take(getter, peer->socket, &peer->owed, nowhere, 0);
-    if (outcome == DP_GET_LATE && now_ns() - peer->owes_ns < getter->config.owed_ns)
-        return 1;
+    if (outcome == DP_GET_LATE && now_ns() - peer->owes_ns < getter->config.owed_ns) return 1;
     if (outcome == DP_GET_SERVED)
         peer->owes_ns = 0;
     else
@@ -263,23 +239,18 @@ static int still_owes(struct dp_getter *getter, struct peer *peer)
 }
 
 /* Whether a request can be tried; DP_GET_SERVED: yes. */
-static enum dp_get_count consider(struct dp_getter *getter, const struct request *request, const struct offer *offer)
-{
-    if (!offer)
-        return DP_GET_UNKNOWN;
+static enum dp_get_count consider(struct dp_getter *getter, const struct request *request, const struct offer *offer) {
+    if (!offer) return DP_GET_UNKNOWN;
     struct peer *peer = &getter->peers[offer->peer];
     if (request->recompute_ns != UINT64_MAX) {
         double takes_ns = getter->overhead_ns + getter->ns_per_byte * (double)offer->size_bytes;
         int is_busy = peer->busy_ns && now_ns() - peer->busy_ns < BUSY_NS;
-        if (is_busy || DEAR_FACTOR * takes_ns >= (double)request->recompute_ns)
-            return DP_GET_DEAR;
+        if (is_busy || DEAR_FACTOR * takes_ns >= (double)request->recompute_ns) return DP_GET_DEAR;
     }
-    if (still_owes(getter, peer))
-        return DP_GET_LATE;
+    if (still_owes(getter, peer)) return DP_GET_LATE;
     if (peer->socket < 0) {
         peer->wished = 1;
-        if (!peer->told)
-            wake(getter);
+        if (!peer->told) wake(getter);
         return DP_GET_UNCONNECTED;
     }
     return getter->free_count ? DP_GET_SERVED : DP_GET_FULL;
@@ -287,13 +258,13 @@ static enum dp_get_count consider(struct dp_getter *getter, const struct request
 
 /* Has a chunk brought for an engine that may be gone afterwards. */
 static void bring(struct dp_getter *getter, uint64_t engine_id, const struct request *request,
-                  const struct offer *known)
-{
+                  const struct offer *known) {
     struct offer offer = *known;
     struct peer *peer = &getter->peers[offer.peer];
     uint32_t buffer = getter->free_buffers[--getter->free_count];
     struct taken taken = {
-        .number = TELLS_LOAD | (++peer->number & NUMBER_MASK), .size_bytes = offer.size_bytes,
+        .number = TELLS_LOAD | (++peer->number & NUMBER_MASK),
+        .size_bytes = offer.size_bytes,
     };
     int socket = peer->socket;
     int64_t began_ns = now_ns();
@@ -308,15 +279,13 @@ static void bring(struct dp_getter *getter, uint64_t engine_id, const struct req
         peer->owes_ns = now_ns();
         peer->owed = taken;
     }
-    if ((outcome != DP_GET_SERVED && outcome != DP_GET_LATE) || peer->parted)
-        close_peer(peer);
+    if ((outcome != DP_GET_SERVED && outcome != DP_GET_LATE) || peer->parted) close_peer(peer);
     peer->parted = 0;
     getter->counts[outcome]++;
     const struct engine *engine = find(getter, engine_id);
     if (outcome != DP_GET_SERVED) {
         getter->free_buffers[getter->free_count++] = buffer;
-        if (engine)
-            answer(getter, engine, request, 0);
+        if (engine) answer(getter, engine, request, 0);
         return;
     }
     struct dp_got *got = &getter->got[(getter->got_first + getter->got_count++) % getter->config.buffers];
@@ -330,23 +299,19 @@ static void bring(struct dp_getter *getter, uint64_t engine_id, const struct req
     };
     memcpy(got->key, offer.key, sizeof got->key);
     memcpy(got->digest, offer.digest, sizeof got->digest);
-    if (!getter->since_ns)
-        getter->since_ns = now_ns();
+    if (!getter->since_ns) getter->since_ns = now_ns();
     if (engine) {
         memcpy(engine->landing + (size_t)request->slot * DP_LONE_SLOT_BYTES, got->bytes, offer.size_bytes);
         answer(getter, engine, request, offer.size_bytes);
     }
 }
 
-static void serve(struct dp_getter *getter, uint64_t id)
-{
+static void serve(struct dp_getter *getter, uint64_t id) {
     struct request request;
     const struct engine *engine = find(getter, id);
-    if (!engine)
-        return;
+    if (!engine) return;
     ssize_t taken = recv(engine->socket, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
-    if (taken < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+    if (taken < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (taken != sizeof request || request.slot >= DP_LONE_SLOTS) {
         leave(getter, id);
         return;
@@ -364,19 +329,15 @@ static void serve(struct dp_getter *getter, uint64_t id)
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* Returns milliseconds until the caller should hear of what was got; -1: there is nothing to hear. */
-static int next_wait(struct dp_getter *getter)
-{
-    if (!getter->since_ns || getter->woken)
-        return -1;
+static int next_wait(struct dp_getter *getter) {
+    if (!getter->since_ns || getter->woken) return -1;
     int64_t left_ns = getter->since_ns + getter->config.tell_ns - now_ns();
-    if (left_ns > 0)
-        return (int)(left_ns / 1000000) + 1;
+    if (left_ns > 0) return (int)(left_ns / 1000000) + 1;
     wake(getter);
     return -1;
 }
 
-static void *run(void *argument)
-{
+static void *run(void *argument) {
     struct dp_getter *getter = argument;
     struct epoll_event events[EVENTS];
     int wait_ms = -1;
@@ -399,25 +360,22 @@ static void *run(void *argument)
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-struct dp_getter *dp_getter_new(const struct dp_getter_config *config)
-{
+struct dp_getter *dp_getter_new(const struct dp_getter_config *config) {
     struct dp_getter *getter = calloc(1, sizeof *getter);
-    if (!getter)
-        return NULL;
+    if (!getter) return NULL;
     getter->config = *config;
     getter->plain = blake3_plain();
     getter->derived = blake3_of_context(config->context, config->context_bytes);
     pthread_mutex_init(&getter->lock, NULL);
-    for (int i = 0; i < DP_GET_PEERS; i++)
-        getter->peers[i].socket = -1;
+    for (int i = 0; i < DP_GET_PEERS; i++) getter->peers[i].socket = -1;
     getter->bytes = calloc(config->buffers + (size_t)1, DP_LONE_SLOT_BYTES);
     getter->free_buffers = calloc(config->buffers, sizeof *getter->free_buffers);
     getter->got = calloc(config->buffers, sizeof *getter->got);
     getter->epoll = epoll_create1(EPOLL_CLOEXEC);
     getter->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event event = {.events = EPOLLIN};
-    if (offers_begin(&getter->offers) || !getter->bytes || !getter->free_buffers || !getter->got || getter->epoll < 0
-        || getter->interrupt < 0 || epoll_ctl(getter->epoll, EPOLL_CTL_ADD, getter->interrupt, &event)) {
+    if (offers_begin(&getter->offers) || !getter->bytes || !getter->free_buffers || !getter->got || getter->epoll < 0 ||
+        getter->interrupt < 0 || epoll_ctl(getter->epoll, EPOLL_CTL_ADD, getter->interrupt, &event)) {
         dp_getter_free(getter);
         return NULL;
     }
@@ -428,15 +386,13 @@ struct dp_getter *dp_getter_new(const struct dp_getter_config *config)
     return getter;
 }
 
-int dp_getter_start(struct dp_getter *getter)
-{
+int dp_getter_start(struct dp_getter *getter) {
     int error = pthread_create(&getter->thread, NULL, run, getter);
     getter->started = !error;
     return error;
 }
 
-int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *landing, uint64_t id)
-{
+int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *landing, uint64_t id) {
     struct engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
         close(socket);
@@ -458,16 +414,14 @@ int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *landing, uint
     return error;
 }
 
-void dp_getter_leave(struct dp_getter *getter, uint64_t id)
-{
+void dp_getter_leave(struct dp_getter *getter, uint64_t id) {
     pthread_mutex_lock(&getter->lock);
     leave(getter, id);
     pthread_mutex_unlock(&getter->lock);
 }
 
-int dp_getter_offer(
-    struct dp_getter *getter, const uint8_t *key, uint64_t size_bytes, const uint8_t *digest, uint32_t peer)
-{
+int dp_getter_offer(struct dp_getter *getter, const uint8_t *key, uint64_t size_bytes, const uint8_t *digest,
+                    uint32_t peer) {
     int error = 0;
     pthread_mutex_lock(&getter->lock);
     struct offer *offer = offers_find(&getter->offers, key);
@@ -484,23 +438,20 @@ int dp_getter_offer(
     return error;
 }
 
-void dp_getter_withdraw(struct dp_getter *getter, const uint8_t *key)
-{
+void dp_getter_withdraw(struct dp_getter *getter, const uint8_t *key) {
     pthread_mutex_lock(&getter->lock);
     offers_remove(&getter->offers, key);
     pthread_mutex_unlock(&getter->lock);
 }
 
-static void part(struct peer *peer)
-{
+static void part(struct peer *peer) {
     if (peer->asked)
         peer->parted = 1;
     else
         close_peer(peer);
 }
 
-void dp_getter_connect(struct dp_getter *getter, uint32_t number, int socket)
-{
+void dp_getter_connect(struct dp_getter *getter, uint32_t number, int socket) {
     pthread_mutex_lock(&getter->lock);
     struct peer *peer = &getter->peers[number];
     if (peer->asked) {
@@ -513,43 +464,37 @@ void dp_getter_connect(struct dp_getter *getter, uint32_t number, int socket)
     pthread_mutex_unlock(&getter->lock);
 }
 
-void dp_getter_part(struct dp_getter *getter, uint32_t number)
-{
+void dp_getter_part(struct dp_getter *getter, uint32_t number) {
     pthread_mutex_lock(&getter->lock);
     part(&getter->peers[number]);
     getter->peers[number].wished = getter->peers[number].told = 0;
     pthread_mutex_unlock(&getter->lock);
 }
 
-void dp_getter_set_costs(struct dp_getter *getter, double overhead_ns, double ns_per_byte)
-{
+void dp_getter_set_costs(struct dp_getter *getter, double overhead_ns, double ns_per_byte) {
     pthread_mutex_lock(&getter->lock);
     getter->overhead_ns = overhead_ns;
     getter->ns_per_byte = ns_per_byte;
     pthread_mutex_unlock(&getter->lock);
 }
 
-uint32_t dp_getter_drain(struct dp_getter *getter, struct dp_got *got, uint32_t room)
-{
+uint32_t dp_getter_drain(struct dp_getter *getter, struct dp_got *got, uint32_t room) {
     uint32_t count = 0;
     uint64_t event;
     pthread_mutex_lock(&getter->lock);
-    if (getter->woken)
-        (void)!read(getter->config.wake, &event, sizeof event);
+    if (getter->woken) (void)!read(getter->config.wake, &event, sizeof event);
     getter->woken = 0;
     while (getter->got_count && count < room) {
         got[count++] = getter->got[getter->got_first];
         getter->got_first = (getter->got_first + 1) % getter->config.buffers;
         getter->got_count--;
     }
-    if (!getter->got_count)
-        getter->since_ns = 0;
+    if (!getter->got_count) getter->since_ns = 0;
     pthread_mutex_unlock(&getter->lock);
     return count;
 }
 
-uint32_t dp_getter_take_wishes(struct dp_getter *getter, uint32_t peers[DP_GET_PEERS])
-{
+uint32_t dp_getter_take_wishes(struct dp_getter *getter, uint32_t peers[DP_GET_PEERS]) {
     uint32_t count = 0;
     pthread_mutex_lock(&getter->lock);
     for (uint32_t number = 0; number < DP_GET_PEERS; number++) {
@@ -562,37 +507,30 @@ uint32_t dp_getter_take_wishes(struct dp_getter *getter, uint32_t peers[DP_GET_P
     return count;
 }
 
-void dp_getter_give_back(struct dp_getter *getter, uint32_t buffer)
-{
+void dp_getter_give_back(struct dp_getter *getter, uint32_t buffer) {
     pthread_mutex_lock(&getter->lock);
     getter->free_buffers[getter->free_count++] = buffer;
     pthread_mutex_unlock(&getter->lock);
 }
 
-void dp_getter_read_counts(struct dp_getter *getter, uint64_t *counts)
-{
+void dp_getter_read_counts(struct dp_getter *getter, uint64_t *counts) {
     pthread_mutex_lock(&getter->lock);
     memcpy(counts, getter->counts, sizeof getter->counts);
     pthread_mutex_unlock(&getter->lock);
 }
 
-void dp_getter_free(struct dp_getter *getter)
-{
+void dp_getter_free(struct dp_getter *getter) {
     if (getter->started) {
         __atomic_store_n(&getter->stop, 1, __ATOMIC_RELEASE);
         write_event(getter->interrupt);
         pthread_join(getter->thread, NULL);
     }
-    while (getter->engines)
-        leave(getter, getter->engines->id);
-    for (int i = 0; i < DP_GET_PEERS; i++)
-        close_peer(&getter->peers[i]);
+    while (getter->engines) leave(getter, getter->engines->id);
+    for (int i = 0; i < DP_GET_PEERS; i++) close_peer(&getter->peers[i]);
     offers_end(&getter->offers);
     pthread_mutex_destroy(&getter->lock);
-    if (getter->epoll >= 0)
-        close(getter->epoll);
-    if (getter->interrupt >= 0)
-        close(getter->interrupt);
+    if (getter->epoll >= 0) close(getter->epoll);
+    if (getter->interrupt >= 0) close(getter->interrupt);
     free(getter->bytes);
     free(getter->free_buffers);
     free(getter->got);

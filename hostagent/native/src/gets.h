@@ -3,9 +3,9 @@
  *
  * The caller says which chunks a peer has, and lends connections to peers. The thread asks the peer, receives the chunk
  * into a buffer of its own, compares it with its digest, copies it to where the engine reads, and answers. It declines
- * whatever it is not sure of: engines then ask the agent as they always did. The caller hears of it afterwards and takes
- * the chunk from the buffer. One request at a time: a peer that does not answer in time is asked for nothing more until it
- * has answered, or is left. Any thread may call any function, but `dp_getter_free`, which comes last. */
+ * whatever it is not sure of: engines then ask the agent as they always did. The caller hears of it afterwards and
+ * takes the chunk from the buffer. One request at a time: a peer that does not answer in time is asked for nothing more
+ * until it has answered, or is left. Any thread may call any function, but `dp_getter_free`, which comes last. */
 #pragma once
 
 #include <stdint.h>
@@ -20,15 +20,15 @@
 struct dp_getter;
 
 struct dp_getter_config {
-    int64_t wait_ns;         /* for a peer's answer */
-    int64_t spin_ns;         /* of these, without sleeping */
-    int64_t owed_ns;         /* a peer that has owed an answer for so long is left */
-    int64_t tell_ns;         /* what was got may wait so long */
-    uint64_t chunks_max;     /* offered at a time */
-    const uint8_t *context;  /* of the derivation of a chunk's digest from its leaf */
+    int64_t wait_ns;        /* for a peer's answer */
+    int64_t spin_ns;        /* of these, without sleeping */
+    int64_t owed_ns;        /* a peer that has owed an answer for so long is left */
+    int64_t tell_ns;        /* what was got may wait so long */
+    uint64_t chunks_max;    /* offered at a time */
+    const uint8_t *context; /* of the derivation of a chunk's digest from its leaf */
     uint32_t context_bytes;
-    uint32_t buffers;        /* chunks that the caller has not taken yet */
-    int32_t wake;            /* an eventfd; written to when the caller should drain */
+    uint32_t buffers;                                /* chunks that the caller has not taken yet */
+    int32_t wake;                                    /* an eventfd; written to when the caller should drain */
     uint8_t request_head[DP_GET_REQUEST_HEAD_BYTES]; /* what a READ begins with */
     uint8_t answer_head[DP_GET_ANSWER_HEAD_BYTES];   /* what its answer begins with */
     uint8_t reserved[6];
@@ -37,13 +37,13 @@ struct dp_getter_config {
 /* Counters, in this order; only ever incremented: what became of requests. */
 enum dp_get_count {
     DP_GET_SERVED,
-    DP_GET_UNKNOWN,      /* no peer is known to have it */
+    DP_GET_UNKNOWN, /* no peer is known to have it */
     DP_GET_UNCONNECTED,
-    DP_GET_DEAR,         /* computing it may be quicker */
-    DP_GET_FULL,         /* the caller is behind */
-    DP_GET_REFUSED,      /* by the peer, or it broke off */
-    DP_GET_LATE,         /* the peer has not answered in time, this request or one before */
-    DP_GET_WRONG,        /* bytes with another digest */
+    DP_GET_DEAR,    /* computing it may be quicker */
+    DP_GET_FULL,    /* the caller is behind */
+    DP_GET_REFUSED, /* by the peer, or it broke off */
+    DP_GET_LATE,    /* the peer has not answered in time, this request or one before */
+    DP_GET_WRONG,   /* bytes with another digest */
     DP_GET_COUNTS
 };
 
@@ -74,8 +74,8 @@ DP_PUBLIC int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *lan
 DP_PUBLIC void dp_getter_leave(struct dp_getter *getter, uint64_t id);
 
 /* `key` is `size_bytes` long, at most DP_LONE_SLOT_BYTES, and can be had from a peer. Returns 0, ENOMEM or ENOSPC. */
-DP_PUBLIC int dp_getter_offer(
-    struct dp_getter *getter, const uint8_t *key, uint64_t size_bytes, const uint8_t *digest, uint32_t peer);
+DP_PUBLIC int dp_getter_offer(struct dp_getter *getter, const uint8_t *key, uint64_t size_bytes, const uint8_t *digest,
+                              uint32_t peer);
 
 DP_PUBLIC void dp_getter_withdraw(struct dp_getter *getter, const uint8_t *key);
 
@@ -104,8 +104,8 @@ DP_PUBLIC void dp_getter_read_counts(struct dp_getter *getter, uint64_t *counts)
 DP_PUBLIC void dp_getter_free(struct dp_getter *getter);
 
 /* The digest of a chunk, as the getter computes it. */
-DP_PUBLIC void dp_get_digest(
-    const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes, uint8_t *digest);
+DP_PUBLIC void dp_get_digest(const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes,
+                             uint8_t *digest);
 
 /* Sizes in bytes of config, got. */
 extern DP_PUBLIC const uint32_t dp_get_structure_bytes[2];

@@ -2,13 +2,9 @@
 
 #include <string.h>
 
-static uint64_t load(const uint64_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
-void leases_begin(struct leases *leases, const uint64_t *catalog, uint64_t *table, uint64_t pool_bytes)
-{
+void leases_begin(struct leases *leases, const uint64_t *catalog, uint64_t *table, uint64_t pool_bytes) {
     uint8_t salt[TAG_SALT_BYTES];
     memcpy(salt, catalog + 4, sizeof salt);
     tags_begin(&leases->tags, salt);
@@ -17,14 +13,11 @@ void leases_begin(struct leases *leases, const uint64_t *catalog, uint64_t *tabl
     leases->mask = catalog[2] - 1;
     leases->pool_bytes = pool_bytes;
     leases->free_count = DP_LEASES;
-    for (uint32_t i = 0; i < DP_LEASES; i++)
-        leases->free[i] = (uint16_t)(DP_LEASES - 1 - i);
+    for (uint32_t i = 0; i < DP_LEASES; i++) leases->free[i] = (uint16_t)(DP_LEASES - 1 - i);
 }
 
-uint32_t leases_take(struct leases *leases, const uint8_t *key, uint64_t *offset, uint64_t *size_bytes)
-{
-    if (!leases->free_count)
-        return NO_LEASE;
+uint32_t leases_take(struct leases *leases, const uint8_t *key, uint64_t *offset, uint64_t *size_bytes) {
+    if (!leases->free_count) return NO_LEASE;
     uint8_t tag[TAG_BYTES];
     uint64_t low, high;
     tags_of(&leases->tags, key, tag);
@@ -36,8 +29,7 @@ uint32_t leases_take(struct leases *leases, const uint8_t *key, uint64_t *offset
     for (uint64_t entry = first; entry < first + DP_CATALOG_WAYS; entry++) {
         const uint64_t *words = leases->catalog + DP_CATALOG_HEADER_BYTES / sizeof *words + entry * DP_CATALOG_WORDS;
         uint64_t generation = load(words);
-        if (!(generation & 1) || load(words + 1) != low || load(words + 2) != high)
-            continue;
+        if (!(generation & 1) || load(words + 1) != low || load(words + 2) != high) continue;
         __atomic_store_n(place, (generation & DP_GENERATION_MASK) << DP_ENTRY_BITS | entry, __ATOMIC_SEQ_CST);
         /* The lease is to be seen before the generation is read again. */
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -53,8 +45,7 @@ uint32_t leases_take(struct leases *leases, const uint8_t *key, uint64_t *offset
     return NO_LEASE;
 }
 
-void leases_give_back(struct leases *leases, uint32_t lease)
-{
+void leases_give_back(struct leases *leases, uint32_t lease) {
     __atomic_store_n(leases->table + DP_LEASES_AT + lease, 0, __ATOMIC_RELEASE);
     leases->free[leases->free_count++] = (uint16_t)lease;
 }

@@ -8,8 +8,7 @@
 
 #define BUCKET_BITS 14
 
-static struct offer **bucket_of(const struct offers *offers, const uint8_t *key)
-{
+static struct offer **bucket_of(const struct offers *offers, const uint8_t *key) {
     uint64_t words[2];
     memcpy(words, key, sizeof words);
     uint64_t mixed = (words[0] ^ offers->seeds[0]) * (offers->seeds[1] | 1);
@@ -17,17 +16,14 @@ static struct offer **bucket_of(const struct offers *offers, const uint8_t *key)
     return &offers->buckets[mixed >> (64 - BUCKET_BITS)];
 }
 
-int offers_begin(struct offers *offers)
-{
+int offers_begin(struct offers *offers) {
     offers->buckets = calloc((size_t)1 << BUCKET_BITS, sizeof *offers->buckets);
     offers->count = 0;
-    if (!offers->buckets)
-        return ENOMEM;
+    if (!offers->buckets) return ENOMEM;
     return getrandom(offers->seeds, sizeof offers->seeds, 0) == sizeof offers->seeds ? 0 : ENOMEM;
 }
 
-void offers_end(struct offers *offers)
-{
+void offers_end(struct offers *offers) {
     for (uint32_t i = 0; offers->buckets && i < 1u << BUCKET_BITS; i++) {
         while (offers->buckets[i]) {
             struct offer *offer = offers->buckets[i];
@@ -38,22 +34,17 @@ void offers_end(struct offers *offers)
     free(offers->buckets);
 }
 
-struct offer *offers_find(const struct offers *offers, const uint8_t *key)
-{
+struct offer *offers_find(const struct offers *offers, const uint8_t *key) {
     struct offer *offer = *bucket_of(offers, key);
-    while (offer && memcmp(offer->key, key, DP_KEY_BYTES))
-        offer = offer->next;
+    while (offer && memcmp(offer->key, key, DP_KEY_BYTES)) offer = offer->next;
     return offer;
 }
 
-struct offer *offers_add(struct offers *offers, const uint8_t *key)
-{
+struct offer *offers_add(struct offers *offers, const uint8_t *key) {
     struct offer *offer = offers_find(offers, key), **bucket = bucket_of(offers, key);
-    if (offer)
-        return offer;
+    if (offer) return offer;
     offer = calloc(1, sizeof *offer);
-    if (!offer)
-        return NULL;
+    if (!offer) return NULL;
     memcpy(offer->key, key, DP_KEY_BYTES);
     offer->next = *bucket;
     *bucket = offer;
@@ -61,14 +52,11 @@ struct offer *offers_add(struct offers *offers, const uint8_t *key)
     return offer;
 }
 
-void offers_remove(struct offers *offers, const uint8_t *key)
-{
+void offers_remove(struct offers *offers, const uint8_t *key) {
     struct offer **link = bucket_of(offers, key);
-    while (*link && memcmp((*link)->key, key, DP_KEY_BYTES))
-        link = &(*link)->next;
+    while (*link && memcmp((*link)->key, key, DP_KEY_BYTES)) link = &(*link)->next;
     struct offer *offer = *link;
-    if (!offer)
-        return;
+    if (!offer) return;
     *link = offer->next;
     free(offer);
     offers->count--;

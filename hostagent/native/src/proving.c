@@ -6,20 +6,16 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#define TAKEN_PIECES 4 /* at a time: some 50 us */
+#define TAKEN_PIECES 4  /* at a time: some 50 us */
 #define BEHIND_PIECES 4 /* that wait for the thread which receives, before others help it */
 
-static void unlink_proof(struct dp_puller *puller, const struct pull *pull)
-{
+static void unlink_proof(struct dp_puller *puller, const struct pull *pull) {
     struct pull **link = &puller->proofs;
-    while (*link && *link != pull)
-        link = &(*link)->next_proof;
-    if (*link)
-        *link = pull->next_proof;
+    while (*link && *link != pull) link = &(*link)->next_proof;
+    if (*link) *link = pull->next_proof;
 }
 
-void proving_give_up(struct dp_puller *puller, struct pull *pull)
-{
+void proving_give_up(struct dp_puller *puller, struct pull *pull) {
     if (pull->is_listed) {
         unlink_proof(puller, pull);
         puller->unproven_pieces -= pull->ready_pieces - pull->taken_pieces;
@@ -28,21 +24,17 @@ void proving_give_up(struct dp_puller *puller, struct pull *pull)
     pull->leaves = NULL;
 }
 
-static void free_unless_used(struct pull *pull)
-{
-    if (!pull->is_held && !pull->users)
-        pulling_free_pull(pull);
+static void free_unless_used(struct pull *pull) {
+    if (!pull->is_held && !pull->users) pulling_free_pull(pull);
 }
 
-void proving_let_go(struct dp_puller *puller, struct pull *pull)
-{
+void proving_let_go(struct dp_puller *puller, struct pull *pull) {
     proving_give_up(puller, pull);
     pull->is_held = 0;
     free_unless_used(pull);
 }
 
-static void tell_whole(struct dp_puller *puller, struct pull *pull, int is_proven)
-{
+static void tell_whole(struct dp_puller *puller, struct pull *pull, int is_proven) {
     struct told *told = pull->end;
     struct dp_pulled pulled = told->pulled;
     pull->end = NULL;
@@ -51,12 +43,10 @@ static void tell_whole(struct dp_puller *puller, struct pull *pull, int is_prove
     pulling_tell(puller, told, &pulled);
 }
 
-void proving_came(struct dp_puller *puller, struct pull *pull, uint64_t have_bytes)
-{
+void proving_came(struct dp_puller *puller, struct pull *pull, uint64_t have_bytes) {
     if (!pull->is_listed) {
         struct pull **link = &puller->proofs;
-        while (*link)
-            link = &(*link)->next_proof;
+        while (*link) link = &(*link)->next_proof;
         pull->next_proof = NULL;
         *link = pull;
         pull->is_listed = 1;
@@ -64,31 +54,25 @@ void proving_came(struct dp_puller *puller, struct pull *pull, uint64_t have_byt
     uint32_t before = pull->ready_pieces;
     pull->ready_pieces = have_bytes == pull->size_bytes ? pull->pieces : (uint32_t)(have_bytes / DP_PIECE_BYTES);
     puller->unproven_pieces += pull->ready_pieces - before;
-    if (puller->unproven_pieces >= BEHIND_PIECES)
-        pthread_cond_signal(&puller->provable);
+    if (puller->unproven_pieces >= BEHIND_PIECES) pthread_cond_signal(&puller->provable);
 }
 
-void proving_finish(struct dp_puller *puller, struct pull *pull, const struct dp_pulled *pulled)
-{
+void proving_finish(struct dp_puller *puller, struct pull *pull, const struct dp_pulled *pulled) {
     pull->end->pulled = *pulled;
     pull->is_whole = 1;
     pull->is_held = 0;
-    if (pull->proven_pieces == pull->pieces)
-        tell_whole(puller, pull, 1);
+    if (pull->proven_pieces == pull->pieces) tell_whole(puller, pull, 1);
 }
 
-void proving_hurry(struct dp_puller *puller, uint64_t connection)
-{
+void proving_hurry(struct dp_puller *puller, uint64_t connection) {
     struct pull *next;
     for (struct pull *pull = puller->proofs; pull; pull = next) {
         next = pull->next_proof;
-        if (pull->is_whole && pull->connection == connection)
-            tell_whole(puller, pull, 0);
+        if (pull->is_whole && pull->connection == connection) tell_whole(puller, pull, 0);
     }
 }
 
-void proving_forget(struct dp_puller *puller, uint64_t connection, uint64_t number)
-{
+void proving_forget(struct dp_puller *puller, uint64_t connection, uint64_t number) {
     struct pull *next;
     for (struct pull *pull = puller->proofs; pull; pull = next) {
         next = pull->next_proof;
@@ -97,23 +81,19 @@ void proving_forget(struct dp_puller *puller, uint64_t connection, uint64_t numb
     }
 }
 
-static struct pull *next_to_prove(const struct dp_puller *puller)
-{
+static struct pull *next_to_prove(const struct dp_puller *puller) {
     struct pull *pull = puller->proofs;
-    while (pull && pull->taken_pieces == pull->ready_pieces)
-        pull = pull->next_proof;
+    while (pull && pull->taken_pieces == pull->ready_pieces) pull = pull->next_proof;
     return pull;
 }
 
 /* Hashes some pieces of a pull, without the lock. */
-static void prove(struct dp_puller *puller, struct pull *pull)
-{
+static void prove(struct dp_puller *puller, struct pull *pull) {
     uint8_t leaves[TAKEN_PIECES][BLAKE3_OUT_BYTES];
     const uint8_t *bytes = pull->into;
     uint64_t size_bytes = pull->size_bytes;
     uint32_t first = pull->taken_pieces, count = pull->ready_pieces - first;
-    if (count > TAKEN_PIECES)
-        count = TAKEN_PIECES;
+    if (count > TAKEN_PIECES) count = TAKEN_PIECES;
     pull->taken_pieces += count;
     puller->unproven_pieces -= count;
     pull->users++;
@@ -130,20 +110,16 @@ static void prove(struct dp_puller *puller, struct pull *pull)
     }
     memcpy(pull->leaves + (size_t)first * BLAKE3_OUT_BYTES, leaves, count * sizeof *leaves);
     pull->proven_pieces += count;
-    if (pull->is_whole && pull->proven_pieces == pull->pieces)
-        tell_whole(puller, pull, 1);
+    if (pull->is_whole && pull->proven_pieces == pull->pieces) tell_whole(puller, pull, 1);
 }
 
-int proving_some(struct dp_puller *puller)
-{
+int proving_some(struct dp_puller *puller) {
     struct pull *pull = next_to_prove(puller);
-    if (pull)
-        prove(puller, pull);
+    if (pull) prove(puller, pull);
     return pull != NULL;
 }
 
-void *proving_run(void *argument)
-{
+void *proving_run(void *argument) {
     struct dp_puller *puller = argument;
     struct pull *pull;
     prctl(PR_SET_NAME, "kvcast-proofs");

@@ -15,32 +15,32 @@
 struct dp_puller;
 
 struct dp_puller_config {
-    int32_t wake;             /* an eventfd; written to when the caller should drain */
-    uint32_t window;          /* requests of a connection that may be unanswered; more wait in order */
-    uint32_t low_water_bytes; /* of a large range, at least so much is received at a time */
-    uint32_t turn_bytes;      /* received from one connection before others have their turn */
-    uint64_t tell_bytes;      /* of a range that has come in part, the caller hears in steps of so much, */
-    int64_t tell_ns;          /* when it has heard nothing of the connection for so long */
+    int32_t wake;                       /* an eventfd; written to when the caller should drain */
+    uint32_t window;                    /* requests of a connection that may be unanswered; more wait in order */
+    uint32_t low_water_bytes;           /* of a large range, at least so much is received at a time */
+    uint32_t turn_bytes;                /* received from one connection before others have their turn */
+    uint64_t tell_bytes;                /* of a range that has come in part, the caller hears in steps of so much, */
+    int64_t tell_ns;                    /* when it has heard nothing of the connection for so long */
     uint8_t magic[DP_PULL_MAGIC_BYTES]; /* what an answer begins with */
-    uint8_t version;          /* what follows */
-    uint8_t provers;          /* threads that hash what came; 0: nobody does */
+    uint8_t version;                    /* what follows */
+    uint8_t provers;                    /* threads that hash what came; 0: nobody does */
     uint8_t reserved[2];
 };
 
 /* One request. */
 struct dp_pull {
-    uint64_t number;       /* as in the request; of no other on the connection */
-    uint8_t *into;         /* `size_bytes`, which nobody else writes to until the pull is over or cancelled */
+    uint64_t number; /* as in the request; of no other on the connection */
+    uint8_t *into;   /* `size_bytes`, which nobody else writes to until the pull is over or cancelled */
     uint64_t size_bytes;
-    uint8_t *leaves;       /* where the BLAKE3 of each of its pieces (`hostagent.tree`) goes; NULL: nobody wants them.
+    uint8_t *leaves;      /* where the BLAKE3 of each of its pieces (`hostagent.tree`) goes; NULL: nobody wants them.
                             * Nobody writes there once the pull is over or cancelled */
-    const uint8_t *bytes;  /* to be sent: the request, and before it what the caller likes */
+    const uint8_t *bytes; /* to be sent: the request, and before it what the caller likes */
     uint32_t bytes_count;
     uint32_t reserved;
 };
 
 enum dp_pulled_what {
-    DP_PULLED_PART,      /* `have_bytes` are there; more will come */
+    DP_PULLED_PART, /* `have_bytes` are there; more will come */
     DP_PULLED_ALL,
     DP_PULLED_REFUSED,   /* by the peer, with `status`, which is not 0 */
     DP_PULLED_MALFORMED, /* from here on: of the connection, on which nothing comes any more */

@@ -21,8 +21,7 @@ struct queue_intake {
 };
 
 /* Gives the rows of the last `take` back to the NIC, once there are `least` of them. */
-static void give_back(struct queue_intake *from, uint32_t least)
-{
+static void give_back(struct queue_intake *from, uint32_t least) {
     struct verbs_receive *requests = from->queue.requests, *bad;
     for (uint32_t i = 0; i < from->count; i++) {
         struct verbs_receive *request = &requests[from->handed_out[i]];
@@ -34,8 +33,7 @@ static void give_back(struct queue_intake *from, uint32_t least)
         from->last = request;
     }
     from->count = 0;
-    if (from->waiting < least)
-        return;
+    if (from->waiting < least) return;
     if (((verbs_post_receive *)from->queue.post)(from->queue.queue_pair, from->first, &bad))
         from->intake.broken = DP_BROKEN_QUEUE_PAIR;
     from->posted += from->waiting;
@@ -43,8 +41,7 @@ static void give_back(struct queue_intake *from, uint32_t least)
 }
 
 /* Reads what the NIC says of one message. */
-static void describe(const struct queue_intake *from, const struct verbs_completion *done, struct intake_row *row)
-{
+static void describe(const struct queue_intake *from, const struct verbs_completion *done, struct intake_row *row) {
     uint8_t *start = from->queue.rows + done->work_id * from->queue.row_bytes;
     row->bytes = start + BTH_WOULD_BE_AT;
     row->length = done->bytes > BTH_WOULD_BE_AT ? done->bytes - BTH_WOULD_BE_AT : 0;
@@ -52,8 +49,7 @@ static void describe(const struct queue_intake *from, const struct verbs_complet
     row->from_switch = (uint32_t)(start[IP_AT + 1] >> 2) == from->from_switch_dscp;
 }
 
-static int look(struct queue_intake *from)
-{
+static int look(struct queue_intake *from) {
     struct completions *completions = &from->completions;
     int is_fresh = completions->next == completions->count;
     int count = completions_look(completions);
@@ -65,12 +61,10 @@ static int look(struct queue_intake *from)
     return from->intake.broken ? 0 : count;
 }
 
-static uint32_t take(struct intake *intake, struct intake_row *rows)
-{
+static uint32_t take(struct intake *intake, struct intake_row *rows) {
     struct queue_intake *from = (struct queue_intake *)intake;
     struct completions *completions = &from->completions;
-    if (!intake->broken)
-        give_back(from, POST_ROWS_MIN);
+    if (!intake->broken) give_back(from, POST_ROWS_MIN);
     while (!intake->broken && from->count < INTAKE_BATCH && look(from) > 0) {
         const struct verbs_completion *done = &completions->taken[completions->next];
         if (done->queue_pair != from->queue.number) {
@@ -89,40 +83,31 @@ static uint32_t take(struct intake *intake, struct intake_row *rows)
     return from->count;
 }
 
-static enum dp_count check(struct wire *wire, const struct intake_row *row)
-{
+static enum dp_count check(struct wire *wire, const struct intake_row *row) {
     return wire_check_message(wire, row->bytes, row->length);
 }
 
-static int may_wait(struct intake *intake)
-{
+static int may_wait(struct intake *intake) {
     struct queue_intake *from = (struct queue_intake *)intake;
-    if (!intake->broken)
-        give_back(from, 1);
-    if (!intake->broken && completions_arm(&from->completions) < 0)
-        intake->broken = DP_BROKEN_COMPLETIONS;
+    if (!intake->broken) give_back(from, 1);
+    if (!intake->broken && completions_arm(&from->completions) < 0) intake->broken = DP_BROKEN_COMPLETIONS;
     return intake->broken || !look(from);
 }
 
-static void wake(struct intake *intake)
-{
-    if (completions_woken(&((struct queue_intake *)intake)->completions) < 0)
-        intake->broken = DP_BROKEN_COMPLETIONS;
+static void wake(struct intake *intake) {
+    if (completions_woken(&((struct queue_intake *)intake)->completions) < 0) intake->broken = DP_BROKEN_COMPLETIONS;
 }
 
-static void free_queue(struct intake *intake)
-{
+static void free_queue(struct intake *intake) {
     completions_close(&((struct queue_intake *)intake)->completions);
     free(intake);
 }
 
 static const struct intake_kind kind = {take, check, may_wait, wake, free_queue};
 
-struct intake *queue_intake_new(const struct dp_receive_queue *queue, uint32_t from_switch_dscp)
-{
+struct intake *queue_intake_new(const struct dp_receive_queue *queue, uint32_t from_switch_dscp) {
     struct queue_intake *made = calloc(1, sizeof *made);
-    if (!made)
-        return NULL;
+    if (!made) return NULL;
     if (completions_open(&made->completions, &queue->completions, queue->rows_count)) {
         free(made);
         return NULL;
@@ -134,8 +119,7 @@ struct intake *queue_intake_new(const struct dp_receive_queue *queue, uint32_t f
     return &made->intake;
 }
 
-void queue_intake_renew(struct intake *intake, void *queue_pair, uint32_t number)
-{
+void queue_intake_renew(struct intake *intake, void *queue_pair, uint32_t number) {
     struct queue_intake *from = (struct queue_intake *)intake;
     from->queue.queue_pair = queue_pair;
     from->queue.number = number;

@@ -55,14 +55,12 @@ struct dp_queue_sender {
 
 /* ---- the queue: callers hold `queue_lock` ------------------------------------------------------------------------ */
 
-static struct run *run_of(struct dp_queue_sender *sender, uint64_t work_id)
-{
+static struct run *run_of(struct dp_queue_sender *sender, uint64_t work_id) {
     return &sender->runs[work_id % sender->queue.depth];
 }
 
 /* Everything in the queue has failed; nothing is posted until the pair is renewed. */
-static void break_off(struct dp_queue_sender *sender, enum dp_broken broken, uint32_t status)
-{
+static void break_off(struct dp_queue_sender *sender, enum dp_broken broken, uint32_t status) {
     pthread_mutex_lock(&sender->state);
     for (; sender->oldest_run != sender->next_run; sender->oldest_run++) {
         const struct run *run = run_of(sender, sender->oldest_run);
@@ -77,14 +75,12 @@ static void break_off(struct dp_queue_sender *sender, enum dp_broken broken, uin
 }
 
 /* Takes what the NIC has done. Returns -1 when something broke. */
-static int take_completions(struct dp_queue_sender *sender)
-{
+static int take_completions(struct dp_queue_sender *sender) {
     struct completions *completions = &sender->completions;
     int left;
     while ((left = completions_look(completions)) > 0) {
         const struct verbs_completion *done = &completions->taken[completions->next++];
-        if (done->queue_pair != sender->queue.number)
-            continue; /* of a queue pair that was replaced */
+        if (done->queue_pair != sender->queue.number) continue; /* of a queue pair that was replaced */
         if (done->status != VERBS_WC_SUCCESS) {
             break_off(sender, DP_BROKEN_QUEUE_PAIR, done->status);
             return -1;
@@ -97,14 +93,12 @@ static int take_completions(struct dp_queue_sender *sender)
         }
         pthread_mutex_unlock(&sender->state);
     }
-    if (left < 0)
-        break_off(sender, DP_BROKEN_COMPLETIONS, 0);
+    if (left < 0) break_off(sender, DP_BROKEN_COMPLETIONS, 0);
     return left;
 }
 
 /* Posts `count` of a run's requests, with one completion for all. Returns what the library does. */
-static int post(struct dp_queue_sender *sender, const struct dp_chain *chain, uint32_t first, uint32_t count)
-{
+static int post(struct dp_queue_sender *sender, const struct dp_chain *chain, uint32_t first, uint32_t count) {
     struct verbs_send *requests = chain->requests, *last = &requests[first + count - 1], *bad;
     struct verbs_send *following = last->next;
     last->next = NULL;
@@ -118,24 +112,20 @@ static int post(struct dp_queue_sender *sender, const struct dp_chain *chain, ui
 }
 
 /* The first one with requests that the NIC has not got. The caller holds `state`. */
-static struct queued *next_to_post(struct dp_queue_sender *sender)
-{
+static struct queued *next_to_post(struct dp_queue_sender *sender) {
     for (struct sending *each = sender->sendings.first; each; each = each->next)
-        if (((struct queued *)each)->posted < each->count)
-            return (struct queued *)each;
+        if (((struct queued *)each)->posted < each->count) return (struct queued *)each;
     return NULL;
 }
 
 /* Posts what fits. Returns -1 when the pair broke. */
-static int fill_queue(struct dp_queue_sender *sender)
-{
+static int fill_queue(struct dp_queue_sender *sender) {
     while (sender->room) {
         pthread_mutex_lock(&sender->state);
         /* It stays while it has requests without an outcome. */
         struct queued *queued = next_to_post(sender);
         pthread_mutex_unlock(&sender->state);
-        if (!queued)
-            break;
+        if (!queued) break;
         uint32_t count = queued->sending.count - queued->posted;
         count = count < sender->room ? count : sender->room;
         count = count < sender->queue.run_max ? count : sender->queue.run_max;
@@ -160,12 +150,11 @@ static int fill_queue(struct dp_queue_sender *sender)
 /* What may be waited for besides an interrupt. */
 enum may_wait { NOT_AT_ALL, FOR_COMPLETIONS, FOR_NOTHING };
 
-static enum may_wait work(struct dp_queue_sender *sender)
-{
+static enum may_wait work(struct dp_queue_sender *sender) {
     enum may_wait may = FOR_NOTHING;
     pthread_mutex_lock(&sender->queue_lock);
-    if (!sender->broken && take_completions(sender) >= 0 && fill_queue(sender) >= 0
-        && sender->oldest_run != sender->next_run) {
+    if (!sender->broken && take_completions(sender) >= 0 && fill_queue(sender) >= 0 &&
+        sender->oldest_run != sender->next_run) {
         int is_armed = completions_arm(&sender->completions) >= 0;
         int left = is_armed ? completions_look(&sender->completions) : -1;
         if (left < 0)
@@ -180,16 +169,13 @@ static enum may_wait work(struct dp_queue_sender *sender)
     return may;
 }
 
-static void *run(void *argument)
-{
+static void *run(void *argument) {
     struct dp_queue_sender *sender = argument;
     prctl(PR_SET_NAME, "kvcast-send");
     while (!__atomic_load_n(&sender->stop, __ATOMIC_ACQUIRE)) {
-        while (__atomic_load_n(&sender->asking, __ATOMIC_ACQUIRE))
-            sched_yield();
+        while (__atomic_load_n(&sender->asking, __ATOMIC_ACQUIRE)) sched_yield();
         enum may_wait may = work(sender);
-        if (may == NOT_AT_ALL)
-            continue;
+        if (may == NOT_AT_ALL) continue;
         struct pollfd files[2] = {{sender->interrupt, POLLIN, 0}, {sender->queue.completions.fd, POLLIN, 0}};
         ppoll(files, may == FOR_COMPLETIONS ? 2 : 1, NULL, NULL);
         if (files[0].revents) {
@@ -198,16 +184,14 @@ static void *run(void *argument)
         }
         if (files[1].revents) {
             pthread_mutex_lock(&sender->queue_lock);
-            if (completions_woken(&sender->completions) < 0)
-                break_off(sender, DP_BROKEN_COMPLETIONS, 0);
+            if (completions_woken(&sender->completions) < 0) break_off(sender, DP_BROKEN_COMPLETIONS, 0);
             pthread_mutex_unlock(&sender->queue_lock);
         }
     }
     return NULL;
 }
 
-static void lock_queue(struct dp_queue_sender *sender)
-{
+static void lock_queue(struct dp_queue_sender *sender) {
     __atomic_add_fetch(&sender->asking, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&sender->queue_lock);
     __atomic_sub_fetch(&sender->asking, 1, __ATOMIC_ACQ_REL);
@@ -215,11 +199,9 @@ static void lock_queue(struct dp_queue_sender *sender)
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, int wake)
-{
+struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, int wake) {
     struct dp_queue_sender *sender = calloc(1, sizeof *sender);
-    if (!sender)
-        return NULL;
+    if (!sender) return NULL;
     sender->queue = *queue;
     sender->room = queue->depth;
     sendings_open(&sender->sendings, wake, ENOUGH);
@@ -227,25 +209,23 @@ struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, i
     pthread_mutex_init(&sender->state, NULL);
     sender->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sender->runs = calloc(queue->depth, sizeof *sender->runs);
-    if (sender->interrupt < 0 || !sender->runs || completions_open(&sender->completions, &queue->completions, POLLED_MAX)) {
+    if (sender->interrupt < 0 || !sender->runs ||
+        completions_open(&sender->completions, &queue->completions, POLLED_MAX)) {
         dp_queue_sender_free(sender);
         return NULL;
     }
     return sender;
 }
 
-int dp_queue_sender_start(struct dp_queue_sender *sender)
-{
+int dp_queue_sender_start(struct dp_queue_sender *sender) {
     int error = pthread_create(&sender->thread, NULL, run, sender);
     sender->started = !error;
     return error;
 }
 
-int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *chain)
-{
+int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *chain) {
     struct queued *queued = calloc(1, sizeof *queued);
-    if (!queued)
-        return ENOMEM;
+    if (!queued) return ENOMEM;
     queued->chain = *chain;
     queued->sending.id = chain->id;
     queued->sending.count = chain->count;
@@ -256,8 +236,7 @@ int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *c
     return 0;
 }
 
-void dp_queue_sender_give_up(struct dp_queue_sender *sender)
-{
+void dp_queue_sender_give_up(struct dp_queue_sender *sender) {
     lock_queue(sender);
     pthread_mutex_lock(&sender->state);
     sender->oldest_run = sender->next_run;
@@ -269,10 +248,8 @@ void dp_queue_sender_give_up(struct dp_queue_sender *sender)
     pthread_mutex_unlock(&sender->queue_lock);
 }
 
-uint32_t dp_queue_sender_drain(
-    struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room, enum dp_broken *broken,
-    uint32_t *status)
-{
+uint32_t dp_queue_sender_drain(struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room,
+                               enum dp_broken *broken, uint32_t *status) {
     pthread_mutex_lock(&sender->state);
     uint32_t count = sendings_drain(&sender->sendings, outcomes, room);
     *broken = sender->broken;
@@ -281,8 +258,7 @@ uint32_t dp_queue_sender_drain(
     return count;
 }
 
-void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uint32_t number)
-{
+void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uint32_t number) {
     lock_queue(sender);
     sender->queue.queue_pair = queue_pair;
     sender->queue.number = number;
@@ -295,8 +271,7 @@ void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uin
     write_event(sender->interrupt);
 }
 
-void dp_queue_sender_free(struct dp_queue_sender *sender)
-{
+void dp_queue_sender_free(struct dp_queue_sender *sender) {
     if (sender->started) {
         __atomic_store_n(&sender->stop, 1, __ATOMIC_RELEASE);
         write_event(sender->interrupt);
@@ -306,8 +281,7 @@ void dp_queue_sender_free(struct dp_queue_sender *sender)
     completions_close(&sender->completions);
     pthread_mutex_destroy(&sender->queue_lock);
     pthread_mutex_destroy(&sender->state);
-    if (sender->interrupt >= 0)
-        close(sender->interrupt);
+    if (sender->interrupt >= 0) close(sender->interrupt);
     free(sender->runs);
     free(sender);
 }

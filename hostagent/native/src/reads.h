@@ -23,13 +23,13 @@ struct dp_server;
 struct dp_server_config {
     const uint8_t *pool;
     uint64_t pool_bytes;
-    const uint64_t *catalog; /* of the pool's chunks */
-    uint64_t *table;         /* of leases, the server's own */
-    const uint64_t *levels;  /* DP_LEVELS amounts that `wanted` and `load` can say, ascending */
-    int64_t stall_ns;        /* a reader that takes in nothing for so long is given back */
-    int64_t tell_ns;         /* figures and keys may wait so long */
-    int32_t pool_file;       /* to send from; -1: sendfile cannot read it */
-    int32_t wake;            /* an eventfd; written to when the caller should drain */
+    const uint64_t *catalog;                     /* of the pool's chunks */
+    uint64_t *table;                             /* of leases, the server's own */
+    const uint64_t *levels;                      /* DP_LEVELS amounts that `wanted` and `load` can say, ascending */
+    int64_t stall_ns;                            /* a reader that takes in nothing for so long is given back */
+    int64_t tell_ns;                             /* figures and keys may wait so long */
+    int32_t pool_file;                           /* to send from; -1: sendfile cannot read it */
+    int32_t wake;                                /* an eventfd; written to when the caller should drain */
     uint8_t request_head[DP_REQUEST_HEAD_BYTES]; /* what a READ begins with */
     uint8_t answer_head[DP_ANSWER_HEAD_BYTES];   /* what its answer begins with */
     uint8_t reserved[2];
@@ -54,7 +54,8 @@ struct dp_reads {
     uint64_t queued_bytes; /* that readers wait for, at this moment */
     uint32_t readers;      /* who wait for them */
     uint32_t keys_count;
-    uint8_t keys[DP_READ_KEYS][DP_KEY_BYTES]; /* whose first bytes were asked for since the last call; of more, the last are lost */
+    uint8_t keys[DP_READ_KEYS]
+                [DP_KEY_BYTES]; /* whose first bytes were asked for since the last call; of more, the last are lost */
 };
 
 /* Returns NULL when there is no memory or no descriptor. */

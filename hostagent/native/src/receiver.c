@@ -20,9 +20,9 @@
 #include "threads.h"
 #include "wire.h"
 
-#define BATCHES_MAX 8       /* calls in a row before a caller that drains gets its turn */
-#define NAP_SEGMENTS 64     /* a nap lasts until at most this many should have arrived */
-#define NAP_NS_MIN 20000    /* a shorter nap costs more than waiting for the next one */
+#define BATCHES_MAX 8        /* calls in a row before a caller that drains gets its turn */
+#define NAP_SEGMENTS 64      /* a nap lasts until at most this many should have arrived */
+#define NAP_NS_MIN 20000     /* a shorter nap costs more than waiting for the next one */
 #define RATE_NS_MAX 10000000 /* older arrivals say nothing about the present rate */
 
 struct dp_receiver {
@@ -40,11 +40,11 @@ struct dp_receiver {
     struct expected_table expected;
     struct reports reports;
     uint64_t counts[DP_COUNTS];
-    int64_t since_ns;       /* arrival of the oldest segment that waits to be drained, 0: none waits */
-    int woken;              /* nobody has drained since `wake` was written */
+    int64_t since_ns; /* arrival of the oldest segment that waits to be drained, 0: none waits */
+    int woken;        /* nobody has drained since `wake` was written */
     enum dp_broken broken;
-    int whole;              /* a chunk became whole since the last drain */
-    uint32_t left_min;      /* the least number of segments that a chunk of the last round still lacks */
+    int whole;         /* a chunk became whole since the last drain */
+    uint32_t left_min; /* the least number of segments that a chunk of the last round still lacks */
     int64_t patience_ns;
     uint32_t patience_segments;
 
@@ -59,8 +59,7 @@ struct dp_receiver {
 /* ---- one batch --------------------------------------------------------------------------------------------------- */
 
 /* Checks every row. The caller holds `intake`, not `state`. */
-static void judge(struct dp_receiver *receiver, uint32_t count)
-{
+static void judge(struct dp_receiver *receiver, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         struct intake_row *row = &receiver->rows[i];
         /* What this node filled into the switch comes back with its own address; its own casts do not. */
@@ -72,8 +71,7 @@ static void judge(struct dp_receiver *receiver, uint32_t count)
 }
 
 /* Writes a good row to its chunk and reports it. The caller holds both locks. */
-static void place_row(struct dp_receiver *receiver, const struct intake_row *row)
-{
+static void place_row(struct dp_receiver *receiver, const struct intake_row *row) {
     const uint8_t *key = row->bytes + DP_KV_KEY;
     uint32_t segment = get32(row->bytes + DP_KV_SEGMENT), segments = get32(row->bytes + DP_KV_SEGMENTS);
     struct expected *chunk = expected_find(&receiver->expected, key);
@@ -88,16 +86,13 @@ static void place_row(struct dp_receiver *receiver, const struct intake_row *row
             receiver->counts[DP_DUPLICATES]++;
         else if (!chunk->left)
             receiver->whole = 1;
-        if (chunk->left < receiver->left_min)
-            receiver->left_min = chunk->left;
+        if (chunk->left < receiver->left_min) receiver->left_min = chunk->left;
     }
-    reports_add(&receiver->reports, key, chunk ? chunk->ticket : 0, segments, row->source, segment,
-                row->from_switch);
+    reports_add(&receiver->reports, key, chunk ? chunk->ticket : 0, segments, row->source, segment, row->from_switch);
 }
 
 /* Tells the caller's side, once, that nothing comes any more. The caller holds `intake`. */
-static void notice_break(struct dp_receiver *receiver)
-{
+static void notice_break(struct dp_receiver *receiver) {
     enum dp_broken broken = receiver->from->broken;
     pthread_mutex_lock(&receiver->state);
     if (broken != receiver->broken) {
@@ -109,31 +104,26 @@ static void notice_break(struct dp_receiver *receiver)
 }
 
 /* The caller holds `intake`. Returns how many datagrams were taken. */
-static uint32_t take_batch(struct dp_receiver *receiver)
-{
+static uint32_t take_batch(struct dp_receiver *receiver) {
     struct intake *from = receiver->from;
     pthread_mutex_lock(&receiver->state);
     int room = reports_have_room(&receiver->reports, INTAKE_BATCH);
     pthread_mutex_unlock(&receiver->state);
     uint32_t count = room ? from->kind->take(from, receiver->rows) : 0;
-    if (from->broken)
-        notice_break(receiver);
-    if (!count)
-        return 0;
+    if (from->broken) notice_break(receiver);
+    if (!count) return 0;
 
     judge(receiver, count);
 
     pthread_mutex_lock(&receiver->state);
     receiver->counts[DP_OVERFLOWS] += (uint32_t)(from->overflows - receiver->overflows);
     receiver->overflows = from->overflows;
-    if (!receiver->since_ns)
-        receiver->since_ns = now_ns();
+    if (!receiver->since_ns) receiver->since_ns = now_ns();
     receiver->counts[DP_LOOKS]++;
     for (uint32_t i = 0; i < count; i++) {
         const struct intake_row *row = &receiver->rows[i];
         receiver->counts[row->verdict]++;
-        if (row->verdict == DP_RECEIVED)
-            place_row(receiver, row);
+        if (row->verdict == DP_RECEIVED) place_row(receiver, row);
     }
     pthread_mutex_unlock(&receiver->state);
     return count;
@@ -141,12 +131,10 @@ static uint32_t take_batch(struct dp_receiver *receiver)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-static void measure(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns)
-{
+static void measure(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns) {
     int64_t span = at_ns - receiver->measured_ns;
     receiver->measured += taken;
-    if (span < 1000000 && receiver->measured < NAP_SEGMENTS)
-        return;
+    if (span < 1000000 && receiver->measured < NAP_SEGMENTS) return;
     double rate = span > 0 ? (double)receiver->measured / (double)span : 0;
     receiver->rate = span > RATE_NS_MAX ? 0 : (receiver->rate + rate) / 2;
     receiver->measured = 0;
@@ -155,14 +143,13 @@ static void measure(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns)
 
 /* After a round that took `taken` datagrams: wakes the caller's side if it should drain. Returns how long the next
  * round may wait; -1: until the socket has something. */
-static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns)
-{
+static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_ns) {
     int64_t wait_ns = -1;
     pthread_mutex_lock(&receiver->state);
     if (receiver->since_ns && !receiver->woken) {
         int64_t due_ns = receiver->since_ns + receiver->patience_ns;
-        int full = reports_waiting(&receiver->reports) >= receiver->patience_segments
-                || !reports_have_room(&receiver->reports, INTAKE_BATCH);
+        int full = reports_waiting(&receiver->reports) >= receiver->patience_segments ||
+                   !reports_have_room(&receiver->reports, INTAKE_BATCH);
         /* A round that took nothing means that the flow has paused: the reader may have to ask for more. */
         if (receiver->whole || full || !taken || at_ns >= due_ns) {
             receiver->woken = 1;
@@ -178,8 +165,7 @@ static int64_t decide(struct dp_receiver *receiver, uint32_t taken, int64_t at_n
 
 /* How long to sleep even if datagrams arrive; 0: wait for the next one instead. A wake-up costs as much as several
  * segments, so under load several should arrive for each. */
-static int64_t nap_ns(struct dp_receiver *receiver, uint32_t taken)
-{
+static int64_t nap_ns(struct dp_receiver *receiver, uint32_t taken) {
     pthread_mutex_lock(&receiver->state);
     double longest = (double)receiver->patience_ns / 4;
     uint32_t waiting = reports_waiting(&receiver->reports);
@@ -188,18 +174,15 @@ static int64_t nap_ns(struct dp_receiver *receiver, uint32_t taken)
         wanted = receiver->patience_segments - waiting;
     receiver->left_min = UINT32_MAX;
     pthread_mutex_unlock(&receiver->state);
-    if (!taken || receiver->rate * longest < 2)
-        return 0;
+    if (!taken || receiver->rate * longest < 2) return 0;
     double nap = wanted / receiver->rate;
-    if (nap > longest)
-        nap = longest;
+    if (nap > longest) nap = longest;
     return nap < NAP_NS_MIN ? 0 : (int64_t)nap;
 }
 
 /* Sleeps until the caller's side interrupts, `longest_ns` are over (-1: never), or, if `wait_for_more`, something
  * comes. */
-static void sleep_until(struct dp_receiver *receiver, int64_t longest_ns, int wait_for_more)
-{
+static void sleep_until(struct dp_receiver *receiver, int64_t longest_ns, int wait_for_more) {
     struct intake *from = receiver->from;
     struct pollfd files[2] = {{receiver->interrupt, POLLIN, 0}, {from->fd, POLLIN, 0}};
     struct timespec longest = {longest_ns / 1000000000, longest_ns % 1000000000};
@@ -218,44 +201,37 @@ static void sleep_until(struct dp_receiver *receiver, int64_t longest_ns, int wa
 /* What may be waited for now. */
 enum may_wait { NOT_AT_ALL, FOR_MORE, FOR_AN_INTERRUPT };
 
-static enum may_wait may_wait(struct dp_receiver *receiver)
-{
+static enum may_wait may_wait(struct dp_receiver *receiver) {
     struct intake *from = receiver->from;
     pthread_mutex_lock(&receiver->intake);
     int is_quiet = from->kind->may_wait(from);
     enum dp_broken broken = from->broken;
-    if (broken)
-        notice_break(receiver);
+    if (broken) notice_break(receiver);
     pthread_mutex_unlock(&receiver->intake);
     return broken ? FOR_AN_INTERRUPT : is_quiet ? FOR_MORE : NOT_AT_ALL;
 }
 
-static int is_full(struct dp_receiver *receiver)
-{
+static int is_full(struct dp_receiver *receiver) {
     pthread_mutex_lock(&receiver->state);
     int full = !reports_have_room(&receiver->reports, INTAKE_BATCH);
     pthread_mutex_unlock(&receiver->state);
     return full;
 }
 
-static void *run(void *argument)
-{
+static void *run(void *argument) {
     struct dp_receiver *receiver = argument;
     prctl(PR_SET_NAME, "kvcast-receive");
     prctl(PR_SET_TIMERSLACK, 1000);
     while (!__atomic_load_n(&receiver->stop, __ATOMIC_ACQUIRE)) {
-        while (__atomic_load_n(&receiver->looking, __ATOMIC_ACQUIRE))
-            sched_yield();
+        while (__atomic_load_n(&receiver->looking, __ATOMIC_ACQUIRE)) sched_yield();
         uint32_t taken = 0, last = INTAKE_BATCH;
         pthread_mutex_lock(&receiver->intake);
-        for (int i = 0; i < BATCHES_MAX && last == INTAKE_BATCH; i++)
-            taken += last = take_batch(receiver);
+        for (int i = 0; i < BATCHES_MAX && last == INTAKE_BATCH; i++) taken += last = take_batch(receiver);
         pthread_mutex_unlock(&receiver->intake);
         int64_t at_ns = now_ns();
         measure(receiver, taken, at_ns);
         int64_t wait_ns = decide(receiver, taken, at_ns);
-        if (last == INTAKE_BATCH)
-            continue;
+        if (last == INTAKE_BATCH) continue;
         int64_t nap = nap_ns(receiver, taken);
         enum may_wait may;
         if (is_full(receiver))
@@ -270,11 +246,9 @@ static void *run(void *argument)
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, const struct dp_receive_queue *queue)
-{
+struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, const struct dp_receive_queue *queue) {
     struct dp_receiver *receiver = calloc(1, sizeof *receiver);
-    if (!receiver)
-        return NULL;
+    if (!receiver) return NULL;
     receiver->wake = config->wake;
     receiver->own = config->own;
     receiver->wire.qkey = config->qkey;
@@ -299,8 +273,7 @@ struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, con
     return receiver;
 }
 
-void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t number)
-{
+void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t number) {
     pthread_mutex_lock(&receiver->intake);
     queue_intake_renew(receiver->from, queue_pair, number);
     pthread_mutex_lock(&receiver->state);
@@ -310,84 +283,72 @@ void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t 
     write_event(receiver->interrupt);
 }
 
-int dp_receiver_start(struct dp_receiver *receiver)
-{
+int dp_receiver_start(struct dp_receiver *receiver) {
     int error = pthread_create(&receiver->thread, NULL, run, receiver);
     receiver->started = !error;
     return error;
 }
 
-uint64_t dp_receiver_expect(
-    struct dp_receiver *receiver, const uint8_t *key, uint8_t *place, uint64_t size_bytes, const uint8_t *missing)
-{
+uint64_t dp_receiver_expect(struct dp_receiver *receiver, const uint8_t *key, uint8_t *place, uint64_t size_bytes,
+                            const uint8_t *missing) {
     pthread_mutex_lock(&receiver->state);
-    struct expected *chunk = expected_add(
-        &receiver->expected, key, place, size_bytes, receiver->wire.segment_bytes, missing);
+    struct expected *chunk =
+        expected_add(&receiver->expected, key, place, size_bytes, receiver->wire.segment_bytes, missing);
     uint64_t ticket = chunk ? chunk->ticket : 0;
     pthread_mutex_unlock(&receiver->state);
     return ticket;
 }
 
-void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket)
-{
+void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket) {
     pthread_mutex_lock(&receiver->state);
     expected_remove(&receiver->expected, ticket);
     pthread_mutex_unlock(&receiver->state);
 }
 
-void dp_receiver_settle(struct dp_receiver *receiver)
-{
+void dp_receiver_settle(struct dp_receiver *receiver) {
     /* Segments are written under `state`: whoever looked at `missing` before has written by now. */
     pthread_mutex_lock(&receiver->state);
     pthread_mutex_unlock(&receiver->state);
 }
 
-void dp_receiver_drain_intake(struct dp_receiver *receiver)
-{
+void dp_receiver_drain_intake(struct dp_receiver *receiver) {
     __atomic_add_fetch(&receiver->looking, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&receiver->intake);
     __atomic_sub_fetch(&receiver->looking, 1, __ATOMIC_ACQ_REL);
     /* Ends at the latest when there is no more room for reports. */
-    while (take_batch(receiver) == INTAKE_BATCH)
-        ;
+    while (take_batch(receiver) == INTAKE_BATCH);
     pthread_mutex_unlock(&receiver->intake);
 }
 
-void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained)
-{
+void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained) {
     uint64_t count;
     pthread_mutex_lock(&receiver->state);
-    if (receiver->woken)
-        (void)!read(receiver->wake, &count, sizeof count);
+    if (receiver->woken) (void)!read(receiver->wake, &count, sizeof count);
     int was_full = !reports_have_room(&receiver->reports, INTAKE_BATCH);
     struct report_side *side = reports_swap(&receiver->reports);
     enum dp_broken broken = receiver->broken;
     receiver->woken = receiver->whole = 0;
     receiver->since_ns = 0;
     pthread_mutex_unlock(&receiver->state);
-    if (was_full)
-        write_event(receiver->interrupt);
+    if (was_full) write_event(receiver->interrupt);
     reports_group(&receiver->reports, side, drained);
     drained->broken = broken;
 }
 
-void dp_receiver_set_patience(struct dp_receiver *receiver, int64_t patience_ns, uint32_t segments)
-{
+void dp_receiver_set_patience(struct dp_receiver *receiver, int64_t patience_ns, uint32_t segments) {
     pthread_mutex_lock(&receiver->state);
     receiver->patience_ns = patience_ns;
     receiver->patience_segments = segments;
     pthread_mutex_unlock(&receiver->state);
 }
 
-void dp_receiver_read_counts(struct dp_receiver *receiver, uint64_t *counts)
-{
+void dp_receiver_read_counts(struct dp_receiver *receiver, uint64_t *counts) {
     pthread_mutex_lock(&receiver->state);
     memcpy(counts, receiver->counts, sizeof receiver->counts);
     pthread_mutex_unlock(&receiver->state);
 }
 
-void dp_receiver_free(struct dp_receiver *receiver)
-{
+void dp_receiver_free(struct dp_receiver *receiver) {
     if (receiver->started) {
         __atomic_store_n(&receiver->stop, 1, __ATOMIC_RELEASE);
         write_event(receiver->interrupt);
@@ -396,9 +357,7 @@ void dp_receiver_free(struct dp_receiver *receiver)
     expected_clear(&receiver->expected);
     pthread_mutex_destroy(&receiver->intake);
     pthread_mutex_destroy(&receiver->state);
-    if (receiver->interrupt >= 0)
-        close(receiver->interrupt);
-    if (receiver->from)
-        receiver->from->kind->free(receiver->from);
+    if (receiver->interrupt >= 0) close(receiver->interrupt);
+    if (receiver->from) receiver->from->kind->free(receiver->from);
     free(receiver);
 }

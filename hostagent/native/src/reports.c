@@ -4,25 +4,20 @@
 
 #define LOOK_BACK 16 /* reports searched for the one of a segment: casts of this many chunks may interleave */
 
-int reports_have_room(const struct reports *reports, uint32_t count)
-{
+int reports_have_room(const struct reports *reports, uint32_t count) {
     const struct report_side *side = &reports->sides[reports->filling];
     return side->arrivals_count + count <= ARRIVALS_MAX && side->reports_count + count <= REPORTS_MAX;
 }
 
-uint32_t reports_waiting(const struct reports *reports)
-{
-    return reports->sides[reports->filling].arrivals_count;
-}
+uint32_t reports_waiting(const struct reports *reports) { return reports->sides[reports->filling].arrivals_count; }
 
-static uint32_t find_or_make(
-    struct report_side *side, const uint8_t *key, uint64_t ticket, uint32_t segments, uint32_t source)
-{
+static uint32_t find_or_make(struct report_side *side, const uint8_t *key, uint64_t ticket, uint32_t segments,
+                             uint32_t source) {
     uint32_t oldest = side->reports_count > LOOK_BACK ? side->reports_count - LOOK_BACK : 0;
     for (uint32_t i = side->reports_count; i > oldest; i--) {
         const struct dp_report *report = &side->reports[i - 1];
-        if (report->ticket == ticket && report->source == source && report->segments == segments
-            && !memcmp(report->key, key, DP_KEY_BYTES))
+        if (report->ticket == ticket && report->source == source && report->segments == segments &&
+            !memcmp(report->key, key, DP_KEY_BYTES))
             return i - 1;
     }
     struct dp_report *made = &side->reports[side->reports_count];
@@ -31,10 +26,8 @@ static uint32_t find_or_make(
     return side->reports_count++;
 }
 
-void reports_add(
-    struct reports *reports, const uint8_t *key, uint64_t ticket, uint32_t segments, uint32_t source, uint32_t segment,
-    int from_switch)
-{
+void reports_add(struct reports *reports, const uint8_t *key, uint64_t ticket, uint32_t segments, uint32_t source,
+                 uint32_t segment, int from_switch) {
     struct report_side *side = &reports->sides[reports->filling];
     uint32_t index = find_or_make(side, key, ticket, segments, source);
     side->reports[index].count++;
@@ -42,8 +35,7 @@ void reports_add(
     side->arrivals[side->arrivals_count++] = (struct arrival){index, segment};
 }
 
-struct report_side *reports_swap(struct reports *reports)
-{
+struct report_side *reports_swap(struct reports *reports) {
     struct report_side *full = &reports->sides[reports->filling];
     reports->filling ^= 1;
     reports->sides[reports->filling].reports_count = 0;
@@ -51,8 +43,7 @@ struct report_side *reports_swap(struct reports *reports)
     return full;
 }
 
-void reports_group(struct reports *reports, struct report_side *side, struct dp_drained *drained)
-{
+void reports_group(struct reports *reports, struct report_side *side, struct dp_drained *drained) {
     uint32_t next[REPORTS_MAX], first = 0;
     for (uint32_t i = 0; i < side->reports_count; i++) {
         side->reports[i].first = next[i] = first;

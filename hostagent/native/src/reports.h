@@ -32,9 +32,8 @@ int reports_have_room(const struct reports *reports, uint32_t count);
 
 uint32_t reports_waiting(const struct reports *reports);
 
-void reports_add(
-    struct reports *reports, const uint8_t *key, uint64_t ticket, uint32_t segments, uint32_t source, uint32_t segment,
-    int from_switch);
+void reports_add(struct reports *reports, const uint8_t *key, uint64_t ticket, uint32_t segments, uint32_t source,
+                 uint32_t segment, int from_switch);
 
 /* Begins to fill the other side. Returns the side filled so far, which is the caller's until the next call. */
 struct report_side *reports_swap(struct reports *reports);

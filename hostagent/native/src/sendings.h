@@ -8,7 +8,7 @@
 /* Begins a sender's own structure. */
 struct sending {
     struct sending *next;
-    uint64_t id; /* the caller's */
+    uint64_t id;    /* the caller's */
     uint32_t count; /* segments */
     uint32_t sent;
     uint32_t told; /* of those sent, how many were in a drained outcome */
@@ -31,8 +31,7 @@ void sendings_open(struct sendings *sendings, int wake, uint32_t enough);
 /* `added` came from malloc and belongs to the list from now on. Returns whether nothing was unsent before. */
 int sendings_add(struct sendings *sendings, struct sending *added);
 
-static inline uint32_t sending_rest(const struct sending *sending)
-{
+static inline uint32_t sending_rest(const struct sending *sending) {
     return sending->count - sending->sent - sending->failed;
 }
 

@@ -8,13 +8,13 @@
 #include "leases.h"
 #include "reads.h"
 
-#define ANSWERS 64             /* of a connection: being sent, and kept until acknowledged; more stay in its socket */
+#define ANSWERS 64 /* of a connection: being sent, and kept until acknowledged; more stay in its socket */
 
 struct answer {
     uint64_t request;
-    uint64_t offset;     /* in the pool, of what is to be sent */
+    uint64_t offset; /* in the pool, of what is to be sent */
     uint64_t left_bytes;
-    uint64_t end_bytes;  /* of the connection, when all of this had been handed to the socket */
+    uint64_t end_bytes; /* of the connection, when all of this had been handed to the socket */
     uint32_t lease;
     uint8_t head_sent;
     uint8_t copied;
@@ -25,10 +25,10 @@ struct connection {
     struct connection *next;
     uint64_t id;
     int socket;
-    int returning;          /* nothing more is read */
+    int returning; /* nothing more is read */
     enum dp_returned_why why;
-    uint32_t interest;      /* what epoll watches for */
-    uint32_t have_bytes;    /* in `bytes` */
+    uint32_t interest;           /* what epoll watches for */
+    uint32_t have_bytes;         /* in `bytes` */
     uint32_t first, unsent, end; /* answers first..unsent are kept, unsent..end are to be sent; modulo ANSWERS */
     uint64_t sent_bytes, acknowledged_bytes;
     uint64_t asked_bytes, queued_bytes;
@@ -50,9 +50,9 @@ struct dp_server {
     struct dp_reads reads;
     uint64_t other_bytes;
     uint32_t other_readers;
-    int64_t other_ns;       /* when those were said */
-    int64_t since_ns;       /* since when something waits to be drained, 0: nothing */
-    int64_t tick_ns;        /* of the next look at all connections */
+    int64_t other_ns; /* when those were said */
+    int64_t since_ns; /* since when something waits to be drained, 0: nothing */
+    int64_t tick_ns;  /* of the next look at all connections */
     int woken;
 };
 

@@ -23,8 +23,7 @@ struct socket_intake {
     uint8_t *memory;
 };
 
-static void read_control(struct socket_intake *from, struct intake_row *row, struct msghdr *header)
-{
+static void read_control(struct socket_intake *from, struct intake_row *row, struct msghdr *header) {
     uint8_t tos = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
         if (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_TOS)
@@ -35,8 +34,7 @@ static void read_control(struct socket_intake *from, struct intake_row *row, str
     row->from_switch = (uint32_t)(tos >> 2) == from->from_switch_dscp;
 }
 
-static uint32_t take(struct intake *intake, struct intake_row *rows)
-{
+static uint32_t take(struct intake *intake, struct intake_row *rows) {
     struct socket_intake *from = (struct socket_intake *)intake;
     for (int i = 0; i < INTAKE_BATCH; i++) {
         struct msghdr *header = &from->messages[i].msg_hdr;
@@ -56,38 +54,30 @@ static uint32_t take(struct intake *intake, struct intake_row *rows)
     return taken > 0 ? (uint32_t)taken : 0;
 }
 
-static enum dp_count check(struct wire *wire, const struct intake_row *row)
-{
+static enum dp_count check(struct wire *wire, const struct intake_row *row) {
     return wire_check(wire, row->bytes, row->length, row->source, row->port);
 }
 
 /* The kernel tells of what came before the wait, too. */
-static int may_wait(struct intake *intake)
-{
+static int may_wait(struct intake *intake) {
     (void)intake;
     return 1;
 }
 
-static void wake(struct intake *intake)
-{
-    (void)intake;
-}
+static void wake(struct intake *intake) { (void)intake; }
 
-static void free_socket(struct intake *intake)
-{
+static void free_socket(struct intake *intake) {
     free(((struct socket_intake *)intake)->memory);
     free(intake);
 }
 
 static const struct intake_kind kind = {take, check, may_wait, wake, free_socket};
 
-struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp, uint32_t datagram_bytes)
-{
+struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp, uint32_t datagram_bytes) {
     /* A byte more than a datagram, so that a longer one shows; rows begin on cache lines. */
     size_t row_bytes = (datagram_bytes + 1 + 63) / 64 * 64;
     struct socket_intake *made = calloc(1, sizeof *made);
-    if (!made)
-        return NULL;
+    if (!made) return NULL;
     made->memory = aligned_alloc(64, INTAKE_BATCH * row_bytes);
     if (!made->memory) {
         free(made);

@@ -58,10 +58,9 @@ struct verbs_send {
 static_assert(sizeof(struct verbs_completion) == 48 && offsetof(struct verbs_completion, queue_pair) == 28, "ibv_wc");
 static_assert(sizeof(struct verbs_receive) == 32, "ibv_recv_wr");
 static_assert(sizeof(struct verbs_piece) == 16, "ibv_sge");
-static_assert(
-    sizeof(struct verbs_send) == 128 && offsetof(struct verbs_send, flags) == 32
-        && offsetof(struct verbs_send, remote_address) == 40 && offsetof(struct verbs_send, remote_key) == 48,
-    "ibv_send_wr");
+static_assert(sizeof(struct verbs_send) == 128 && offsetof(struct verbs_send, flags) == 32 &&
+                  offsetof(struct verbs_send, remote_address) == 40 && offsetof(struct verbs_send, remote_key) == 48,
+              "ibv_send_wr");
 
 typedef int verbs_poll(void *completion_queue, int room, struct verbs_completion *completions);
 typedef int verbs_request_notify(void *completion_queue, int solicited_only);

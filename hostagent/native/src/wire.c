@@ -3,8 +3,7 @@
 #include "crc32.h"
 
 /* The bytes before the BTH are the same for all datagrams of one sender. */
-static uint32_t seed_of(struct wire *wire, uint32_t source, uint16_t port)
-{
+static uint32_t seed_of(struct wire *wire, uint32_t source, uint16_t port) {
     if (source != wire->seed_source || port != wire->seed_port) {
         uint8_t masked[DP_MASKED_BYTES];
         memcpy(masked, wire->masked, sizeof masked);
@@ -18,68 +17,52 @@ static uint32_t seed_of(struct wire *wire, uint32_t source, uint16_t port)
 }
 
 /* Whether another IP identification explains a difference of two ICRCs. */
-static int is_identification(const struct wire *wire, uint32_t difference)
-{
+static int is_identification(const struct wire *wire, uint32_t difference) {
     for (int bit = 0; bit < DP_IDENTIFICATION_BITS; bit++)
-        if (difference & wire->identification[bit][0])
-            difference ^= wire->identification[bit][1];
+        if (difference & wire->identification[bit][0]) difference ^= wire->identification[bit][1];
     return difference == 0;
 }
 
-static int icrc_is_right(struct wire *wire, uint8_t *row, uint32_t source, uint16_t port)
-{
+static int icrc_is_right(struct wire *wire, uint8_t *row, uint32_t source, uint16_t port) {
     uint32_t covered = wire_datagram_bytes(wire) - DP_ICRC_BYTES;
     const uint8_t *end = row + covered;
     uint32_t said = (uint32_t)end[3] << 24 | (uint32_t)end[2] << 16 | (uint32_t)end[1] << 8 | end[0];
 
     row[DP_BTH_RESERVED] = 0xFF;
     uint32_t difference = dp_crc32(seed_of(wire, source, port), row, covered) ^ said;
-    if (difference == 0)
-        return 1;
+    if (difference == 0) return 1;
     /* Our sockets send identification 0; an RDMA NIC, known by its source QPN, sends any. */
     return get24(row + DP_DETH_SOURCE_QPN) != wire->source_qpn && is_identification(wire, difference);
 }
 
-static enum dp_count check_chunk_header(const struct wire *wire, const uint8_t *row)
-{
+static enum dp_count check_chunk_header(const struct wire *wire, const uint8_t *row) {
     uint32_t segment = get32(row + DP_KV_SEGMENT), segments = get32(row + DP_KV_SEGMENTS);
     uint32_t bytes = get32(row + DP_KV_LENGTH);
 
-    if (row[DP_KV_VERSION] != DP_WIRE_VERSION)
-        return DP_VERSION;
-    if (row[DP_KV_OP] != DP_OP_DATA)
-        return DP_OP;
-    if (row[DP_KV_FLAGS] || row[DP_KV_RESERVED])
-        return DP_RESERVED;
-    if (segment >= segments || segments > DP_CHUNK_SEGMENTS_MAX)
-        return DP_SEGMENT;
+    if (row[DP_KV_VERSION] != DP_WIRE_VERSION) return DP_VERSION;
+    if (row[DP_KV_OP] != DP_OP_DATA) return DP_OP;
+    if (row[DP_KV_FLAGS] || row[DP_KV_RESERVED]) return DP_RESERVED;
+    if (segment >= segments || segments > DP_CHUNK_SEGMENTS_MAX) return DP_SEGMENT;
     if (!bytes || bytes > wire->segment_bytes || (bytes != wire->segment_bytes && segment + 1 != segments))
         return DP_LENGTH;
     return DP_RECEIVED;
 }
 
-static enum dp_count check_length(uint32_t length, uint32_t whole)
-{
+static enum dp_count check_length(uint32_t length, uint32_t whole) {
     return length < whole ? DP_TRUNCATED : length > whole ? DP_OVERSIZED : DP_RECEIVED;
 }
 
-enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port)
-{
+enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port) {
     enum dp_count verdict = check_length(length, wire_datagram_bytes(wire));
-    if (verdict != DP_RECEIVED)
-        return verdict;
-    if (row[DP_BTH_OPCODE] != DP_OPCODE_UD_SEND_ONLY || get24(row + DP_BTH_QPN) != DP_QPN_MULTICAST)
-        return DP_OPCODE;
-    if (get32(row + DP_DETH_QKEY) != wire->qkey)
-        return DP_QKEY;
+    if (verdict != DP_RECEIVED) return verdict;
+    if (row[DP_BTH_OPCODE] != DP_OPCODE_UD_SEND_ONLY || get24(row + DP_BTH_QPN) != DP_QPN_MULTICAST) return DP_OPCODE;
+    if (get32(row + DP_DETH_QKEY) != wire->qkey) return DP_QKEY;
     verdict = check_chunk_header(wire, row);
-    if (verdict != DP_RECEIVED)
-        return verdict;
+    if (verdict != DP_RECEIVED) return verdict;
     return icrc_is_right(wire, row, source, port) ? DP_RECEIVED : DP_ICRC;
 }
 
-enum dp_count wire_check_message(const struct wire *wire, const uint8_t *row, uint32_t length)
-{
+enum dp_count wire_check_message(const struct wire *wire, const uint8_t *row, uint32_t length) {
     enum dp_count verdict = check_length(length, DP_HEADER_BYTES + wire->segment_bytes);
     return verdict == DP_RECEIVED ? check_chunk_header(wire, row) : verdict;
 }

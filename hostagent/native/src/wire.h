@@ -17,44 +17,33 @@ struct wire {
     uint32_t seed;
 };
 
-static inline uint32_t get32(const uint8_t *at)
-{
+static inline uint32_t get32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-static inline uint32_t get24(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 16 | (uint32_t)at[1] << 8 | at[2];
-}
+static inline uint32_t get24(const uint8_t *at) { return (uint32_t)at[0] << 16 | (uint32_t)at[1] << 8 | at[2]; }
 
-static inline uint32_t get16(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 8 | at[1];
-}
+static inline uint32_t get16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
 
-static inline void put32(uint8_t *at, uint32_t value)
-{
+static inline void put32(uint8_t *at, uint32_t value) {
     at[0] = (uint8_t)(value >> 24);
     at[1] = (uint8_t)(value >> 16);
     at[2] = (uint8_t)(value >> 8);
     at[3] = (uint8_t)value;
 }
 
-static inline void put24(uint8_t *at, uint32_t value)
-{
+static inline void put24(uint8_t *at, uint32_t value) {
     at[0] = (uint8_t)(value >> 16);
     at[1] = (uint8_t)(value >> 8);
     at[2] = (uint8_t)value;
 }
 
-static inline void put16(uint8_t *at, uint32_t value)
-{
+static inline void put16(uint8_t *at, uint32_t value) {
     at[0] = (uint8_t)(value >> 8);
     at[1] = (uint8_t)value;
 }
 
-static inline uint32_t wire_datagram_bytes(const struct wire *wire)
-{
+static inline uint32_t wire_datagram_bytes(const struct wire *wire) {
     return DP_HEADER_BYTES + wire->segment_bytes + DP_ICRC_BYTES;
 }
 

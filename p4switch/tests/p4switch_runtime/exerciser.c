@@ -23,28 +23,41 @@ struct phv {
 };
 
 enum op {
-    OP_FORWARD = 1,    /* to a */
-    OP_MULTICAST = 2,  /* group a; also egress_spec b */
-    OP_CLONE_I2E = 3,  /* session a, forward to b */
-    OP_CLONE_E2E = 4,  /* session a, forward to b */
-    OP_RESUBMIT = 5,   /* once, then forward to a */
-    OP_RECIRCULATE = 6,/* a more times, then forward to b */
-    OP_DIGEST = 7,     /* {value, a}, forward to b */
+    OP_FORWARD = 1,     /* to a */
+    OP_MULTICAST = 2,   /* group a; also egress_spec b */
+    OP_CLONE_I2E = 3,   /* session a, forward to b */
+    OP_CLONE_E2E = 4,   /* session a, forward to b */
+    OP_RESUBMIT = 5,    /* once, then forward to a */
+    OP_RECIRCULATE = 6, /* a more times, then forward to b */
+    OP_DIGEST = 7,      /* {value, a}, forward to b */
     OP_DROP = 8,
-    OP_TRUNCATE = 9,   /* to a bytes, forward to b */
-    OP_EGRESS_DROP = 10, /* multicast a; egress drops copies whose rid is b */
+    OP_TRUNCATE = 9,      /* to a bytes, forward to b */
+    OP_EGRESS_DROP = 10,  /* multicast a; egress drops copies whose rid is b */
     OP_EGRESS_WRITE = 11, /* multicast a; egress writes its port into the header where rid is odd */
-    OP_REGISTER = 12,  /* cell a += value, answer in value, forward to b */
-    OP_METER = 13,     /* meter cell a, colour into c, forward to b */
-    OP_LOG = 14,       /* log_msg, forward to a */
-    OP_REMOVE = 15,    /* remove the command header, forward to a */
-    OP_CLONE_LOOP = 16, /* egress clones to session a for ever, forward to b */
-    OP_RANDOM = 17,    /* value = random(0, value), forward to a */
-    OP_SEE = 18,       /* value = ports of MACs 1 and 2 in dmac, register cell 0; forward to a */
+    OP_REGISTER = 12,     /* cell a += value, answer in value, forward to b */
+    OP_METER = 13,        /* meter cell a, colour into c, forward to b */
+    OP_LOG = 14,          /* log_msg, forward to a */
+    OP_REMOVE = 15,       /* remove the command header, forward to a */
+    OP_CLONE_LOOP = 16,   /* egress clones to session a for ever, forward to b */
+    OP_RANDOM = 17,       /* value = random(0, value), forward to a */
+    OP_SEE = 18,          /* value = ports of MACs 1 and 2 in dmac, register cell 0; forward to a */
 };
 
 enum action { FORWARD, DROP, MARK, NOP };
-enum table { T_DMAC, T_ROUTE, T_ACL, T_RANGES, T_OPTIONAL, T_WIDE, T_SELECT, T_AGED, T_SET, T_CONST, T_SMALL, T_KEYLESS };
+enum table {
+    T_DMAC,
+    T_ROUTE,
+    T_ACL,
+    T_RANGES,
+    T_OPTIONAL,
+    T_WIDE,
+    T_SELECT,
+    T_AGED,
+    T_SET,
+    T_CONST,
+    T_SMALL,
+    T_KEYLESS
+};
 
 static void parse(struct ps_ctx *ctx, void *state) {
     struct phv *phv = state;
@@ -68,15 +81,20 @@ static void parse(struct ps_ctx *ctx, void *state) {
 static void run_action(struct ps_ctx *ctx, struct phv *phv, const struct ps_action *action) {
     (void)ctx;
     switch (action->index) {
-    case FORWARD: phv->std.egress_spec = ps_load16(action->params); break;
-    case DROP: ps_mark_to_drop(&phv->std); break;
+    case FORWARD:
+        phv->std.egress_spec = ps_load16(action->params);
+        break;
+    case DROP:
+        ps_mark_to_drop(&phv->std);
+        break;
     case MARK: {
         uint64_t mark;
         memcpy(&mark, action->params, 8);
         phv->user.dropped = mark;
         break;
     }
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -130,9 +148,22 @@ static void ingress(struct ps_ctx *ctx, void *state) {
     }
     phv->std.egress_spec = b;
     switch (c[0]) {
-    case OP_FORWARD: case OP_LOG: case OP_REMOVE: case OP_RANDOM: case OP_SEE: phv->std.egress_spec = a; break;
-    case OP_MULTICAST: case OP_EGRESS_DROP: case OP_EGRESS_WRITE: phv->std.mcast_grp = a; break;
-    case OP_CLONE_I2E: ps_clone(ctx, a, list); ps_store64(c + 8, ~value); break;
+    case OP_FORWARD:
+    case OP_LOG:
+    case OP_REMOVE:
+    case OP_RANDOM:
+    case OP_SEE:
+        phv->std.egress_spec = a;
+        break;
+    case OP_MULTICAST:
+    case OP_EGRESS_DROP:
+    case OP_EGRESS_WRITE:
+        phv->std.mcast_grp = a;
+        break;
+    case OP_CLONE_I2E:
+        ps_clone(ctx, a, list);
+        ps_store64(c + 8, ~value);
+        break;
     case OP_RESUBMIT:
         if (phv->std.instance_type != PS_INSTANCE_RESUBMITTED) {
             ps_store64(c + 8, 0xdead); /* must not be seen again */
@@ -147,12 +178,19 @@ static void ingress(struct ps_ctx *ctx, void *state) {
         if (phv->std.instance_type == PS_INSTANCE_RECIRCULATED) ps_store64(c + 8, phv->user.kept + phv->user.dropped);
         break;
     case OP_DIGEST: {
-        struct { uint64_t value; uint16_t a; } packed = {value, a};
+        struct {
+            uint64_t value;
+            uint16_t a;
+        } packed = {value, a};
         ps_digest(ctx, 0, &packed);
         break;
     }
-    case OP_DROP: ps_mark_to_drop(&phv->std); break;
-    case OP_TRUNCATE: ps_truncate(ctx, a); break;
+    case OP_DROP:
+        ps_mark_to_drop(&phv->std);
+        break;
+    case OP_TRUNCATE:
+        ps_truncate(ctx, a);
+        break;
     case OP_REGISTER: {
         uint8_t *cell = ps_register_cell(&ctx->registers[0], a, 4);
         if (!cell) break;
@@ -169,7 +207,8 @@ static void ingress(struct ps_ctx *ctx, void *state) {
         ps_store16(c + 6, (uint16_t)color);
         break;
     }
-    default: break;
+    default:
+        break;
     }
     if (c[0] == OP_LOG && ctx->log_enabled) ctx->api->log(ctx, PS_LOG_MSG, "hello", 5);
     if (c[0] == OP_SEE) ps_store64(c + 8, see(ctx));
@@ -196,7 +235,10 @@ static void egress(struct ps_ctx *ctx, void *state) {
         return;
     }
     switch (c[0]) {
-    case OP_CLONE_E2E: case OP_CLONE_LOOP: ps_clone(ctx, a, (int32_t)c[1] - 1); break;
+    case OP_CLONE_E2E:
+    case OP_CLONE_LOOP:
+        ps_clone(ctx, a, (int32_t)c[1] - 1);
+        break;
     case OP_RECIRCULATE:
         if (a > 0) {
             ps_store16(c + 2, (uint16_t)(a - 1));
@@ -214,11 +256,12 @@ static void egress(struct ps_ctx *ctx, void *state) {
             ctx->headers_written = 1;
         }
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
-static uint32_t deparse(struct ps_ctx *ctx, const void *state, uint8_t *out) {
+static uint32_t deparse(struct ps_ctx *ctx, void *state, uint8_t *out) {
     const struct phv *phv = state;
     uint32_t n = 0;
     (void)ctx;
@@ -256,8 +299,9 @@ static const struct ps_field_desc ACL_KEY[] = {{.name = "src", .width = 32, .mat
 static const struct ps_field_desc RANGE_KEY[] = {{.name = "low", .width = 16, .match_kind = PS_RANGE},
                                                  {.name = "proto", .width = 8, .offset = 2, .match_kind = PS_EXACT},
                                                  {.name = "wide", .width = 80, .offset = 3, .match_kind = PS_RANGE}};
-static const struct ps_field_desc OPTIONAL_KEY[] = {{.name = "vlan", .width = 12, .match_kind = PS_OPTIONAL},
-                                                    {.name = "port", .width = 9, .offset = 2, .match_kind = PS_OPTIONAL}};
+static const struct ps_field_desc OPTIONAL_KEY[] = {
+    {.name = "vlan", .width = 12, .match_kind = PS_OPTIONAL},
+    {.name = "port", .width = 9, .offset = 2, .match_kind = PS_OPTIONAL}};
 static const struct ps_field_desc WIDE_KEY[] = {{.name = "blob", .width = 300, .match_kind = PS_EXACT}};
 static const struct ps_field_desc SET_KEY[] = {{.name = "type", .width = 16, .match_kind = PS_EXACT}};
 
@@ -265,40 +309,129 @@ static const uint8_t CONST_KEY[8] = {0, 0, 0, 0, 0, 7}, CONST_PARAM[2] = {0, 3},
 static const struct ps_const_entry CONST_ENTRIES[] = {{.key = CONST_KEY, .action = FORWARD, .params = CONST_PARAM}};
 
 static const struct ps_table_desc TABLES[] = {
-    [T_DMAC] = {.name = "dmac", .flags = PS_TABLE_COUNTS_PACKETS | PS_TABLE_COUNTS_BYTES | PS_TABLE_METERS_PACKETS | PS_TABLE_METERS,
-                .size = 200000, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = DROP, .profile = PS_NO_PROFILE},
-    [T_ROUTE] = {.name = "route", .size = 100000, .key_bytes = 8, KEY(ROUTE_KEY), ALL_ACTIONS, .default_action = DROP, .profile = PS_NO_PROFILE},
-    [T_ACL] = {.name = "acl", .size = 20000, .key_bytes = 16, KEY(ACL_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_RANGES] = {.name = "ranges", .size = 20000, .key_bytes = 16, KEY(RANGE_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_OPTIONAL] = {.name = "optional", .size = 1000, .key_bytes = 8, KEY(OPTIONAL_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_WIDE] = {.name = "wide", .size = 1000, .key_bytes = 40, KEY(WIDE_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_SELECT] = {.name = "select", .size = 100, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = NOP, .profile = 0},
-    [T_AGED] = {.name = "aged", .flags = PS_TABLE_AGES, .size = 100, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_SET] = {.name = "set", .flags = PS_TABLE_VALUE_SET, .size = 4, .key_bytes = 8, KEY(SET_KEY), .default_action = PS_NO_ACTION, .profile = PS_NO_PROFILE},
-    [T_CONST] = {.name = "const", .flags = PS_TABLE_CONST_ENTRIES | PS_TABLE_CONST_DEFAULT, .size = 4, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS,
-                 .default_action = NOP, .profile = PS_NO_PROFILE, .const_entry_count = 1, .const_entries = CONST_ENTRIES},
-    [T_SMALL] = {.name = "small", .size = 3, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = NOP, .profile = PS_NO_PROFILE},
-    [T_KEYLESS] = {.name = "keyless", ALL_ACTIONS, .default_action = FORWARD, .default_params = DEFAULT_PORT, .profile = PS_NO_PROFILE},
+    [T_DMAC] = {.name = "dmac",
+                .flags = PS_TABLE_COUNTS_PACKETS | PS_TABLE_COUNTS_BYTES | PS_TABLE_METERS_PACKETS | PS_TABLE_METERS,
+                .size = 200000,
+                .key_bytes = 8,
+                KEY(MAC_KEY),
+                ALL_ACTIONS,
+                .default_action = DROP,
+                .profile = PS_NO_PROFILE},
+    [T_ROUTE] = {.name = "route",
+                 .size = 100000,
+                 .key_bytes = 8,
+                 KEY(ROUTE_KEY),
+                 ALL_ACTIONS,
+                 .default_action = DROP,
+                 .profile = PS_NO_PROFILE},
+    [T_ACL] = {.name = "acl",
+               .size = 20000,
+               .key_bytes = 16,
+               KEY(ACL_KEY),
+               ALL_ACTIONS,
+               .default_action = NOP,
+               .profile = PS_NO_PROFILE},
+    [T_RANGES] = {.name = "ranges",
+                  .size = 20000,
+                  .key_bytes = 16,
+                  KEY(RANGE_KEY),
+                  ALL_ACTIONS,
+                  .default_action = NOP,
+                  .profile = PS_NO_PROFILE},
+    [T_OPTIONAL] = {.name = "optional",
+                    .size = 1000,
+                    .key_bytes = 8,
+                    KEY(OPTIONAL_KEY),
+                    ALL_ACTIONS,
+                    .default_action = NOP,
+                    .profile = PS_NO_PROFILE},
+    [T_WIDE] = {.name = "wide",
+                .size = 1000,
+                .key_bytes = 40,
+                KEY(WIDE_KEY),
+                ALL_ACTIONS,
+                .default_action = NOP,
+                .profile = PS_NO_PROFILE},
+    [T_SELECT] =
+        {.name = "select", .size = 100, .key_bytes = 8, KEY(MAC_KEY), ALL_ACTIONS, .default_action = NOP, .profile = 0},
+    [T_AGED] = {.name = "aged",
+                .flags = PS_TABLE_AGES,
+                .size = 100,
+                .key_bytes = 8,
+                KEY(MAC_KEY),
+                ALL_ACTIONS,
+                .default_action = NOP,
+                .profile = PS_NO_PROFILE},
+    [T_SET] = {.name = "set",
+               .flags = PS_TABLE_VALUE_SET,
+               .size = 4,
+               .key_bytes = 8,
+               KEY(SET_KEY),
+               .default_action = PS_NO_ACTION,
+               .profile = PS_NO_PROFILE},
+    [T_CONST] = {.name = "const",
+                 .flags = PS_TABLE_CONST_ENTRIES | PS_TABLE_CONST_DEFAULT,
+                 .size = 4,
+                 .key_bytes = 8,
+                 KEY(MAC_KEY),
+                 ALL_ACTIONS,
+                 .default_action = NOP,
+                 .profile = PS_NO_PROFILE,
+                 .const_entry_count = 1,
+                 .const_entries = CONST_ENTRIES},
+    [T_SMALL] = {.name = "small",
+                 .size = 3,
+                 .key_bytes = 8,
+                 KEY(MAC_KEY),
+                 ALL_ACTIONS,
+                 .default_action = NOP,
+                 .profile = PS_NO_PROFILE},
+    [T_KEYLESS] = {.name = "keyless",
+                   ALL_ACTIONS,
+                   .default_action = FORWARD,
+                   .default_params = DEFAULT_PORT,
+                   .profile = PS_NO_PROFILE},
 };
-static const struct ps_profile_desc PROFILES[] = {{.name = "selector", .is_selector = 1, .size = 16, .action_count = 4, .actions = ANY}};
-static const struct ps_register_desc REGISTERS[] = {{.name = "sums", .width = 32, .count = 1024, .cell_bytes = 4, .order = PS_NATIVE},
-                                                    {.name = "blocks", .width = 2048, .count = 100, .cell_bytes = 256, .order = PS_BIG}};
+static const struct ps_profile_desc PROFILES[] = {
+    {.name = "selector", .is_selector = 1, .size = 16, .action_count = 4, .actions = ANY}};
+static const struct ps_register_desc REGISTERS[] = {
+    {.name = "sums", .width = 32, .count = 1024, .cell_bytes = 4, .order = PS_NATIVE},
+    {.name = "blocks", .width = 2048, .count = 100, .cell_bytes = 256, .order = PS_BIG}};
 static const struct ps_counter_desc COUNTERS[] = {{.name = "per_port", .unit = PS_UNIT_BOTH, .count = 512}};
 static const struct ps_meter_desc METERS[] = {{.name = "rates", .unit = PS_UNIT_BYTES, .count = 16}};
 static const struct ps_field_desc DIGEST_FIELDS[] = {{.name = "value", .width = 64, .order = PS_NATIVE},
                                                      {.name = "a", .width = 16, .offset = 8, .order = PS_NATIVE}};
-static const struct ps_digest_desc DIGESTS[] = {{.name = "report", .field_count = 2, .fields = DIGEST_FIELDS, .packed_bytes = 10}};
+static const struct ps_digest_desc DIGESTS[] = {
+    {.name = "report", .field_count = 2, .fields = DIGEST_FIELDS, .packed_bytes = 10}};
 
 static const struct ps_program PROGRAM = {
-    .abi_version = PS_ABI_VERSION, .descriptor_bytes = sizeof(struct ps_program), .name = "exerciser",
+    .abi_version = PS_ABI_VERSION,
+    .descriptor_bytes = sizeof(struct ps_program),
+    .name = "exerciser",
     .flags = PS_PROGRAM_TRACKS_HEADER_WRITES,
     .phv_bytes = (sizeof(struct phv) + 63) / 64 * 64,
-    .metadata_bytes = offsetof(struct phv, ethernet_valid), .zero_bytes = offsetof(struct phv, ethernet), .max_header_bytes = 30,
-    .parse = parse, .ingress = ingress, .egress = egress, .deparse = deparse, .copy_field_list = copy_field_list,
-    .action_count = COUNT(ACTIONS), .table_count = COUNT(TABLES), .profile_count = 1, .register_count = COUNT(REGISTERS),
-    .counter_count = 1, .meter_count = 1, .digest_count = 1,
-    .actions = ACTIONS, .tables = TABLES, .profiles = PROFILES, .registers = REGISTERS, .counters = COUNTERS,
-    .meters = METERS, .digests = DIGESTS,
+    .metadata_bytes = offsetof(struct phv, ethernet_valid),
+    .zero_bytes = offsetof(struct phv, ethernet),
+    .max_header_bytes = 30,
+    .parse = parse,
+    .ingress = ingress,
+    .egress = egress,
+    .deparse = deparse,
+    .copy_field_list = copy_field_list,
+    .action_count = COUNT(ACTIONS),
+    .table_count = COUNT(TABLES),
+    .profile_count = 1,
+    .register_count = COUNT(REGISTERS),
+    .counter_count = 1,
+    .meter_count = 1,
+    .digest_count = 1,
+    .actions = ACTIONS,
+    .tables = TABLES,
+    .profiles = PROFILES,
+    .registers = REGISTERS,
+    .counters = COUNTERS,
+    .meters = METERS,
+    .digests = DIGESTS,
 };
 
 __attribute__((visibility("default"))) const struct ps_program *p4switch_program(void) { return &PROGRAM; }

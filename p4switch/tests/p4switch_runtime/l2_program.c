@@ -44,7 +44,7 @@ static void egress(struct ps_ctx *ctx, void *state) {
     if (phv->std.egress_rid != 0 && phv->std.egress_port == phv->std.ingress_port) ps_mark_to_drop(&phv->std);
 }
 
-static uint32_t deparse(struct ps_ctx *ctx, const void *state, uint8_t *out) {
+static uint32_t deparse(struct ps_ctx *ctx, void *state, uint8_t *out) {
     const struct phv *phv = state;
     (void)ctx;
     if (!phv->ethernet_valid) return 0;
@@ -58,7 +58,8 @@ static const struct ps_action_desc ACTIONS[] = {
     {.name = "L2Ingress.forward", .param_count = 1, .param_bytes = 2, .params = FORWARD_PARAMS},
     {.name = "L2Ingress.flood", .param_count = 1, .param_bytes = 2, .params = FLOOD_PARAMS},
 };
-static const struct ps_field_desc DMAC_KEY[] = {{.name = "hdr.ethernet.dst", .id = 1, .width = 48, .match_kind = PS_EXACT}};
+static const struct ps_field_desc DMAC_KEY[] = {
+    {.name = "hdr.ethernet.dst", .id = 1, .width = 48, .match_kind = PS_EXACT}};
 static const uint32_t DMAC_ACTIONS[] = {FORWARD, FLOOD};
 static const uint8_t GROUP_ALL[2] = {0, 1};
 static const struct ps_table_desc TABLES[] = {

@@ -1,16 +1,28 @@
-"""A client does the same with the node's catalog, without it, and where the system has no barriers for it."""
+"""A client does the same with the node's catalog, without it, and where the system has no barriers for it; and so does
+the client of an event loop."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from kvchunk.parts import ByteRange
 from kvclient import barrier
-from kvclient.client import AgentClient, AgentError, AgentUnavailableError, ChunkSource, Status
+from kvclient.client import (
+    AgentClient,
+    AgentUnavailableError,
+    ChunkSource,
+    ChunkToPut,
+    PutOutcome,
+    Status,
+    Where,
+)
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
+from tests.unit.hostagent.looped_client import LoopedClients
 
 Connect = Callable[[int], AgentClient]
 
@@ -21,17 +33,22 @@ def pair() -> Iterator[Cluster]:
         yield made
 
 
-@pytest.fixture(params=["catalog", "not wanted", "no barrier"])
-def connect(pair: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Connect:
+@pytest.fixture(params=["catalog", "not wanted", "no barrier", "event loop", "event loop, no barrier"])
+def connect(pair: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+    looped = LoopedClients()
+
     def connect(index: int) -> AgentClient:
         path = pair.agents[index].config.api_socket
+        if request.param.startswith("event loop"):
+            return looped.connect(path)
         client = AgentClient(path, local_reads=request.param != "not wanted")
         pair.clients.append((path, client))
         return client
 
-    if request.param == "no barrier":
+    if request.param.endswith("no barrier"):
         monkeypatch.setattr(barrier, "register", lambda: False)
-    return connect
+    yield connect
+    looped.close()
 
 
 def test_chunks_that_are_here(pair: Cluster, connect: Connect) -> None:
@@ -62,19 +79,60 @@ def test_a_miss_behind_chunks_that_are_here(pair: Cluster, connect: Connect) -> 
         assert stream.outcome is Status.NOT_FOUND
 
 
-@pytest.mark.parametrize("numbers", [[], [1, 1]], ids=["none", "twice"])
-def test_what_makes_no_sense_is_refused(pair: Cluster, connect: Connect, numbers: list[int]) -> None:
+def test_what_makes_no_sense_is_refused(pair: Cluster, connect: Connect) -> None:
     client = connect(0)
     client.put(key(1), None, b"x" * 100)
-    with pytest.raises(AgentError, match="malformed"):
-        client.fetch([key(number) for number in numbers], deadline_s=1)
-    with (
-        pytest.raises(AgentError, match="malformed"),
-        client.fetch_stream([key(number) for number in numbers], deadline_s=1) as stream,
+    for call, what in (
+        (lambda: client.fetch([key(1), key(1)], deadline_s=1), "keys names a chunk twice"),
+        (lambda: client.fetch([key(1), key(1)], any_order=True, deadline_s=1), "keys names a chunk twice"),
+        (lambda: client.fetch_stream([key(1), key(1)], deadline_s=1), "keys names a chunk twice"),
+        (lambda: client.fetch([b"short"], deadline_s=1), "16 bytes"),
+        (lambda: client.put(key(2), None, b""), "size_bytes is 0"),
+        (lambda: client.warm("n" * 257, 1), "namespace has 257 bytes"),
     ):
-        list(stream)
-    with pytest.raises(ValueError, match="16 bytes"):
-        client.fetch([b"short"], deadline_s=1)
+        with pytest.raises(ValueError, match=what):
+            call()
+    with client.fetch([], deadline_s=1) as got:
+        assert (got.count, got.outcome) == (0, Status.OK)
+
+
+def test_verbs_of_a_chunk(pair: Cluster, connect: Connect) -> None:
+    client = connect(0)
+    assert client.put(key(1), None, b"x" * 100) is PutOutcome.STORED
+    assert client.put(key(1), None, b"x" * 100) is PutOutcome.EXISTS
+    keys = [key(1), key(2)]
+    assert client.contains(keys) == [Where.LOCAL, Where.NOWHERE]
+    assert client.pin(keys) == [True, False]
+    assert client.unpin(keys) == [True, False]
+    assert client.lock(keys, hold_s=30) == [True, False]
+    assert client.unlock(keys) == [True, False]
+    client.claim([key(3)], 100, [5.0])
+    assert client.contains([key(3)]) == [Where.COMPUTING]
+    client.disclaim()
+    assert client.contains([key(3)]) == [Where.NOWHERE]
+    client.expect_reuse([key(1)], within_s=1.0)
+    client.session_end([key(1)])
+    assert client.drop(keys) == [True, False]
+    assert client.stats()["pool_chunks"] == 0
+
+
+def test_many_puts_and_ranges_of_them(pair: Cluster, connect: Connect) -> None:
+    client = connect(0)
+    bodies = [os.urandom(1000) for _ in range(40)]
+
+    def write(body: bytes, view: memoryview) -> None:
+        view[:] = body
+
+    chunks = [ChunkToPut(key(number), None, 1000, partial(write, body)) for number, body in enumerate(bodies)]
+    too_large = ChunkToPut(key(50), None, 1 << 40, lambda view: None)
+    assert client.put_each([*chunks, too_large]) == [True] * 40 + [False]
+    ranges = [ByteRange(0, 10), ByteRange(500, 20)]
+    with client.fetch([key(3), key(99), key(39)], ranges=ranges, deadline_s=5) as found:
+        assert found.present == [True, False, True]
+        for views, body in zip(found.views, (bodies[3], None, bodies[39]), strict=True):
+            assert (views and [bytes(view) for view in views]) == (body and [body[:10], body[500:520]])
+    with pytest.raises(ValueError, match="one ends at byte 1001"):
+        client.fetch([key(3)], ranges=[ByteRange(1, 1000)], deadline_s=5)
 
 
 def test_a_dropped_chunk_is_gone_and_its_bytes_stay_while_they_are_read(pair: Cluster, connect: Connect) -> None:

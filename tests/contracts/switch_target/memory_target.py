@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from controlplane.core.ids import ChunkKey, SwitchPort
 from controlplane.core.locations import Location
-from controlplane.core.switch.entries import ServingEntry, SwitchContents
+from controlplane.core.switch.entries import SwitchContents
 from controlplane.core.switch.programmer import apply
 from controlplane.core.switch.target import (
     Down,
@@ -130,9 +130,8 @@ class MemoryTarget:
 
     async def counters(self) -> SwitchCounters:
         await self._round_trip()
-        served = [entry.key for entry in self.switch.contents.values() if isinstance(entry, ServingEntry)]
         orbit = None if self.switch.facts.recirculation_port is None else OrbitTraffic({}, 0, 0)
-        return SwitchCounters({}, dict.fromkeys(served, 0), orbit)
+        return SwitchCounters({}, orbit)
 
     async def _round_trip(self) -> None:
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, finsy.P4Schem
     """What each program says of itself, and a program that is somebody else's."""
     folder = tmp_path_factory.mktemp("p4info")
     programs = {name: ROOT / "p4" / name / "kvcast.p4" for name in ("v1model", "tna")}
-    programs["other"] = ROOT / "tests" / "stf" / "l2.p4"
+    programs["other"] = ROOT / "p4switch" / "tests" / "stf" / "l2.p4"
     found = {"none": finsy.P4Schema()}
     for name, program in programs.items():
         described = folder / f"{name}.p4info.txtpb"

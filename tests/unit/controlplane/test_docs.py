@@ -29,7 +29,7 @@ def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatc
 
 def test_every_metric_is_documented() -> None:
     scene = Scene()
-    counters = SwitchCounters({"reason": 1}, {}, OrbitTraffic({"event": 1}, 0, 0))
+    counters = SwitchCounters({"reason": 1}, OrbitTraffic({"event": 1}, 0, 0))
     families = list(CoreCollector(scene.core, lambda: counters, lambda: 1.0).collect())
     names = {f"{one.name}{'_total' if one.type == 'counter' else ''}" for one in families}
     exposed = {name.removeprefix("kvcast_controller_") for name in names}

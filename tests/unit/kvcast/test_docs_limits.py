@@ -9,11 +9,11 @@ import pytest
 
 import controlplane.core.limits
 import hostagent.limits
-import kvclient.messages
 import kvdaemon.http
 import kvproto.limits
 from hostagent.pool.catalog import CONNECTION_SHARE
 from kvclient.catalog import LEASES
+from kvclient.messages import KEYS_MAX
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
@@ -33,7 +33,7 @@ def row(words: str) -> str:
         ("nodes that a controller remembers", [controlplane.core.limits.NODES_MAX]),
         ("chunk |", [hostagent.limits.CHUNK_BYTES_MAX >> 30, 2, 20]),
         ("prefix", [controlplane.core.limits.PREFIX_CHUNKS_MAX]),
-        ("chunks in one fetch", [kvclient.messages.KEYS_MAX]),
+        ("chunks in one fetch", [KEYS_MAX]),
         ("chunks that a reader has joined at once", [kvproto.limits.JOINED_MAX]),
         (
             "engines per agent",

@@ -18,7 +18,8 @@ import grpc
 import pytest
 
 from bmv2_testbed.processes import child_environment
-from kvcast.cli import UsageError, main
+from kvcast.cli import main
+from kvcast.errors import UsageError
 from kvcast.operator import ADDRESS_DEFAULT, find_controller
 from kvdaemon.what_answers import in_words, what_answers
 

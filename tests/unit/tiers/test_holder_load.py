@@ -28,14 +28,14 @@ def test_a_reader_hears_of_a_queue_that_has_doubled_halved_or_gone() -> None:
 
 def test_the_last_figure_counts_and_shrinks_at_the_rate_of_the_link() -> None:
     loads = HolderLoads(lambda: 1e9)
-    loads.told("n1", HolderLoad(800 * MB, 4), 0)
+    loads.load_reported("n1", HolderLoad(800 * MB, 4), 0)
     assert loads.of("n1", SECOND // 2) == HolderLoad(300 * MB, 4)
-    loads.told("n1", HolderLoad(500 * MB, 2), SECOND // 2)
+    loads.load_reported("n1", HolderLoad(500 * MB, 2), SECOND // 2)
     assert loads.of("n1", SECOND // 2) == HolderLoad(500 * MB, 2)
     assert loads.of("n1", SECOND) is IDLE
     assert loads.of("n1", SECOND // 2) is IDLE, "forgotten"
-    loads.told("n1", HolderLoad(500 * MB, 2), 0)
-    loads.told("n1", IDLE, 1)
+    loads.load_reported("n1", HolderLoad(500 * MB, 2), 0)
+    loads.load_reported("n1", IDLE, 1)
     assert loads.of("n1", 1) is IDLE
     assert loads.of("n2", 0) is IDLE
 

@@ -123,11 +123,11 @@ def test_demand_follows_what_others_ask_for() -> None:
         demand.put(key(number))
     assert demand.share == 0.0
     for number in range(200):
-        demand.asked(key(number))
-        demand.asked(key(number))
+        demand.chunk_requested(key(number))
+        demand.chunk_requested(key(number))
     assert demand.share > 0.99
     for number in range(200, 1500):
         demand.put(key(number))
     assert demand.share < 0.01, "nobody asked for those"
-    demand.asked(key(0))
+    demand.chunk_requested(key(0))
     assert demand.share < 0.01, "it was asked for long ago"

@@ -13,7 +13,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { BATCH = 64, SLOT_BYTES = 16384, BLOCK_BYTES = 1 << 16, BLOCKS = 64, SLOTS = BLOCKS * (BLOCK_BYTES / SLOT_BYTES) };
+enum {
+    BATCH = 64,
+    SLOT_BYTES = 16384,
+    BLOCK_BYTES = 1 << 16,
+    BLOCKS = 64,
+    SLOTS = BLOCKS * (BLOCK_BYTES / SLOT_BYTES)
+};
 enum { RING_DATA = TPACKET2_HDRLEN - sizeof(struct sockaddr_ll), RING_BYTES = BLOCKS * BLOCK_BYTES };
 enum way { BYPASS = 1, RING = 2 };
 
@@ -76,7 +82,8 @@ EXPORT double bench_send(const char *name, int way, const uint8_t *frame, uint64
     if (fd < 0 || length > SLOT_BYTES - RING_DATA) return 0;
     uint8_t *ring = way & RING ? mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : NULL;
     uint64_t sent = 0, started = cpu_ns();
-    if (ring != MAP_FAILED) sent = ring ? by_ring(fd, ring, frame, length, count) : by_messages(fd, frame, length, count);
+    if (ring != MAP_FAILED)
+        sent = ring ? by_ring(fd, ring, frame, length, count) : by_messages(fd, frame, length, count);
     uint64_t taken = cpu_ns() - started;
     if (ring && ring != MAP_FAILED) munmap(ring, RING_BYTES);
     close(fd);

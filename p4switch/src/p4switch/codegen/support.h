@@ -107,9 +107,15 @@ static inline void ps_wide_extend(uint8_t *r, unsigned n, const uint8_t *a, unsi
     if (!negative) return;
     for (unsigned bit = w; bit < n * 8; bit++) r[n - 1 - bit / 8] |= (uint8_t)(1u << (bit % 8));
 }
-static inline uint64_t ps_wide_low64(const uint8_t *a, unsigned n) { (void)n; return ps_load64(a + n - 8); }
+static inline uint64_t ps_wide_low64(const uint8_t *a, unsigned n) {
+    (void)n;
+    return ps_load64(a + n - 8);
+}
 static inline u128 ps_wide_low128(const uint8_t *a, unsigned n) { return ps_load128(a + n - 16); }
-static inline void ps_wide_from64(uint8_t *r, unsigned n, uint64_t v) { memset(r, 0, n - 8); ps_store64(r + n - 8, v); }
+static inline void ps_wide_from64(uint8_t *r, unsigned n, uint64_t v) {
+    memset(r, 0, n - 8);
+    ps_store64(r + n - 8, v);
+}
 static inline void ps_wide_from128(uint8_t *r, unsigned n, u128 v) {
     memset(r, 0, n - 16);
     ps_store64(r + n - 16, (uint64_t)(v >> 64));
@@ -118,15 +124,18 @@ static inline void ps_wide_from128(uint8_t *r, unsigned n, u128 v) {
 static inline void ps_wide_mask(uint8_t *r, unsigned n, unsigned w) {
     for (unsigned i = 0; i < n; i++) {
         unsigned above = (n - i) * 8; /* bits from this byte on downwards */
-        if (above - 8 >= w) r[i] = 0;
-        else if (above > w) r[i] &= (uint8_t)(0xffu >> (above - w));
+        if (above - 8 >= w)
+            r[i] = 0;
+        else if (above > w)
+            r[i] &= (uint8_t)(0xffu >> (above - w));
     }
 }
 static inline int ps_wide_negative(const uint8_t *a, unsigned n, unsigned w) {
     unsigned top = n * 8 - w;
     return (a[top / 8] >> (7 - top % 8)) & 1;
 }
-static inline int ps_wide_add(uint8_t *r, const uint8_t *a, const uint8_t *b, unsigned n, unsigned carry, uint8_t flip) {
+static inline int ps_wide_add(uint8_t *r, const uint8_t *a, const uint8_t *b, unsigned n, unsigned carry,
+                              uint8_t flip) {
     for (unsigned i = n; i-- > 0;) {
         unsigned s = (unsigned)a[i] + (uint8_t)(b[i] ^ flip) + carry;
         r[i] = (uint8_t)s;
@@ -207,7 +216,8 @@ static inline int ps_wide_compare(const uint8_t *a, const uint8_t *b, unsigned n
     int c = memcmp(a, b, n);
     return (c > 0) - (c < 0);
 }
-static inline void ps_wide_saturate(uint8_t *r, const uint8_t *a, const uint8_t *b, unsigned n, unsigned w, int subtract, int is_signed) {
+static inline void ps_wide_saturate(uint8_t *r, const uint8_t *a, const uint8_t *b, unsigned n, unsigned w,
+                                    int subtract, int is_signed) {
     uint8_t x[n + 1], y[n + 1];
     unsigned m = n + 1;
     if (is_signed) {
@@ -225,9 +235,12 @@ static inline void ps_wide_saturate(uint8_t *r, const uint8_t *a, const uint8_t 
     memset(low, 0, m);
     if (is_signed)
         for (unsigned i = 0; i < m; i++) low[i] = (uint8_t)~high[i];
-    if (!is_signed && subtract && negative) memset(x, 0, m);
-    else if (is_signed ? ps_wide_compare(x, high, m, m * 8, 1) > 0 : memcmp(x, high, m) > 0) memcpy(x, high, m);
-    else if (is_signed && ps_wide_compare(x, low, m, m * 8, 1) < 0) memcpy(x, low, m);
+    if (!is_signed && subtract && negative)
+        memset(x, 0, m);
+    else if (is_signed ? ps_wide_compare(x, high, m, m * 8, 1) > 0 : memcmp(x, high, m) > 0)
+        memcpy(x, high, m);
+    else if (is_signed && ps_wide_compare(x, low, m, m * 8, 1) < 0)
+        memcpy(x, low, m);
     memcpy(r, x + 1, n);
     ps_wide_mask(r, n, w);
 }
@@ -235,31 +248,88 @@ static inline void ps_wide_insert(uint8_t *r, unsigned n, const uint8_t *v, unsi
     for (unsigned i = 0; i < w; i++) {
         unsigned from = m * 8 - 1 - i, to = n * 8 - 1 - (low + i);
         uint8_t bit = (uint8_t)(0x80u >> (to % 8));
-        if (v[from / 8] & (0x80u >> (from % 8))) r[to / 8] |= bit;
-        else r[to / 8] &= (uint8_t)~bit;
+        if (v[from / 8] & (0x80u >> (from % 8)))
+            r[to / 8] |= bit;
+        else
+            r[to / 8] &= (uint8_t)~bit;
     }
 }
 
 /* Operations by value on a wide type of N bytes. */
-#define PS_WIDE(N)                                                                                                    \
-    typedef struct { uint8_t b[N]; } W##N;                                                                            \
-    static inline W##N W##N##_from64(uint64_t v) { W##N r; ps_wide_from64(r.b, N, v); return r; }                      \
-    static inline W##N W##N##_from128(u128 v) { W##N r; ps_wide_from128(r.b, N, v); return r; }                        \
+#define PS_WIDE(N)                                                                                                     \
+    typedef struct {                                                                                                   \
+        uint8_t b[N];                                                                                                  \
+    } W##N;                                                                                                            \
+    static inline W##N W##N##_from64(uint64_t v) {                                                                     \
+        W##N r;                                                                                                        \
+        ps_wide_from64(r.b, N, v);                                                                                     \
+        return r;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_from128(u128 v) {                                                                        \
+        W##N r;                                                                                                        \
+        ps_wide_from128(r.b, N, v);                                                                                    \
+        return r;                                                                                                      \
+    }                                                                                                                  \
     static inline uint64_t W##N##_low64(W##N a) { return ps_wide_low64(a.b, N); }                                      \
     static inline u128 W##N##_low128(W##N a) { return ps_wide_low128(a.b, N); }                                        \
-    static inline W##N W##N##_mask(W##N a, unsigned w) { ps_wide_mask(a.b, N, w); return a; }                          \
-    static inline W##N W##N##_extend(W##N a, unsigned w) { W##N r; ps_wide_extend(r.b, N, a.b, N, w); return r; }       \
-    static inline W##N W##N##_add(W##N a, W##N b) { ps_wide_add(a.b, a.b, b.b, N, 0, 0); return a; }                   \
-    static inline W##N W##N##_sub(W##N a, W##N b) { ps_wide_add(a.b, a.b, b.b, N, 1, 0xff); return a; }                \
-    static inline W##N W##N##_mul(W##N a, W##N b) { W##N r; ps_wide_mul(r.b, a.b, b.b, N); return r; }                 \
-    static inline W##N W##N##_div(W##N a, W##N b) { W##N q, m; ps_wide_divmod(q.b, m.b, a.b, b.b, N); return q; }      \
-    static inline W##N W##N##_mod(W##N a, W##N b) { W##N q, m; ps_wide_divmod(q.b, m.b, a.b, b.b, N); return m; }      \
-    static inline W##N W##N##_and(W##N a, W##N b) { for (unsigned i = 0; i < N; i++) a.b[i] &= b.b[i]; return a; }     \
-    static inline W##N W##N##_or(W##N a, W##N b) { for (unsigned i = 0; i < N; i++) a.b[i] |= b.b[i]; return a; }      \
-    static inline W##N W##N##_xor(W##N a, W##N b) { for (unsigned i = 0; i < N; i++) a.b[i] ^= b.b[i]; return a; }     \
-    static inline W##N W##N##_not(W##N a) { for (unsigned i = 0; i < N; i++) a.b[i] = (uint8_t)~a.b[i]; return a; }    \
-    static inline W##N W##N##_shl(W##N a, uint64_t s) { W##N r; ps_wide_shl(r.b, a.b, N, s); return r; }               \
-    static inline W##N W##N##_shr(W##N a, uint64_t s) { W##N r; ps_wide_shr(r.b, a.b, N, s, 0); return r; }            \
+    static inline W##N W##N##_mask(W##N a, unsigned w) {                                                               \
+        ps_wide_mask(a.b, N, w);                                                                                       \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_extend(W##N a, unsigned w) {                                                             \
+        W##N r;                                                                                                        \
+        ps_wide_extend(r.b, N, a.b, N, w);                                                                             \
+        return r;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_add(W##N a, W##N b) {                                                                    \
+        ps_wide_add(a.b, a.b, b.b, N, 0, 0);                                                                           \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_sub(W##N a, W##N b) {                                                                    \
+        ps_wide_add(a.b, a.b, b.b, N, 1, 0xff);                                                                        \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_mul(W##N a, W##N b) {                                                                    \
+        W##N r;                                                                                                        \
+        ps_wide_mul(r.b, a.b, b.b, N);                                                                                 \
+        return r;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_div(W##N a, W##N b) {                                                                    \
+        W##N q, m;                                                                                                     \
+        ps_wide_divmod(q.b, m.b, a.b, b.b, N);                                                                         \
+        return q;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_mod(W##N a, W##N b) {                                                                    \
+        W##N q, m;                                                                                                     \
+        ps_wide_divmod(q.b, m.b, a.b, b.b, N);                                                                         \
+        return m;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_and(W##N a, W##N b) {                                                                    \
+        for (unsigned i = 0; i < N; i++) a.b[i] &= b.b[i];                                                             \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_or(W##N a, W##N b) {                                                                     \
+        for (unsigned i = 0; i < N; i++) a.b[i] |= b.b[i];                                                             \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_xor(W##N a, W##N b) {                                                                    \
+        for (unsigned i = 0; i < N; i++) a.b[i] ^= b.b[i];                                                             \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_not(W##N a) {                                                                            \
+        for (unsigned i = 0; i < N; i++) a.b[i] = (uint8_t)~a.b[i];                                                    \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_shl(W##N a, uint64_t s) {                                                                \
+        W##N r;                                                                                                        \
+        ps_wide_shl(r.b, a.b, N, s);                                                                                   \
+        return r;                                                                                                      \
+    }                                                                                                                  \
+    static inline W##N W##N##_shr(W##N a, uint64_t s) {                                                                \
+        W##N r;                                                                                                        \
+        ps_wide_shr(r.b, a.b, N, s, 0);                                                                                \
+        return r;                                                                                                      \
+    }                                                                                                                  \
     static inline W##N W##N##_sar(W##N a, uint64_t s, unsigned w) {                                                    \
         W##N e, r;                                                                                                     \
         ps_wide_extend(e.b, N, a.b, N, w);                                                                             \
@@ -273,8 +343,12 @@ static inline void ps_wide_insert(uint8_t *r, unsigned n, const uint8_t *v, unsi
         ps_wide_saturate(r.b, a.b, b.b, N, w, subtract, s);                                                            \
         return r;                                                                                                      \
     }
-#define PS_WIDE_RESIZE(M, N)                                                                                           \
-    static inline W##N W##M##_to_W##N(W##M a) { W##N r; ps_wide_copy(r.b, N, a.b, M); return r; }
+#define PS_WIDE_RESIZE(M, N)                    \
+    static inline W##N W##M##_to_W##N(W##M a) { \
+        W##N r;                                 \
+        ps_wide_copy(r.b, N, a.b, M);           \
+        return r;                               \
+    }
 
 /* ---------------------------------------------------------------- trace: what happened to a packet, line by line */
 
@@ -312,7 +386,8 @@ __attribute__((cold, noinline)) static void ps_trace_table(struct ps_ctx *ctx, c
     char keys[512] = "", arguments[384] = "";
     const struct ps_action_desc *chosen = action->index == PS_NO_ACTION ? NULL : &actions[action->index];
     ps_trace_fields(keys, 0, sizeof keys, " ", table->desc->keys, table->desc->key_count, key);
-    if (chosen) ps_trace_fields(arguments, 0, sizeof arguments, ", ", chosen->params, chosen->param_count, action->params);
+    if (chosen)
+        ps_trace_fields(arguments, 0, sizeof arguments, ", ", chosen->params, chosen->param_count, action->params);
     ps_trace(ctx, "table %s: %s%s%s, action %s(%s)", table->desc->name, keys, keys[0] ? " " : "", hit ? "hit" : "miss",
              chosen ? chosen->name : "none", arguments);
 }

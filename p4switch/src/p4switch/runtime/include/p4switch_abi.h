@@ -89,12 +89,12 @@ enum ps_error {
  * those of egress. The headers ingress_intrinsic_metadata_t and egress_intrinsic_metadata_t are bytes in front of the
  * packet. */
 struct ps_ingress_from_parser {
-    uint64_t global_tstamp;            /* bit<48>, ns since the switch started */
+    uint64_t global_tstamp; /* bit<48>, ns since the switch started */
     uint32_t global_ver;
     uint16_t parser_err;
 };
 struct ps_ingress_for_deparser {
-    uint8_t drop_ctl;                  /* bit<3>; bit 0: no unicast, no multicast */
+    uint8_t drop_ctl; /* bit<3>; bit 0: no unicast, no multicast */
     uint8_t digest_type, resubmit_type, mirror_type;
 };
 struct ps_ingress_for_tm {
@@ -156,7 +156,7 @@ struct ps_meter_cell {
     uint64_t committed_utokens, peak_utokens;
     uint64_t updated_us;
     uint32_t configured;
-    uint32_t by_packets; /* unit: 0 bytes, 1 packets */
+    uint32_t by_packets;                      /* unit: 0 bytes, 1 packets */
     struct ps_counter_cell colors[PS_COLORS]; /* what it has marked */
 };
 
@@ -182,8 +182,8 @@ struct ps_entry {
     struct ps_entry_extra *extra;   /* NULL: the table needs none */
     struct ps_counter_cell counter; /* direct counter */
     uint32_t priority;
-    uint32_t number;                /* position in the table's slab; UINT32_MAX: default entry */
-    uint8_t body[];                 /* key value | key mask (not for exact tables) | struct ps_action */
+    uint32_t number; /* position in the table's slab; UINT32_MAX: default entry */
+    uint8_t body[];  /* key value | key mask (not for exact tables) | struct ps_action */
 };
 
 struct ps_slot {
@@ -197,8 +197,8 @@ struct ps_table {
     /* exact: open addressing with linear probing */
     const struct ps_slot *slots;
     uint64_t slot_mask;
-    uint8_t *entries;         /* slab; an entry's address never changes while it lives */
-    uint32_t entry_bytes;     /* multiple of 64 */
+    uint8_t *entries;     /* slab; an entry's address never changes while it lives */
+    uint32_t entry_bytes; /* multiple of 64 */
     uint32_t key_bytes;
     struct ps_entry *default_entry; /* never NULL; its action may be PS_NO_ACTION */
     /* other kinds */
@@ -239,11 +239,12 @@ struct ps_api {
     /* `text` is shown as it is; call only if ctx->log_enabled (MSG) or ctx->trace_enabled (TRACE). */
     void (*log)(struct ps_ctx *ctx, uint32_t kind, const char *text, size_t length);
     /* Hash algorithms over whole bytes, as v1model's enum HashAlgorithm names them. */
-    uint32_t (*crc32)(const uint8_t *bytes, size_t length);         /* zlib's */
-    uint32_t (*crc32_custom)(const uint8_t *bytes, size_t length);  /* bmv2's default custom: as crc32 until configured */
-    uint16_t (*crc16)(const uint8_t *bytes, size_t length);         /* CRC-16/ARC */
+    uint32_t (*crc32)(const uint8_t *bytes, size_t length); /* zlib's */
+    uint32_t (*crc32_custom)(const uint8_t *bytes,
+                             size_t length);                /* bmv2's default custom: as crc32 until configured */
+    uint16_t (*crc16)(const uint8_t *bytes, size_t length); /* CRC-16/ARC */
     uint16_t (*crc16_custom)(const uint8_t *bytes, size_t length);
-    uint16_t (*csum16)(const uint8_t *bytes, size_t length);        /* RFC 1071, complemented, as a number */
+    uint16_t (*csum16)(const uint8_t *bytes, size_t length); /* RFC 1071, complemented, as a number */
     uint16_t (*xor16)(const uint8_t *bytes, size_t length);
     void *reserved[8];
 };
@@ -251,31 +252,31 @@ struct ps_api {
 /* Every function of the program gets it. The runtime owns it; a program writes only what is marked `out`. */
 struct ps_ctx {
     const struct ps_api *api;
-    struct ps_table *tables;          /* by index in the descriptor's lists */
+    struct ps_table *tables; /* by index in the descriptor's lists */
     const struct ps_register *registers;
     const struct ps_counter *counters;
     const struct ps_meter *meters;
 
-    const uint8_t *packet;            /* the frame as the parser sees it */
-    uint32_t packet_bytes;            /* its length */
-    uint32_t consumed;                /* out, parse(): bytes extracted or advanced over; the rest is payload,
+    const uint8_t *packet; /* the frame as the parser sees it */
+    uint32_t packet_bytes; /* its length */
+    uint32_t consumed;     /* out, parse(): bytes extracted or advanced over; the rest is payload,
                                          also after a parser error (what was consumed up to the error) */
-    uint32_t count_bytes;             /* what counters and meters in bytes add for this packet */
-    int32_t length_change;            /* out: bytes by which setValid/setInvalid in ingress and egress changed the packet
+    uint32_t count_bytes;  /* what counters and meters in bytes add for this packet */
+    int32_t length_change; /* out: bytes by which setValid/setInvalid in ingress and egress changed the packet
                                          (egress sees packet_length = arrived + length_change); optional */
-    uint64_t now_us;                  /* since the switch started */
+    uint64_t now_us;       /* since the switch started */
 
     /* out: what the packet asks for. The runtime zeroes [clone, intent_end) before ingress and before egress. */
-    uint8_t clone;                    /* 1: clone to clone_session (I2E in ingress, E2E in egress); last call wins */
+    uint8_t clone; /* 1: clone to clone_session (I2E in ingress, E2E in egress); last call wins */
     uint8_t resubmit;
     uint8_t recirculate;
-    uint8_t headers_written;          /* 1: egress (not compute_checksum) changed a header field or a validity bit;
+    uint8_t headers_written; /* 1: egress (not compute_checksum) changed a header field or a validity bit;
                                          needed only with PS_PROGRAM_TRACKS_HEADER_WRITES */
-    int32_t clone_list;               /* field list to preserve, -1 none */
+    int32_t clone_list;      /* field list to preserve, -1 none */
     int32_t resubmit_list;
     int32_t recirculate_list;
     uint32_t clone_session;
-    uint32_t truncate_bytes_inverse;  /* ~n after truncate(n), 0: whole; use ps_truncate() */
+    uint32_t truncate_bytes_inverse; /* ~n after truncate(n), 0: whole; use ps_truncate() */
     uint32_t intent_end;
     /* TNA: what the deparser asked to be copied; use ps_mirror() */
     uint8_t mirror;
@@ -285,9 +286,9 @@ struct ps_ctx {
 
     uint8_t log_enabled;
     uint8_t trace_enabled;
-    uint64_t rng[4];                  /* use ps_random() */
-    void *runtime;                    /* private */
-    void *scratch;                    /* for the program: scratch_bytes, zeroed at load, kept from packet to packet */
+    uint64_t rng[4]; /* use ps_random() */
+    void *runtime;   /* private */
+    void *scratch;   /* for the program: scratch_bytes, zeroed at load, kept from packet to packet */
 };
 
 /* ------------------------------------------------------------------ descriptor */
@@ -332,14 +333,14 @@ struct ps_const_entry {
 };
 
 enum ps_table_flags {
-    PS_TABLE_COUNTS_PACKETS = 1 << 0,  /* has a direct counter of packets */
+    PS_TABLE_COUNTS_PACKETS = 1 << 0, /* has a direct counter of packets */
     PS_TABLE_COUNTS_BYTES = 1 << 1,
-    PS_TABLE_METERS = 1 << 2,          /* has a direct meter (by bytes) */
-    PS_TABLE_METERS_PACKETS = 1 << 3,  /* the direct meter counts packets */
-    PS_TABLE_AGES = 1 << 4,            /* support_timeout */
-    PS_TABLE_CONST_ENTRIES = 1 << 5,   /* entries are const: the control plane may not write */
+    PS_TABLE_METERS = 1 << 2,         /* has a direct meter (by bytes) */
+    PS_TABLE_METERS_PACKETS = 1 << 3, /* the direct meter counts packets */
+    PS_TABLE_AGES = 1 << 4,           /* support_timeout */
+    PS_TABLE_CONST_ENTRIES = 1 << 5,  /* entries are const: the control plane may not write */
     PS_TABLE_CONST_DEFAULT = 1 << 6,
-    PS_TABLE_VALUE_SET = 1 << 7,       /* a parser value set: has no actions, hit or miss */
+    PS_TABLE_VALUE_SET = 1 << 7, /* a parser value set: has no actions, hit or miss */
 };
 #define PS_TABLE_NEEDS_EXTRA (PS_TABLE_METERS | PS_TABLE_METERS_PACKETS | PS_TABLE_AGES)
 
@@ -349,15 +350,15 @@ struct ps_table_desc {
     const char *name;
     uint32_t id;
     uint32_t flags;
-    uint64_t size;                     /* as declared; 0: the runtime's default */
+    uint64_t size; /* as declared; 0: the runtime's default */
     uint32_t key_count;
-    uint32_t key_bytes;                /* multiple of 8; 0 for a table without a key */
+    uint32_t key_bytes; /* multiple of 8; 0 for a table without a key */
     const struct ps_field_desc *keys;
     uint32_t action_count;
-    uint32_t default_action;           /* index in ps_program.actions or PS_NO_ACTION */
-    const uint32_t *actions;           /* indexes in ps_program.actions */
+    uint32_t default_action; /* index in ps_program.actions or PS_NO_ACTION */
+    const uint32_t *actions; /* indexes in ps_program.actions */
     const void *default_params;
-    uint32_t profile;                  /* index in ps_program.profiles or PS_NO_PROFILE */
+    uint32_t profile; /* index in ps_program.profiles or PS_NO_PROFILE */
     uint32_t const_entry_count;
     const struct ps_const_entry *const_entries;
 };
@@ -366,7 +367,7 @@ struct ps_profile_desc {
     const char *name;
     uint32_t id;
     uint32_t is_selector;
-    uint64_t size;          /* members (and weights) in all */
+    uint64_t size; /* members (and weights) in all */
     uint32_t action_count;
     const uint32_t *actions;
 };
@@ -374,11 +375,11 @@ struct ps_profile_desc {
 struct ps_register_desc {
     const char *name;
     uint32_t id;
-    uint32_t width;         /* bits of a cell */
+    uint32_t width; /* bits of a cell */
     uint64_t count;
     uint32_t cell_bytes;
-    uint32_t order;         /* enum ps_order */
-    const void *initial;    /* cell_bytes that every cell starts with; NULL: zero */
+    uint32_t order;      /* enum ps_order */
+    const void *initial; /* cell_bytes that every cell starts with; NULL: zero */
 };
 
 enum ps_unit { PS_UNIT_BYTES = 1, PS_UNIT_PACKETS = 2, PS_UNIT_BOTH = 3 };
@@ -386,14 +387,14 @@ enum ps_unit { PS_UNIT_BYTES = 1, PS_UNIT_PACKETS = 2, PS_UNIT_BOTH = 3 };
 struct ps_counter_desc {
     const char *name;
     uint32_t id;
-    uint32_t unit;          /* enum ps_unit */
+    uint32_t unit; /* enum ps_unit */
     uint64_t count;
 };
 
 struct ps_meter_desc {
     const char *name;
     uint32_t id;
-    uint32_t unit;          /* PS_UNIT_BYTES or PS_UNIT_PACKETS */
+    uint32_t unit; /* PS_UNIT_BYTES or PS_UNIT_PACKETS */
     uint64_t count;
 };
 
@@ -422,19 +423,19 @@ enum ps_program_flags {
 enum ps_architecture { PS_V1MODEL = 0, PS_TNA = 1 };
 
 struct ps_program {
-    uint32_t abi_version;              /* PS_ABI_VERSION */
-    uint32_t descriptor_bytes;         /* sizeof(struct ps_program) */
+    uint32_t abi_version;      /* PS_ABI_VERSION */
+    uint32_t descriptor_bytes; /* sizeof(struct ps_program) */
     const char *name;
-    uint32_t flags;                    /* enum ps_program_flags */
-    uint32_t architecture;             /* enum ps_architecture */
-    uint32_t phv_bytes;                /* multiple of 64 */
-    uint32_t metadata_bytes;           /* multiple of 8 */
-    uint32_t zero_bytes;               /* multiple of 8 */
-    uint32_t max_header_bytes;         /* most that deparse() writes */
+    uint32_t flags;            /* enum ps_program_flags */
+    uint32_t architecture;     /* enum ps_architecture */
+    uint32_t phv_bytes;        /* multiple of 64 */
+    uint32_t metadata_bytes;   /* multiple of 8 */
+    uint32_t zero_bytes;       /* multiple of 8 */
+    uint32_t max_header_bytes; /* most that deparse() writes */
     uint32_t scratch_bytes;
 
     void (*parse)(struct ps_ctx *ctx, void *phv);
-    void (*verify_checksum)(struct ps_ctx *ctx, void *phv);  /* NULL: empty control */
+    void (*verify_checksum)(struct ps_ctx *ctx, void *phv); /* NULL: empty control */
     void (*ingress)(struct ps_ctx *ctx, void *phv);
     void (*egress)(struct ps_ctx *ctx, void *phv);           /* NULL: empty control */
     void (*compute_checksum)(struct ps_ctx *ctx, void *phv); /* NULL: empty control */
@@ -447,8 +448,8 @@ struct ps_program {
     /* TNA: egress has a packet state, a parser and a deparser of its own; the above are those of ingress. */
     void (*egress_parse)(struct ps_ctx *ctx, void *phv);
     uint32_t (*egress_deparse)(struct ps_ctx *ctx, void *phv, uint8_t *out);
-    uint32_t egress_phv_bytes;         /* multiple of 64 */
-    uint32_t egress_zero_bytes;        /* multiple of 8 */
+    uint32_t egress_phv_bytes;  /* multiple of 64 */
+    uint32_t egress_zero_bytes; /* multiple of 8 */
 
     uint32_t action_count;
     uint32_t table_count;
@@ -465,7 +466,7 @@ struct ps_program {
     const struct ps_counter_desc *counters;
     const struct ps_meter_desc *meters;
     const struct ps_digest_desc *digests;
-    const char *const *errors;          /* names from PS_ERROR_FIRST_USER on, ends in NULL; or NULL */
+    const char *const *errors; /* names from PS_ERROR_FIRST_USER on, ends in NULL; or NULL */
 };
 
 /* The only symbol that a compiled program exports. */
@@ -473,22 +474,48 @@ const struct ps_program *p4switch_program(void);
 
 /* ------------------------------------------------------------------ big-endian words */
 
-static inline uint16_t ps_load16(const void *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
-static inline uint32_t ps_load32(const void *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
-static inline uint64_t ps_load64(const void *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
-static inline void ps_store16(void *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
-static inline void ps_store32(void *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
-static inline void ps_store64(void *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+static inline uint16_t ps_load16(const void *p) {
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return __builtin_bswap16(v);
+}
+static inline uint32_t ps_load32(const void *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return __builtin_bswap32(v);
+}
+static inline uint64_t ps_load64(const void *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return __builtin_bswap64(v);
+}
+static inline void ps_store16(void *p, uint16_t v) {
+    v = __builtin_bswap16(v);
+    memcpy(p, &v, 2);
+}
+static inline void ps_store32(void *p, uint32_t v) {
+    v = __builtin_bswap32(v);
+    memcpy(p, &v, 4);
+}
+static inline void ps_store64(void *p, uint64_t v) {
+    v = __builtin_bswap64(v);
+    memcpy(p, &v, 8);
+}
 
 /* Converts between a number and `bytes` (1..8, a constant) big-endian bytes. */
 static inline uint64_t ps_load_be(const void *p, unsigned bytes) {
     const uint8_t *b = (const uint8_t *)p;
     switch (bytes) {
-    case 1: return b[0];
-    case 2: return ps_load16(b);
-    case 4: return ps_load32(b);
-    case 6: return ((uint64_t)ps_load16(b) << 32) | ps_load32(b + 2);
-    case 8: return ps_load64(b);
+    case 1:
+        return b[0];
+    case 2:
+        return ps_load16(b);
+    case 4:
+        return ps_load32(b);
+    case 6:
+        return ((uint64_t)ps_load16(b) << 32) | ps_load32(b + 2);
+    case 8:
+        return ps_load64(b);
     default: {
         uint64_t v = 0;
         for (unsigned i = 0; i < bytes; i++) v = (v << 8) | b[i];
@@ -499,11 +526,22 @@ static inline uint64_t ps_load_be(const void *p, unsigned bytes) {
 static inline void ps_store_be(void *p, uint64_t v, unsigned bytes) {
     uint8_t *b = (uint8_t *)p;
     switch (bytes) {
-    case 1: b[0] = (uint8_t)v; break;
-    case 2: ps_store16(b, (uint16_t)v); break;
-    case 4: ps_store32(b, (uint32_t)v); break;
-    case 6: ps_store16(b, (uint16_t)(v >> 32)); ps_store32(b + 2, (uint32_t)v); break;
-    case 8: ps_store64(b, v); break;
+    case 1:
+        b[0] = (uint8_t)v;
+        break;
+    case 2:
+        ps_store16(b, (uint16_t)v);
+        break;
+    case 4:
+        ps_store32(b, (uint32_t)v);
+        break;
+    case 6:
+        ps_store16(b, (uint16_t)(v >> 32));
+        ps_store32(b + 2, (uint32_t)v);
+        break;
+    case 8:
+        ps_store64(b, v);
+        break;
     default:
         for (unsigned i = 0; i < bytes; i++) b[i] = (uint8_t)(v >> (8 * (bytes - 1 - i)));
     }
@@ -561,7 +599,8 @@ static inline int ps_hit(const struct ps_table *table, const struct ps_entry *en
 static inline const struct ps_action *ps_entry_action(const struct ps_entry *entry) { return entry->action; }
 
 /* The action of an entry of a table with a selector; `hash` is over the key fields of the selector. */
-static inline const struct ps_action *ps_select_action(const struct ps_table *table, const struct ps_entry *entry, uint32_t hash) {
+static inline const struct ps_action *ps_select_action(const struct ps_table *table, const struct ps_entry *entry,
+                                                       uint32_t hash) {
     if (entry->action != NULL) return entry->action;
     const struct ps_group *group = entry->extra->group;
     if (group->slot_count == 0) return table->default_entry->action;
@@ -643,11 +682,17 @@ static inline void ps_mirror(struct ps_ctx *ctx, uint32_t session, const uint8_t
 /* parser_err of TNA for an error of core.p4: one bit each. */
 static inline uint16_t ps_tna_parser_error(uint32_t error) {
     switch (error) {
-    case PS_ERROR_NO_ERROR: return 0;
-    case PS_ERROR_PACKET_TOO_SHORT: case PS_ERROR_HEADER_TOO_SHORT: return 0x0002;
-    case PS_ERROR_STACK_OUT_OF_BOUNDS: return 0x0040;
-    case PS_ERROR_PARSER_TIMEOUT: return 0x0010;
-    default: return 0x0001;
+    case PS_ERROR_NO_ERROR:
+        return 0;
+    case PS_ERROR_PACKET_TOO_SHORT:
+    case PS_ERROR_HEADER_TOO_SHORT:
+        return 0x0002;
+    case PS_ERROR_STACK_OUT_OF_BOUNDS:
+        return 0x0040;
+    case PS_ERROR_PARSER_TIMEOUT:
+        return 0x0010;
+    default:
+        return 0x0001;
     }
 }
 

@@ -7,9 +7,27 @@
 #include "switch.h"
 
 enum op_kind {
-    OP_INSERT = 1, OP_MODIFY, OP_DELETE, OP_CLEAR, OP_DEFAULT, OP_ENTRY_COUNTER, OP_ENTRY_METER, OP_MEMBER_SET,
-    OP_MEMBER_DELETE, OP_GROUP_SET, OP_GROUP_DELETE, OP_COUNTERS, OP_METERS, OP_REGISTERS, OP_REGISTER_FILL,
-    OP_MCAST_SET, OP_MCAST_DELETE, OP_CLONE_SET, OP_CLONE_DELETE, OP_ENTRY_COLORS, OP_COLORS,
+    OP_INSERT = 1,
+    OP_MODIFY,
+    OP_DELETE,
+    OP_CLEAR,
+    OP_DEFAULT,
+    OP_ENTRY_COUNTER,
+    OP_ENTRY_METER,
+    OP_MEMBER_SET,
+    OP_MEMBER_DELETE,
+    OP_GROUP_SET,
+    OP_GROUP_DELETE,
+    OP_COUNTERS,
+    OP_METERS,
+    OP_REGISTERS,
+    OP_REGISTER_FILL,
+    OP_MCAST_SET,
+    OP_MCAST_DELETE,
+    OP_CLONE_SET,
+    OP_CLONE_DELETE,
+    OP_ENTRY_COLORS,
+    OP_COLORS,
 };
 
 enum op_flags { OP_HAS_TIMEOUT = 1, OP_HAS_COUNTER = 2, OP_HAS_METER = 4, OP_HAS_COLORS = 8 };
@@ -84,7 +102,8 @@ static enum ps_status table_op(struct ps_pipeline *p, const struct op *op, uint3
     struct ps_table_state *t = &p->states[op->object];
     struct ps_entry *entry = entry_of(t, op->handle);
     switch (op->kind) {
-    case OP_INSERT: return op_insert(p, t, op, handle, false);
+    case OP_INSERT:
+        return op_insert(p, t, op, handle, false);
     case OP_MODIFY: {
         if (t->desc->flags & PS_TABLE_CONST_ENTRIES) return PS_CONST;
         if (!entry || op->handle == UINT32_MAX) return PS_NOT_FOUND;
@@ -92,7 +111,8 @@ static enum ps_status table_op(struct ps_pipeline *p, const struct op *op, uint3
         if (status == PS_OK) entry_extras(p, entry, op);
         return status;
     }
-    case OP_DELETE: return op_delete(p, t, op->handle);
+    case OP_DELETE:
+        return op_delete(p, t, op->handle);
     case OP_CLEAR: {
         if (t->desc->flags & PS_TABLE_CONST_ENTRIES) return PS_CONST;
         for (uint32_t n = 0; n < t->high_water; n++)
@@ -127,12 +147,15 @@ static enum ps_status profile_op(struct ps_pipeline *p, const struct op *op) {
     if (op->object >= p->program->profile_count) return PS_INVALID;
     struct ps_profile *profile = &p->profiles[op->object];
     switch (op->kind) {
-    case OP_MEMBER_SET: return ps_member_set(p, profile, op->handle, op->action, op->blob, op->blob_bytes);
-    case OP_MEMBER_DELETE: return ps_member_delete(profile, op->handle);
+    case OP_MEMBER_SET:
+        return ps_member_set(p, profile, op->handle, op->action, op->blob, op->blob_bytes);
+    case OP_MEMBER_DELETE:
+        return ps_member_delete(profile, op->handle);
     case OP_GROUP_SET:
         return ps_group_set(p, profile, op->handle, (const struct ps_weighted *)(const void *)op->blob,
-                         (uint32_t)(op->blob_bytes / sizeof(struct ps_weighted)));
-    default: return ps_group_delete(profile, op->handle);
+                            (uint32_t)(op->blob_bytes / sizeof(struct ps_weighted)));
+    default:
+        return ps_group_delete(profile, op->handle);
     }
 }
 
@@ -156,7 +179,8 @@ static enum ps_status meters_op(struct ps_pipeline *p, const struct op *op) {
 static enum ps_status array_op(struct ps_pipeline *p, const struct op *op) {
     const struct ps_program *program = p->program;
     if (op->kind == OP_COUNTERS) {
-        if (op->object >= program->counter_count || op->blob_bytes != op->count * sizeof(struct ps_counter_cell)) return PS_INVALID;
+        if (op->object >= program->counter_count || op->blob_bytes != op->count * sizeof(struct ps_counter_cell))
+            return PS_INVALID;
         const struct ps_counter *c = &p->counters[op->object];
         if (!ps_in_range(op->first, op->count, c->count)) return PS_INVALID;
         memcpy(c->cells + op->first, op->blob, op->blob_bytes);
@@ -165,7 +189,8 @@ static enum ps_status array_op(struct ps_pipeline *p, const struct op *op) {
     if (op->object >= program->register_count) return PS_INVALID;
     const struct ps_register *r = &p->registers[op->object];
     if (op->kind == OP_REGISTERS) {
-        if (!ps_in_range(op->first, op->count, r->count) || op->blob_bytes != op->count * r->cell_bytes) return PS_INVALID;
+        if (!ps_in_range(op->first, op->count, r->count) || op->blob_bytes != op->count * r->cell_bytes)
+            return PS_INVALID;
         memcpy(r->cells + op->first * r->cell_bytes, op->blob, op->blob_bytes);
         return PS_OK;
     }
@@ -177,21 +202,37 @@ static enum ps_status array_op(struct ps_pipeline *p, const struct op *op) {
 static enum ps_status apply_op(struct ps_pipeline *p, const struct op *op, uint32_t *handle) {
     *handle = op->handle;
     switch (op->kind) {
-    case OP_INSERT: case OP_MODIFY: case OP_DELETE: case OP_CLEAR: case OP_DEFAULT: case OP_ENTRY_COUNTER: case OP_ENTRY_METER:
+    case OP_INSERT:
+    case OP_MODIFY:
+    case OP_DELETE:
+    case OP_CLEAR:
+    case OP_DEFAULT:
+    case OP_ENTRY_COUNTER:
+    case OP_ENTRY_METER:
     case OP_ENTRY_COLORS:
         return table_op(p, op, handle);
-    case OP_MEMBER_SET: case OP_MEMBER_DELETE: case OP_GROUP_SET: case OP_GROUP_DELETE:
+    case OP_MEMBER_SET:
+    case OP_MEMBER_DELETE:
+    case OP_GROUP_SET:
+    case OP_GROUP_DELETE:
         return profile_op(p, op);
-    case OP_METERS: case OP_COLORS:
+    case OP_METERS:
+    case OP_COLORS:
         return meters_op(p, op);
-    case OP_COUNTERS: case OP_REGISTERS: case OP_REGISTER_FILL:
+    case OP_COUNTERS:
+    case OP_REGISTERS:
+    case OP_REGISTER_FILL:
         return array_op(p, op);
-    case OP_MCAST_SET: case OP_CLONE_SET:
-        return ps_replicas_set(p, op->kind == OP_MCAST_SET, op->handle, (const struct ps_replica *)(const void *)op->blob,
-                            (uint32_t)(op->blob_bytes / sizeof(struct ps_replica)), op->first, op->count);
-    case OP_MCAST_DELETE: case OP_CLONE_DELETE:
+    case OP_MCAST_SET:
+    case OP_CLONE_SET:
+        return ps_replicas_set(p, op->kind == OP_MCAST_SET, op->handle,
+                               (const struct ps_replica *)(const void *)op->blob,
+                               (uint32_t)(op->blob_bytes / sizeof(struct ps_replica)), op->first, op->count);
+    case OP_MCAST_DELETE:
+    case OP_CLONE_DELETE:
         return ps_replicas_delete(p, op->kind == OP_MCAST_DELETE, op->handle);
-    default: return PS_INVALID;
+    default:
+        return PS_INVALID;
     }
 }
 

@@ -10,7 +10,8 @@ enum { SLOT_BYTES = (PS_BUFFER_HEADROOM + PS_FRAME_BYTES_MAX + PS_BUFFER_SLACK +
 
 int ps_pool_init(struct ps_buffer_pool *pool) {
     pool->memory_bytes = (size_t)SLOT_BYTES * PS_BUFFERS;
-    pool->memory = mmap(NULL, pool->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    pool->memory =
+        mmap(NULL, pool->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pool->memory == MAP_FAILED) {
         pool->memory = NULL;
         return -1;

@@ -8,8 +8,8 @@
 
 struct ps_buffer {
     uint32_t refs;
-    uint32_t length;      /* of the frame */
-    uint8_t *bytes;       /* of the frame */
+    uint32_t length;            /* of the frame */
+    uint8_t *bytes;             /* of the frame */
     struct virtio_net_hdr vnet; /* flags and gso_type 0: a plain, complete frame */
     struct ps_buffer *next;
     uint8_t *storage;

@@ -17,19 +17,19 @@ enum {
     PS_BURST = 64,                    /* frames received from one port before the next port gets its turn */
     PS_PENDING_MAX = 1024,            /* recirculated and resubmitted packets that may wait */
     PS_RECIRCULATION_PORTS = 4,
-    PS_EXCLUSIONS = 512,              /* 9-bit level-2 exclusion ids of TNA */
-    PS_RECIRCULATING_MAX = 6144,      /* that may wait at recirculation ports: the other buffers stay free */
-    PS_CLONE_DEPTH_MAX = 8,           /* depth of clones of clones */
+    PS_EXCLUSIONS = 512,         /* 9-bit level-2 exclusion ids of TNA */
+    PS_RECIRCULATING_MAX = 6144, /* that may wait at recirculation ports: the other buffers stay free */
+    PS_CLONE_DEPTH_MAX = 8,      /* depth of clones of clones */
     PS_TX_BATCH = 64,
-    PS_TIMERS_MAX = 16384,            /* packets that delay and reordering may hold */
-    PS_BUFFERS_UNDELAYED = 1024,      /* buffers that delayed packets must leave free */
-    PS_BACKLOG_BYTES = 4 << 20,       /* that a port keeps while its socket is full */
+    PS_TIMERS_MAX = 16384,       /* packets that delay and reordering may hold */
+    PS_BUFFERS_UNDELAYED = 1024, /* buffers that delayed packets must leave free */
+    PS_BACKLOG_BYTES = 4 << 20,  /* that a port keeps while its socket is full */
     PS_BACKLOG_ITEMS = 2048,
-    PS_ENTRIES_MAX = 1 << 24,         /* of one table */
-    PS_TABLE_SIZE_DEFAULT = 1024,     /* entries of a table that declares no size, as in bmv2 */
-    PS_KEY_WORDS_MAX = 512,           /* 8 bytes each */
+    PS_ENTRIES_MAX = 1 << 24,     /* of one table */
+    PS_TABLE_SIZE_DEFAULT = 1024, /* entries of a table that declares no size, as in bmv2 */
+    PS_KEY_WORDS_MAX = 512,       /* 8 bytes each */
     PS_SLOTS_MIN = 16,
-    PS_GROUP_SLOTS_MAX = 1 << 16,     /* sum of a selector group's weights */
+    PS_GROUP_SLOTS_MAX = 1 << 16, /* sum of a selector group's weights */
 };
 
 static inline uint64_t ps_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }

@@ -17,7 +17,7 @@ enum ps_event_kind {
 
 /* The header that Python reads; `length` bytes follow, padded to 8. */
 struct ps_event {
-    uint32_t total;  /* bytes of this record with padding */
+    uint32_t total; /* bytes of this record with padding */
     uint32_t kind;
     uint64_t pipeline; /* serial */
     uint64_t at_us;

@@ -6,8 +6,8 @@
 #include "switch.h"
 
 enum {
-    HELD_MAX_US = 5000,      /* longest wait of a reordered packet for others to overtake it */
-    SHAPE_QUANTUM_US = 200,  /* least pause of a shaper; its burst makes up for it */
+    HELD_MAX_US = 5000,     /* longest wait of a reordered packet for others to overtake it */
+    SHAPE_QUANTUM_US = 200, /* least pause of a shaper; its burst makes up for it */
 };
 #define MICRO 1000000u
 
@@ -17,7 +17,8 @@ static bool earlier(const struct ps_timer *a, const struct ps_timer *b) {
     return a->due_us != b->due_us ? a->due_us < b->due_us : a->serial < b->serial;
 }
 
-int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie, const struct ps_tx *tx) {
+int ps_timer_add(struct ps_switch *sw, uint64_t due_us, uint32_t port, uint32_t kind, uint64_t cookie,
+                 const struct ps_tx *tx) {
     if (sw->timer_count == PS_TIMERS_MAX || (tx && sw->pool.free_count < PS_BUFFERS_UNDELAYED)) return -1;
     struct ps_timer timer = {due_us, sw->timer_serial++, port, kind, cookie, {0}};
     if (tx) timer.tx = *tx;
@@ -201,7 +202,7 @@ bool ps_faults_apply(struct ps_port *port, enum ps_direction direction, const st
     return true;
 }
 
-/* ------------------------------------------------------------------ shaping: a token bucket with a bounded queue behind it */
+/* ------------------------------------------------------------------ shaping: a token bucket, a bounded queue behind it */
 
 static void refill(struct ps_port *port) {
     struct ps_shape_state *s = &port->shape;
@@ -212,7 +213,8 @@ static void refill(struct ps_port *port) {
 }
 
 static uint64_t cost_of(const struct ps_shape_state *s, const struct ps_tx *tx) {
-    return ps_min64(ps_tx_bytes(tx), s->burst_bytes) * 8 * MICRO; /* a frame larger than the burst waits for a full bucket */
+    return ps_min64(ps_tx_bytes(tx), s->burst_bytes) * 8 *
+           MICRO; /* a frame larger than the burst waits for a full bucket */
 }
 
 static void onto_wire(struct ps_port *port, const struct ps_tx *tx) {

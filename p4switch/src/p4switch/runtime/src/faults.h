@@ -41,7 +41,7 @@ struct ps_tx_queue { /* bounded FIFO of packets */
 struct ps_shape_state {
     uint64_t rate_bits; /* 0: unshaped */
     uint64_t burst_bytes;
-    uint64_t tokens;     /* bits * 1e6 */
+    uint64_t tokens; /* bits * 1e6 */
     uint64_t updated_us;
     struct ps_tx_queue queue;
     bool timer_armed;
@@ -56,7 +56,13 @@ void ps_shape_send(struct ps_port *port, const struct ps_tx *tx);
 void ps_shape_release(struct ps_port *port);
 
 /* Timers: a heap of due times. */
-enum ps_timer_kind { PS_TIMER_FORGOTTEN = 0, PS_TIMER_DELIVER = 1, PS_TIMER_EMIT = 2, PS_TIMER_SHAPE = 3, PS_TIMER_HELD = 4 };
+enum ps_timer_kind {
+    PS_TIMER_FORGOTTEN = 0,
+    PS_TIMER_DELIVER = 1,
+    PS_TIMER_EMIT = 2,
+    PS_TIMER_SHAPE = 3,
+    PS_TIMER_HELD = 4
+};
 struct ps_timer {
     uint64_t due_us;
     uint64_t serial;

@@ -23,17 +23,19 @@ static bool has_action(const uint32_t *actions, uint32_t count, uint32_t action)
     return false;
 }
 
-static void write_action(const struct ps_program *program, struct ps_action *to, uint32_t index, const uint8_t *params) {
+static void write_action(const struct ps_program *program, struct ps_action *to, uint32_t index,
+                         const uint8_t *params) {
     to->index = index;
     to->member_id = 0;
     if (index != PS_NO_ACTION && params) memcpy(to->params, params, program->actions[index].param_bytes);
 }
 
 enum ps_status ps_set_action(struct ps_pipeline *p, struct ps_table_state *t, struct ps_entry *entry, uint32_t kind,
-                                 uint32_t action, const uint8_t *params, size_t param_bytes) {
+                             uint32_t action, const uint8_t *params, size_t param_bytes) {
     const struct ps_table_desc *desc = t->desc;
     if (kind == PS_ACTION_CALL) {
-        if (action >= p->program->action_count || p->program->actions[action].param_bytes != param_bytes) return PS_INVALID;
+        if (action >= p->program->action_count || p->program->actions[action].param_bytes != param_bytes)
+            return PS_INVALID;
         if (p->program->actions[action].param_bytes > t->param_bytes_max) return PS_INVALID;
         if (!has_action(desc->actions, desc->action_count, action) && action != desc->default_action) return PS_INVALID;
         ps_unref_action(p, desc, entry);
@@ -112,7 +114,7 @@ static void group_release(struct ps_profile *profile, struct ps_group_state *g) 
 }
 
 enum ps_status ps_member_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, uint32_t action,
-                                 const uint8_t *params, size_t param_bytes) {
+                             const uint8_t *params, size_t param_bytes) {
     if (id == PS_FREE_ID) return PS_INVALID;
     if (!has_action(profile->desc->actions, profile->desc->action_count, action)) return PS_INVALID;
     if (p->program->actions[action].param_bytes != param_bytes) return PS_INVALID;
@@ -146,8 +148,8 @@ enum ps_status ps_member_delete(struct ps_profile *profile, uint32_t id) {
     return PS_OK;
 }
 
-enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, const struct ps_weighted *list,
-                                uint32_t count) {
+enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id,
+                            const struct ps_weighted *list, uint32_t count) {
     if (id == PS_FREE_ID || !profile->desc->is_selector) return PS_INVALID;
     uint64_t total = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -230,8 +232,8 @@ static void replicas_free(struct ps_replicas *r) {
     free(r);
 }
 
-enum ps_status ps_replicas_set(struct ps_pipeline *p, bool mcast, uint32_t id, const struct ps_replica *list, uint32_t count,
-                                   uint64_t truncate_bytes, uint64_t class_of_service) {
+enum ps_status ps_replicas_set(struct ps_pipeline *p, bool mcast, uint32_t id, const struct ps_replica *list,
+                               uint32_t count, uint64_t truncate_bytes, uint64_t class_of_service) {
     struct ps_id_map *map = mcast ? &p->mcast : &p->clones;
     if (id == PS_FREE_ID || (mcast && id >= PS_MCAST_DIRECT)) return PS_INVALID;
     struct ps_replicas *r = calloc(1, sizeof *r);

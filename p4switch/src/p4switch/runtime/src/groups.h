@@ -12,12 +12,12 @@ void ps_reset_default(struct ps_pipeline *p, struct ps_table_state *t);
 enum ps_status ps_member_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, uint32_t action,
                              const uint8_t *params, size_t param_bytes);
 enum ps_status ps_member_delete(struct ps_profile *profile, uint32_t id);
-enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id, const struct ps_weighted *list,
-                            uint32_t count);
+enum ps_status ps_group_set(struct ps_pipeline *p, struct ps_profile *profile, uint32_t id,
+                            const struct ps_weighted *list, uint32_t count);
 enum ps_status ps_group_delete(struct ps_profile *profile, uint32_t id);
 void ps_profile_free(struct ps_profile *profile);
-enum ps_status ps_replicas_set(struct ps_pipeline *p, bool mcast, uint32_t id, const struct ps_replica *list, uint32_t count,
-                               uint64_t truncate_bytes, uint64_t class_of_service);
+enum ps_status ps_replicas_set(struct ps_pipeline *p, bool mcast, uint32_t id, const struct ps_replica *list,
+                               uint32_t count, uint64_t truncate_bytes, uint64_t class_of_service);
 enum ps_status ps_replicas_delete(struct ps_pipeline *p, bool mcast, uint32_t id);
 void ps_replicas_map_free(struct ps_id_map *map);
 

@@ -15,7 +15,7 @@
 enum {
     TICK_US = 100000,
     AGE_US = 10000,
-    AGE_ENTRIES = 1024,     /* entries of each table checked per round */
+    AGE_ENTRIES = 1024, /* entries of each table checked per round */
     STEP_PASSES_MAX = 65536,
     EPOLL_EVENTS = 128,
 };
@@ -42,7 +42,8 @@ static void regular_work(struct ps_switch *sw) {
 
 static void link_changed(struct ps_switch *sw) {
     uint8_t message[16384];
-    while (recv(sw->link_fd, message, sizeof message, MSG_DONTWAIT) > 0) {}
+    while (recv(sw->link_fd, message, sizeof message, MSG_DONTWAIT) > 0) {
+    }
     for (uint32_t i = 0; i < PS_PORTS_MAX; i++)
         if (sw->ports[i] && ps_port_is_packet(sw->ports[i])) ps_packet_port_link_changed(sw->ports[i]);
 }
@@ -114,7 +115,8 @@ static void open_link_watch(struct ps_switch *sw) {
     struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
     sw->link_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
     if (sw->link_fd < 0) return;
-    if (bind(sw->link_fd, (struct sockaddr *)&address, sizeof address) == 0 && watch(sw, sw->link_fd, LINK) == 0) return;
+    if (bind(sw->link_fd, (struct sockaddr *)&address, sizeof address) == 0 && watch(sw, sw->link_fd, LINK) == 0)
+        return;
     close(sw->link_fd); /* without it the ticks of the ports notice changes, a little later */
     sw->link_fd = -1;
 }

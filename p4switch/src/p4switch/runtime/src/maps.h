@@ -5,7 +5,7 @@
 #include "common.h"
 
 struct ps_id_map { /* id -> pointer, open addressing */
-    uint32_t *ids;     /* 0xffffffff free */
+    uint32_t *ids; /* 0xffffffff free */
     void **values;
     uint64_t mask;
     uint64_t used;

@@ -44,11 +44,11 @@ struct ps_table_store {
     uint32_t tuple_min;
     struct tuple **tuples; /* by priority_max, highest first */
     uint32_t tuple_count, tuple_room;
-    uint32_t *next;        /* by entry number: next entry with the same masked key, lower priority */
-    uint8_t *in_tuple;     /* by entry number */
+    uint32_t *next;    /* by entry number: next entry with the same masked key, lower priority */
+    uint8_t *in_tuple; /* by entry number */
     uint32_t range_count;
     struct range_field ranges[RANGES_MAX];
-    uint64_t *rows;        /* row_words each: value, mask, low and high of every range */
+    uint64_t *rows; /* row_words each: value, mask, low and high of every range */
     struct row_tail *tails;
     uint32_t row_words, row_count, row_room;
     struct mask_count *masks; /* of the list's rows without ranges */
@@ -150,7 +150,8 @@ static bool tuple_insert(struct ps_table_store *s, struct tuple *tp, uint32_t nu
         if (!slots) return false;
         struct tuple_arg arg = {s, tp};
         for (uint64_t i = 0; i <= tp->slot_mask; i++)
-            if (tp->slots[i].tag) ps_slot_put(slots, mask, tuple_hash_of(&arg, tp->slots[i].number), tp->slots[i].number);
+            if (tp->slots[i].tag)
+                ps_slot_put(slots, mask, tuple_hash_of(&arg, tp->slots[i].number), tp->slots[i].number);
         free(tp->slots);
         tp->slots = slots;
         tp->slot_mask = mask;
@@ -286,15 +287,15 @@ static bool ranges_match(const struct ps_table_store *s, const uint64_t *row, ui
     return true;
 }
 
-#define SCAN(KW)                                                                                              \
-    for (uint32_t i = 0; i < count; i++, row += stride) {                                                     \
-        uint64_t differ = 0;                                                                                  \
-        for (uint32_t w = 0; w < (KW); w++) differ |= (key[w] ^ row[w]) & row[(KW) + w];                      \
-        if (PS_UNLIKELY(differ == 0)) {                                                                       \
-            if (tails[i].priority <= floor && floor_set) return NONE;                                         \
-            if (s->range_count == 0 || ranges_match(s, row, tails[i].number, (const uint8_t *)key, loaded))   \
-                return tails[i].number;                                                                       \
-        }                                                                                                     \
+#define SCAN(KW)                                                                                            \
+    for (uint32_t i = 0; i < count; i++, row += stride) {                                                   \
+        uint64_t differ = 0;                                                                                \
+        for (uint32_t w = 0; w < (KW); w++) differ |= (key[w] ^ row[w]) & row[(KW) + w];                    \
+        if (PS_UNLIKELY(differ == 0)) {                                                                     \
+            if (tails[i].priority <= floor && floor_set) return NONE;                                       \
+            if (s->range_count == 0 || ranges_match(s, row, tails[i].number, (const uint8_t *)key, loaded)) \
+                return tails[i].number;                                                                     \
+        }                                                                                                   \
     }
 
 /* Finds the first row that matches and has a priority above `floor` (if floor_set). */
@@ -319,11 +320,16 @@ static uint32_t rows_find(const struct ps_table_store *s, const uint64_t *key, b
     const struct row_tail *tails = s->tails;
     const uint32_t stride = s->row_words;
     switch (s->key_words) {
-    case 1: SCAN(1u) break;
-    case 2: SCAN(2u) break;
-    case 3: SCAN(3u) break;
-    case 4: SCAN(4u) break;
-    default: SCAN(s->key_words) break;
+    case 1:
+        SCAN(1u) break;
+    case 2:
+        SCAN(2u) break;
+    case 3:
+        SCAN(3u) break;
+    case 4:
+        SCAN(4u) break;
+    default:
+        SCAN(s->key_words) break;
     }
     return NONE;
 }
@@ -422,7 +428,8 @@ void ps_masked_remove(struct ps_table_store *s, uint32_t number) {
 }
 
 /* Finds the entry with exactly this value, mask and priority. (The priority does not identify an lpm entry.) */
-uint32_t ps_masked_find(const struct ps_table_store *s, const uint64_t *value, const uint64_t *mask, uint32_t priority) {
+uint32_t ps_masked_find(const struct ps_table_store *s, const uint64_t *value, const uint64_t *mask,
+                        uint32_t priority) {
     size_t bytes = s->key_words * 8u;
     struct tuple *tp = s->range_count ? NULL : tuple_with_mask(s, mask);
     if (tp) {
@@ -441,7 +448,8 @@ uint32_t ps_masked_find(const struct ps_table_store *s, const uint64_t *value, c
     }
     for (uint32_t i = low; i < s->row_count && s->tails[i].priority == priority; i++) {
         uint32_t number = s->tails[i].number;
-        if (memcmp(value_of(s, number), value, bytes) == 0 && memcmp(mask_of(s, number), mask, bytes) == 0) return number;
+        if (memcmp(value_of(s, number), value, bytes) == 0 && memcmp(mask_of(s, number), mask, bytes) == 0)
+            return number;
     }
     return NONE;
 }

@@ -59,7 +59,8 @@ static uint32_t pseudo_header_sum(const uint8_t *f, const struct layers *l, uint
     return sum + l->protocol + (l4_bytes & 0xffff) + (l4_bytes >> 16);
 }
 
-static void finish_segment(uint8_t *f, const struct layers *l, uint32_t length, uint32_t index, uint32_t sent, bool last) {
+static void finish_segment(uint8_t *f, const struct layers *l, uint32_t length, uint32_t index, uint32_t sent,
+                           bool last) {
     uint32_t l4_bytes = length - l->l4;
     if (l->v6) {
         ps_store16(f + l->l3 + 4, (uint16_t)(length - l->l3 - 40));
@@ -84,7 +85,8 @@ static void finish_segment(uint8_t *f, const struct layers *l, uint32_t length, 
     ps_store16(f + checksum_at, sum);
 }
 
-int ps_segment(struct ps_buffer_pool *pool, const struct ps_buffer *super, void (*each)(void *, struct ps_buffer *), void *arg) {
+int ps_segment(struct ps_buffer_pool *pool, const struct ps_buffer *super, void (*each)(void *, struct ps_buffer *),
+               void *arg) {
     struct layers l;
     uint32_t step = super->vnet.gso_size;
     if (step == 0 || !find_layers(super->bytes, super->length, &l)) return -1;
@@ -122,7 +124,8 @@ bool ps_vnet_carry(const struct ps_buffer *in, uint32_t consumed, struct ps_tx *
     if (consumed > h->csum_start) {
         uint32_t tail = consumed - h->csum_start, guard = addresses_bytes(in, h->csum_start);
         if (tx->head_bytes < tail + guard || consumed > in->length) return false;
-        if (memcmp(tx->head->bytes + tx->head_bytes - tail - guard, in->bytes + h->csum_start - guard, tail + guard) != 0)
+        if (memcmp(tx->head->bytes + tx->head_bytes - tail - guard, in->bytes + h->csum_start - guard, tail + guard) !=
+            0)
             return false;
     }
     tx->vnet.csum_start = (uint16_t)start;

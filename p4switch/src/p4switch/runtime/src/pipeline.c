@@ -18,7 +18,9 @@ void ps_pipeline_age(struct ps_pipeline *p, uint64_t now_us, uint32_t budget) {
             uint32_t n = t->idle_cursor++;
             if (!t->live_bits[n]) continue;
             struct ps_entry_extra *s = &t->extras[n];
-            if (s->timeout_us == 0 || now_us < s->last_hit_us + s->timeout_us || now_us < s->notified_us + s->timeout_us) continue;
+            if (s->timeout_us == 0 || now_us < s->last_hit_us + s->timeout_us ||
+                now_us < s->notified_us + s->timeout_us)
+                continue;
             s->notified_us = now_us;
             ps_events_post(&p->sw->events, PS_EVENT_IDLE, p->serial, now_us, i, n, NULL, 0);
         }
@@ -55,7 +57,8 @@ static int init_arrays(struct ps_pipeline *p) {
         const struct ps_register_desc *d = &program->registers[i];
         p->registers[i] = (struct ps_register){cells_alloc(d->count, d->cell_bytes), d->count, d->cell_bytes, 0};
         if (!p->registers[i].cells) return -1;
-        for (uint64_t k = 0; d->initial && k < d->count; k++) memcpy(p->registers[i].cells + k * d->cell_bytes, d->initial, d->cell_bytes);
+        for (uint64_t k = 0; d->initial && k < d->count; k++)
+            memcpy(p->registers[i].cells + k * d->cell_bytes, d->initial, d->cell_bytes);
     }
     for (uint32_t i = 0; i < program->counter_count; i++) {
         uint64_t count = program->counters[i].count;
@@ -66,7 +69,8 @@ static int init_arrays(struct ps_pipeline *p) {
         uint64_t count = program->meters[i].count;
         p->meters[i] = (struct ps_meter){cells_alloc(count, sizeof(struct ps_meter_cell)), count};
         if (!p->meters[i].cells) return -1;
-        for (uint64_t k = 0; program->meters[i].unit == PS_UNIT_PACKETS && k < count; k++) p->meters[i].cells[k].by_packets = 1;
+        for (uint64_t k = 0; program->meters[i].unit == PS_UNIT_PACKETS && k < count; k++)
+            p->meters[i].cells[k].by_packets = 1;
     }
     return 0;
 }
@@ -112,8 +116,8 @@ static int init_pipeline(struct ps_pipeline *p) {
     p->egress_phv = aligned_alloc(64, program->egress_phv_bytes + 64u);
     p->pending_metadata = aligned_alloc(64, PS_PENDING_MAX * ps_pending_image_bytes(program));
     p->scratch = calloc(1, program->scratch_bytes + 8u);
-    if (!p->tables || !p->states || !p->profiles || !p->registers || !p->counters || !p->meters || !p->mcast_direct || !p->phvs || !p->egress_phv ||
-        !p->pending_metadata || !p->scratch)
+    if (!p->tables || !p->states || !p->profiles || !p->registers || !p->counters || !p->meters || !p->mcast_direct ||
+        !p->phvs || !p->egress_phv || !p->pending_metadata || !p->scratch)
         return -1;
     memset(p->phvs, 0, (size_t)program->phv_bytes * PS_PHVS);
     memset(p->egress_phv, 0, program->egress_phv_bytes);
@@ -132,23 +136,28 @@ static const char *descriptor_fault(const struct ps_program *program) {
     if (program->abi_version != PS_ABI_VERSION) return "the program was compiled for another version of the runtime";
     if (program->descriptor_bytes != sizeof *program) return "the program's descriptor has another size";
     if (program->phv_bytes % 64 || program->phv_bytes == 0) return "phv_bytes is no multiple of 64";
-    if (program->metadata_bytes % 8 || program->zero_bytes % 8) return "metadata_bytes and zero_bytes must be multiples of 8";
+    if (program->metadata_bytes % 8 || program->zero_bytes % 8)
+        return "metadata_bytes and zero_bytes must be multiples of 8";
     bool tna = program->architecture == PS_TNA;
-    if (!tna && program->architecture != PS_V1MODEL) return "the program is for an architecture that the runtime does not have";
+    if (!tna && program->architecture != PS_V1MODEL)
+        return "the program is for an architecture that the runtime does not have";
     if (program->metadata_bytes < (tna ? sizeof(struct ps_tna_ingress) : sizeof(struct ps_standard_metadata)))
         return "metadata_bytes leaves out intrinsic metadata";
     if (tna && (program->egress_phv_bytes % 64 || program->egress_zero_bytes < sizeof(struct ps_tna_egress) ||
                 program->egress_phv_bytes < program->egress_zero_bytes))
         return "the PHV of egress leaves out intrinsic metadata";
     if (tna && (!program->egress_parse || !program->egress_deparse)) return "parser or deparser of egress is missing";
-    if (program->zero_bytes < program->metadata_bytes || program->phv_bytes < program->zero_bytes) return "PHV regions overlap";
-    if (program->max_header_bytes > PS_FRAME_BYTES_MAX / 2) return "the program's headers are longer than a frame may be";
+    if (program->zero_bytes < program->metadata_bytes || program->phv_bytes < program->zero_bytes)
+        return "PHV regions overlap";
+    if (program->max_header_bytes > PS_FRAME_BYTES_MAX / 2)
+        return "the program's headers are longer than a frame may be";
     if (!program->parse || !program->ingress || !program->deparse) return "parse, ingress or deparse is missing";
     return NULL;
 }
 
 /* Makes a pipeline with empty tables and the entries that the program declares. NULL, with *error set, on failure. */
-PS_EXPORT struct ps_pipeline *ps_pipeline_new(struct ps_switch *sw, const struct ps_program *program, const char **error) {
+PS_EXPORT struct ps_pipeline *ps_pipeline_new(struct ps_switch *sw, const struct ps_program *program,
+                                              const char **error) {
     *error = descriptor_fault(program);
     if (*error) return NULL;
     struct ps_pipeline *p = calloc(1, sizeof *p);

@@ -60,17 +60,19 @@ struct ps_pipeline {
     struct ps_register *registers;
     struct ps_counter *counters;
     struct ps_meter *meters;
-    struct ps_id_map mcast;  /* struct ps_replicas * */
-    struct ps_id_map clones; /* struct ps_replicas * */
+    struct ps_id_map mcast;            /* struct ps_replicas * */
+    struct ps_id_map clones;           /* struct ps_replicas * */
     struct ps_replicas **mcast_direct; /* by id below PS_MCAST_DIRECT */
-    uint8_t *egress_phv;     /* TNA: the state of the one packet that is at egress */
-    uint8_t *phvs;           /* PS_PHVS of them: a working one and a pristine one for each depth of cloning */
-    uint8_t *pending_metadata; /* PS_PENDING_MAX images, see ps_pending_image() */
+    uint8_t *egress_phv;               /* TNA: the state of the one packet that is at egress */
+    uint8_t *phvs;                     /* PS_PHVS of them: a working one and a pristine one for each depth of cloning */
+    uint8_t *pending_metadata;         /* PS_PENDING_MAX images, see ps_pending_image() */
     void *scratch;
-    bool ages;               /* some table has idle timeouts */
+    bool ages; /* some table has idle timeouts */
 };
 
-static inline bool ps_in_range(uint64_t first, uint64_t count, uint64_t size) { return first <= size && count <= size - first; }
+static inline bool ps_in_range(uint64_t first, uint64_t count, uint64_t size) {
+    return first <= size && count <= size - first;
+}
 
 enum { PS_MCAST_DIRECT = 65536, PS_PHVS = 2 * (PS_CLONE_DEPTH_MAX + 1) };
 

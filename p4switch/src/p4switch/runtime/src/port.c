@@ -41,7 +41,8 @@ void ps_queue_clear(struct ps_buffer_pool *pool, struct ps_tx_queue *q) {
 
 /* ------------------------------------------------------------------ offloads */
 
-void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*each)(void *, struct ps_buffer *), void *arg) {
+void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*each)(void *, struct ps_buffer *),
+                    void *arg) {
     if (b->vnet.gso_type == VIRTIO_NET_HDR_GSO_NONE) {
         if (!(b->vnet.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) || ps_complete_checksum(b)) {
             each(arg, b);
@@ -55,9 +56,7 @@ void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*eac
 
 /* ------------------------------------------------------------------ receiving */
 
-void ps_port_deliver(struct ps_port *port, struct ps_buffer *b) {
-    ps_arrived(port->sw, b, port->id);
-}
+void ps_port_deliver(struct ps_port *port, struct ps_buffer *b) { ps_arrived(port->sw, b, port->id); }
 
 static void receive_one(void *arg, struct ps_buffer *b) {
     struct ps_port *port = arg;
@@ -121,7 +120,8 @@ void ps_port_transmit(struct ps_port *port, const struct ps_tx *tx) {
 
 void ps_port_emit(struct ps_port *port, const struct ps_tx *tx) {
     if (PS_UNLIKELY(port->pcap[PS_TX] != NULL)) {
-        struct iovec parts[2] = {{tx->head->bytes, tx->head_bytes}, {(void *)(uintptr_t)tx->payload, tx->payload_bytes}};
+        struct iovec parts[2] = {{tx->head->bytes, tx->head_bytes},
+                                 {(void *)(uintptr_t)tx->payload, tx->payload_bytes}};
         ps_pcap_write(port->pcap[PS_TX], port->sw->epoch_us + port->sw->now_us, parts, tx->payload_bytes ? 2 : 1);
     }
     if (!port->dirty) {

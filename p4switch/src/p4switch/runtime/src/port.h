@@ -34,7 +34,7 @@ struct ps_port {
     bool rx_registered, tx_watched;
     bool carries_vnet;
     bool up;
-    bool dirty; /* whether out[] has packets */
+    bool dirty;         /* whether out[] has packets */
     uint32_t mtu_frame; /* largest frame that it sends; 0: no limit */
     struct ps_port_stats stats;
     struct ps_tx out[PS_TX_BATCH];
@@ -51,10 +51,11 @@ void ps_port_transmit(struct ps_port *port, const struct ps_tx *tx);  /* owns tx
 void ps_port_flush(struct ps_port *port);
 void ps_port_writable(struct ps_port *port);
 /* Hands on the frames of `b`, cut and completed if the sender left that to a NIC. Owns b. */
-void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*each)(void *, struct ps_buffer *), void *arg);
+void ps_port_soften(struct ps_buffer_pool *pool, struct ps_buffer *b, void (*each)(void *, struct ps_buffer *),
+                    void *arg);
 void ps_port_set_up(struct ps_port *port, bool up);
-void ps_port_emit(struct ps_port *port, const struct ps_tx *tx);  /* after shaping and faults */
-void ps_port_deliver(struct ps_port *port, struct ps_buffer *b);  /* after faults, into the switch */
+void ps_port_emit(struct ps_port *port, const struct ps_tx *tx); /* after shaping and faults */
+void ps_port_deliver(struct ps_port *port, struct ps_buffer *b); /* after faults, into the switch */
 int ps_port_register(struct ps_port *port);
 void ps_port_unregister(struct ps_port *port);
 

@@ -30,7 +30,8 @@ struct datagram_port {
 
 static void set_buffer(int fd, int force, int plain) {
     int bytes = SOCKET_BUFFER_BYTES;
-    if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0) (void)setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
+    if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
+        (void)setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
 
 static void set_buffers(int fd) {
@@ -167,29 +168,35 @@ static bool unix_address(struct sockaddr_un *address, const char *path, char *er
         strcpy(address->sun_path, path);
         return true;
     }
-    snprintf(error, error_bytes, "socket path %s: longer than the %zu bytes that UNIX sockets allow", path, sizeof address->sun_path - 1);
+    snprintf(error, error_bytes, "socket path %s: longer than the %zu bytes that UNIX sockets allow", path,
+             sizeof address->sun_path - 1);
     return false;
 }
 
 /* A socket file that no process holds remains from a process that died. */
 static bool stale(const struct sockaddr_un *address) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool refused = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 && errno == ECONNREFUSED;
+    bool refused =
+        fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 && errno == ECONNREFUSED;
     if (fd >= 0) close(fd);
     return refused;
 }
 
 static const char *remedy(int error) {
     switch (error) {
-    case EADDRINUSE: return ": another process has it; choose another own address";
-    case EADDRNOTAVAIL: return ": no address of this machine (`ip address` shows those there are)";
-    default: return "";
+    case EADDRINUSE:
+        return ": another process has it; choose another own address";
+    case EADDRNOTAVAIL:
+        return ": no address of this machine (`ip address` shows those there are)";
+    default:
+        return "";
     }
 }
 
 int ps_unix_port_open(struct ps_port *port, const char *local, const char *peer, char *error, size_t error_bytes) {
     struct datagram_port *p = make(port, error, error_bytes);
-    if (!p || !unix_address(&p->local, local, error, error_bytes) || !unix_address(&p->peer, peer, error, error_bytes)) return -1;
+    if (!p || !unix_address(&p->local, local, error, error_bytes) || !unix_address(&p->peer, peer, error, error_bytes))
+        return -1;
     port->rx_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     port->tx_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (port->rx_fd < 0 || port->tx_fd < 0) {
@@ -220,20 +227,22 @@ static int resolve(const char *host, uint16_t number, struct sockaddr_storage *o
     return 0;
 }
 
-int ps_udp_port_open(struct ps_port *port, const char *local_host, uint16_t *local_port, const char *peer_host, uint16_t peer_port,
-                     char *error, size_t error_bytes) {
+int ps_udp_port_open(struct ps_port *port, const char *local_host, uint16_t *local_port, const char *peer_host,
+                     uint16_t peer_port, char *error, size_t error_bytes) {
     struct datagram_port *p = make(port, error, error_bytes);
     struct sockaddr_storage local;
     socklen_t bytes;
     if (!p) return -1;
     if (resolve(local_host, *local_port, &local, &bytes) != 0 ||
         (peer_host && resolve(peer_host, peer_port, &p->udp_peer, &p->udp_peer_bytes) != 0)) {
-        snprintf(error, error_bytes, "UDP port %s -> %s: not a numeric address", local_host, peer_host ? peer_host : "any");
+        snprintf(error, error_bytes, "UDP port %s -> %s: not a numeric address", local_host,
+                 peer_host ? peer_host : "any");
         return -1;
     }
     port->rx_fd = port->tx_fd = socket(local.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (port->rx_fd < 0 || bind(port->rx_fd, (struct sockaddr *)&local, bytes) != 0) {
-        snprintf(error, error_bytes, "UDP address %s port %u: %s%s", local_host, *local_port, strerror(errno), remedy(errno));
+        snprintf(error, error_bytes, "UDP address %s port %u: %s%s", local_host, *local_port, strerror(errno),
+                 remedy(errno));
         return -1;
     }
     set_buffers(port->rx_fd);

@@ -44,14 +44,18 @@ struct packet_port {
 
 /* ------------------------------------------------------------------ opening */
 
-static int set_option(int fd, int level, int option, int value) { return setsockopt(fd, level, option, &value, sizeof value); }
+static int set_option(int fd, int level, int option, int value) {
+    return setsockopt(fd, level, option, &value, sizeof value);
+}
 
 static void set_buffer(int fd, int force, int plain) {
-    if (set_option(fd, SOL_SOCKET, force, SOCKET_BUFFER_BYTES) != 0) (void)set_option(fd, SOL_SOCKET, plain, SOCKET_BUFFER_BYTES);
+    if (set_option(fd, SOL_SOCKET, force, SOCKET_BUFFER_BYTES) != 0)
+        (void)set_option(fd, SOL_SOCKET, plain, SOCKET_BUFFER_BYTES);
 }
 
 static int bind_to(int fd, int index, int protocol) {
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)protocol), .sll_ifindex = index};
+    struct sockaddr_ll address = {
+        .sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)protocol), .sll_ifindex = index};
     return bind(fd, (struct sockaddr *)&address, sizeof address);
 }
 
@@ -66,7 +70,8 @@ static bool open_sockets(struct ps_port *port, int index, const char **what) {
     if (rx < 0 || tx < 0) return false;
     *what = "the kernel lacks an option of packet sockets (Linux 4.20 or later is needed)";
     if (set_option(rx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 || set_option(tx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 ||
-        set_option(rx, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 || set_option(rx, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
+        set_option(rx, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 ||
+        set_option(rx, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
         return false;
     set_buffer(rx, SO_RCVBUFFORCE, SO_RCVBUF);
     set_buffer(tx, SO_SNDBUFFORCE, SO_SNDBUF);
@@ -124,7 +129,8 @@ static int fill_buffers(struct ps_port *port, struct packet_port *p) {
             if (!b) return i;
             p->buffers[i] = b;
             p->rx_parts[i] = (struct iovec){b->bytes - VNET_BYTES, PS_FRAME_BYTES_MAX + VNET_BYTES};
-            p->rx[i].msg_hdr = (struct msghdr){.msg_iov = &p->rx_parts[i], .msg_iovlen = 1, .msg_control = p->control[i]};
+            p->rx[i].msg_hdr =
+                (struct msghdr){.msg_iov = &p->rx_parts[i], .msg_iovlen = 1, .msg_control = p->control[i]};
         }
         p->rx[i].msg_hdr.msg_controllen = CONTROL_BYTES;
         p->rx[i].msg_hdr.msg_flags = 0;
@@ -219,7 +225,8 @@ static int packet_send(struct ps_port *port, const struct ps_tx *items, int coun
         } else if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) {
             port->stats.tx_dropped += (uint64_t)(count - i);
             return count;
-        } else if (errno != EINTR) { /* ENOBUFS: the qdisc dropped it; EMSGSIZE: longer than the MTU; EINVAL: not a frame */
+        } else if (errno !=
+                   EINTR) { /* ENOBUFS: the qdisc dropped it; EMSGSIZE: longer than the MTU; EINVAL: not a frame */
             port->stats.tx_dropped++;
             i++;
         }
@@ -269,8 +276,10 @@ int ps_packet_port_open(struct ps_port *port, const char *name, char *error, siz
     const char *what;
     if (!open_sockets(port, p->index, &what)) {
         if (errno == EPERM || errno == EACCES)
-            snprintf(error, error_bytes, "interface %s: Permission denied: packet sockets need root or CAP_NET_RAW (systemd: "
-                     "AmbientCapabilities=CAP_NET_RAW; containers: --cap-add NET_RAW)", name);
+            snprintf(error, error_bytes,
+                     "interface %s: Permission denied: packet sockets need root or CAP_NET_RAW (systemd: "
+                     "AmbientCapabilities=CAP_NET_RAW; containers: --cap-add NET_RAW)",
+                     name);
         else
             snprintf(error, error_bytes, "interface %s: %s: %s", name, what, strerror(errno));
         return -1;

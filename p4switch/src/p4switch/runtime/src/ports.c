@@ -29,7 +29,8 @@ static void port_destroy(struct ps_port *port) {
 
 static struct ps_port *port_create(struct ps_switch *sw, uint32_t id, char *error, size_t error_bytes) {
     if (id >= PS_PORTS_MAX || id == sw->config.drop_port || id == sw->config.cpu_port) {
-        snprintf(error, error_bytes, "port %u cannot be used: ports are 0 to %d, without the drop port and the CPU port", id,
+        snprintf(error, error_bytes,
+                 "port %u cannot be used: ports are 0 to %d, without the drop port and the CPU port", id,
                  PS_PORTS_MAX - 1);
         return NULL;
     }
@@ -67,22 +68,25 @@ static int port_install(struct ps_port *port, int opened, char *error, size_t er
 PS_EXPORT int ps_add_interface(struct ps_switch *sw, uint32_t id, const char *name, char *error, uint64_t error_bytes) {
     ps_gate_enter(sw);
     struct ps_port *port = port_create(sw, id, error, error_bytes);
-    int result = port ? port_install(port, ps_packet_port_open(port, name, error, error_bytes), error, error_bytes) : -1;
+    int result =
+        port ? port_install(port, ps_packet_port_open(port, name, error, error_bytes), error, error_bytes) : -1;
     if (result == 0) ps_packet_port_link_changed(port);
     ps_gate_leave(sw);
     return result;
 }
 
-PS_EXPORT int ps_add_unix(struct ps_switch *sw, uint32_t id, const char *local, const char *peer, char *error, uint64_t error_bytes) {
+PS_EXPORT int ps_add_unix(struct ps_switch *sw, uint32_t id, const char *local, const char *peer, char *error,
+                          uint64_t error_bytes) {
     ps_gate_enter(sw);
     struct ps_port *port = port_create(sw, id, error, error_bytes);
-    int result = port ? port_install(port, ps_unix_port_open(port, local, peer, error, error_bytes), error, error_bytes) : -1;
+    int result =
+        port ? port_install(port, ps_unix_port_open(port, local, peer, error, error_bytes), error, error_bytes) : -1;
     ps_gate_leave(sw);
     return result;
 }
 
-PS_EXPORT int ps_add_udp(struct ps_switch *sw, uint32_t id, const char *local_host, uint16_t *local_port, const char *peer_host,
-                         uint16_t peer_port, char *error, uint64_t error_bytes) {
+PS_EXPORT int ps_add_udp(struct ps_switch *sw, uint32_t id, const char *local_host, uint16_t *local_port,
+                         const char *peer_host, uint16_t peer_port, char *error, uint64_t error_bytes) {
     ps_gate_enter(sw);
     struct ps_port *port = port_create(sw, id, error, error_bytes);
     int result = -1;
@@ -133,7 +137,8 @@ PS_EXPORT int ps_set_faults(struct ps_switch *sw, uint32_t id, int direction, co
     return 0;
 }
 
-PS_EXPORT int ps_set_shape(struct ps_switch *sw, uint32_t id, uint64_t rate_bits, uint64_t burst_bytes, uint64_t queue_bytes) {
+PS_EXPORT int ps_set_shape(struct ps_switch *sw, uint32_t id, uint64_t rate_bits, uint64_t burst_bytes,
+                           uint64_t queue_bytes) {
     struct ps_port *port = enter_port(sw, id);
     if (!port) return -1;
     ps_clock_update(sw);

@@ -11,7 +11,8 @@ struct entry_record {
     struct ps_counter_cell colors[PS_COLORS];
 };
 
-static void write_record(const struct ps_pipeline *p, const struct ps_table_state *t, const struct ps_entry *entry, uint8_t *out) {
+static void write_record(const struct ps_pipeline *p, const struct ps_table_state *t, const struct ps_entry *entry,
+                         uint8_t *out) {
     struct entry_record r = {.handle = entry->number, .priority = entry->priority};
     const struct ps_action *action = entry->action;
     if (!action) {
@@ -51,7 +52,6 @@ PS_EXPORT uint32_t ps_table_record_bytes(const struct ps_pipeline *p, uint32_t t
     return (uint32_t)(sizeof(struct entry_record) + t->action_offset + t->param_bytes_max);
 }
 
-
 PS_EXPORT uint32_t ps_table_count(struct ps_pipeline *p, uint32_t table) {
     ps_gate_enter(p->sw);
     uint32_t live = p->states[table].live;
@@ -61,7 +61,8 @@ PS_EXPORT uint32_t ps_table_count(struct ps_pipeline *p, uint32_t table) {
 
 /* Reads up to `limit` entries from number `*cursor` on. Sets *cursor to where the next call goes on, UINT32_MAX at
  * the end. */
-PS_EXPORT uint32_t ps_table_read(struct ps_pipeline *p, uint32_t table, uint32_t *cursor, uint32_t limit, uint8_t *out) {
+PS_EXPORT uint32_t ps_table_read(struct ps_pipeline *p, uint32_t table, uint32_t *cursor, uint32_t limit,
+                                 uint8_t *out) {
     const struct ps_table_state *t = &p->states[table];
     uint32_t bytes = ps_table_record_bytes(p, table), count = 0, n = *cursor;
     ps_gate_enter(p->sw);
@@ -86,7 +87,8 @@ PS_EXPORT uint32_t ps_table_find(struct ps_pipeline *p, uint32_t table, const ui
     return number;
 }
 
-PS_EXPORT int ps_counters_read(struct ps_pipeline *p, uint32_t counter, uint64_t first, uint64_t count, struct ps_counter_cell *out) {
+PS_EXPORT int ps_counters_read(struct ps_pipeline *p, uint32_t counter, uint64_t first, uint64_t count,
+                               struct ps_counter_cell *out) {
     if (counter >= p->program->counter_count || !ps_in_range(first, count, p->counters[counter].count)) return -1;
     ps_gate_enter(p->sw);
     memcpy(out, p->counters[counter].cells + first, count * sizeof *out);
@@ -94,7 +96,8 @@ PS_EXPORT int ps_counters_read(struct ps_pipeline *p, uint32_t counter, uint64_t
     return 0;
 }
 
-PS_EXPORT int ps_meters_read(struct ps_pipeline *p, uint32_t meter, uint64_t first, uint64_t count, uint64_t (*out)[5]) {
+PS_EXPORT int ps_meters_read(struct ps_pipeline *p, uint32_t meter, uint64_t first, uint64_t count,
+                             uint64_t (*out)[5]) {
     if (meter >= p->program->meter_count || !ps_in_range(first, count, p->meters[meter].count)) return -1;
     ps_gate_enter(p->sw);
     for (uint64_t i = 0; i < count; i++) {

@@ -10,7 +10,7 @@
 #include "traffic.h"
 
 enum {
-    WIRE_BYTES = 24,  /* FCS, preamble and gap of a frame */
+    WIRE_BYTES = 24, /* FCS, preamble and gap of a frame */
     TURN_US = 500,
     GATHER_US = 4000, /* longer than a busy machine lets a thread oversleep */
 };
@@ -28,7 +28,8 @@ void ps_recirculation_init(struct ps_switch *sw) {
 static void make_nodes(struct ps_recirculation *r) {
     r->nodes = calloc(PS_RECIRCULATING_MAX, sizeof *r->nodes);
     if (!r->nodes) return;
-    for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++) r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
+    for (uint32_t n = 0; n < PS_RECIRCULATING_MAX; n++)
+        r->nodes[n].next = n + 1 < PS_RECIRCULATING_MAX ? n + 1 : PS_NO_NODE;
     r->free_node = 0;
 }
 

@@ -22,9 +22,9 @@ struct ps_recirculation {
     struct {
         uint32_t first, last;
     } queues[PS_RECIRCULATION_QUEUES];
-    uint32_t busy;  /* a bit for each queue with packets */
-    uint32_t turn;  /* the queue that was served last */
-    uint64_t bytes; /* packets that wait */
+    uint32_t busy;       /* a bit for each queue with packets */
+    uint32_t turn;       /* the queue that was served last */
+    uint64_t bytes;      /* packets that wait */
     int64_t credit_bits; /* tokens: what may pass now; negative: wait */
     uint64_t refilled_us;
 };
@@ -33,7 +33,8 @@ void ps_recirculation_init(struct ps_switch *sw);
 void ps_recirculation_free(struct ps_switch *sw);
 /* The recirculation port of that number, or NULL. */
 struct ps_recirculation *ps_recirculation_at(struct ps_switch *sw, uint32_t port);
-void ps_recirculation_put(struct ps_switch *sw, struct ps_recirculation *r, uint32_t queue, const struct ps_tx *tx); /* owns tx */
+void ps_recirculation_put(struct ps_switch *sw, struct ps_recirculation *r, uint32_t queue,
+                          const struct ps_tx *tx); /* owns tx */
 /* Runs up to `budget` packets whose time has come. Returns how many. */
 int ps_recirculation_run(struct ps_switch *sw, int budget);
 /* When the next packet may enter. now_us or earlier: at once; UINT64_MAX: no packet waits. */

@@ -110,7 +110,8 @@ PS_EXPORT int ps_inject(struct ps_switch *sw, uint32_t id, const uint8_t *frame,
             ps_arrived(sw, b, id);
         (void)ps_loop_rounds(sw);
         ps_flush(sw);
-        if (sw->running && (sw->pending_count || sw->timer_count || ps_recirculation_due_us(sw) != UINT64_MAX)) ps_loop_wake(sw);
+        if (sw->running && (sw->pending_count || sw->timer_count || ps_recirculation_due_us(sw) != UINT64_MAX))
+            ps_loop_wake(sw);
     }
     ps_gate_leave(sw);
     return result;

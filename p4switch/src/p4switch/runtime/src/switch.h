@@ -25,7 +25,7 @@ struct ps_switch_stats {
     uint64_t recirculated, resubmitted, cloned, replicated, queue_full, clone_too_deep;
     uint64_t digests, digests_dropped, packet_ins, packet_ins_dropped;
     uint64_t wakeups;
-    uint64_t recirculation_lost; /* packets that found the queue of their recirculation port full */
+    uint64_t recirculation_lost;                 /* packets that found the queue of their recirculation port full */
     uint64_t recirculating, recirculating_bytes; /* of packets that wait there now */
 };
 
@@ -36,8 +36,8 @@ struct ps_switch_config {
     uint32_t virtual_clock;
     uint32_t trace;
     uint32_t recirculation_ports[PS_RECIRCULATION_PORTS]; /* UINT32_MAX: none */
-    uint64_t recirculation_rate_bits; /* a second, each port; 0: as fast as the switch can */
-    uint64_t recirculation_queue_bytes; /* each port */
+    uint64_t recirculation_rate_bits;                     /* a second, each port; 0: as fast as the switch can */
+    uint64_t recirculation_queue_bytes;                   /* each port */
 };
 
 struct ps_switch {
@@ -56,8 +56,8 @@ struct ps_switch {
     struct ps_pending pending[PS_PENDING_MAX];
     uint32_t pending_head, pending_count;
     struct ps_recirculation recirculations[PS_RECIRCULATION_PORTS];
-    uint32_t recirculation_count; /* of ports */
-    uint32_t arrival_port;        /* TNA: of the packet that is at ingress */
+    uint32_t recirculation_count;                          /* of ports */
+    uint32_t arrival_port;                                 /* TNA: of the packet that is at ingress */
     uint64_t exclusions[PS_EXCLUSIONS][PS_PORTS_MAX / 64]; /* TNA: the ports of each level-2 exclusion id */
 
     struct ps_timer *timers;
@@ -74,7 +74,7 @@ struct ps_switch {
     uint64_t timer_armed_us;
     pthread_t thread;
     bool running;
-    bool stopping; /* atomic */
+    bool stopping;          /* atomic */
     uint64_t memory_serial; /* gives the frames of all memory ports one order */
 };
 

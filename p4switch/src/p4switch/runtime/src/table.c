@@ -33,7 +33,7 @@ void ps_slot_put(struct ps_slot *slots, uint64_t mask, uint64_t hash, uint32_t n
 
 /* Removes slot i and moves later slots of its run back, so that no tombstones accumulate. */
 void ps_slot_remove(struct ps_slot *slots, uint64_t mask, uint64_t i, uint64_t (*hash_of)(const void *, uint32_t),
-                        const void *arg) {
+                    const void *arg) {
     uint64_t hole = i;
     for (uint64_t j = (i + 1) & mask; slots[j].tag != 0; j = (j + 1) & mask) {
         uint64_t home = hash_of(arg, slots[j].number) & mask;

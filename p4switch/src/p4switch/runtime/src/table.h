@@ -23,15 +23,15 @@ struct ps_table_state {
     const struct ps_table_desc *desc;
     uint64_t capacity;
     uint32_t live;
-    uint32_t high_water;       /* entry numbers below it have been used */
-    uint32_t *free_numbers;    /* stack */
+    uint32_t high_water;    /* entry numbers below it have been used */
+    uint32_t *free_numbers; /* stack */
     uint32_t free_count;
-    uint8_t *live_bits;        /* one byte per entry: 0 free, 1 live, 2 live and const */
+    uint8_t *live_bits; /* one byte per entry: 0 free, 1 live, 2 live and const */
     struct ps_entry_extra *extras;
-    uint32_t mask_offset;      /* in body; 0: exact, no mask */
-    uint32_t action_offset;    /* in body */
+    uint32_t mask_offset;   /* in body; 0: exact, no mask */
+    uint32_t action_offset; /* in body */
     uint32_t param_bytes_max;
-    struct ps_slot *slots;     /* exact: what table->slots points to */
+    struct ps_slot *slots; /* exact: what table->slots points to */
     struct ps_table_store *store;
     uint32_t idle_cursor;
 };

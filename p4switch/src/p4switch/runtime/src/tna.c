@@ -13,12 +13,12 @@
 
 enum {
     FCS_BYTES = 4,
-    INGRESS_HEADER_BYTES = 8,  /* ingress_intrinsic_metadata_t */
-    PORT_METADATA_BYTES = 8,   /* PORT_METADATA_SIZE */
+    INGRESS_HEADER_BYTES = 8, /* ingress_intrinsic_metadata_t */
+    PORT_METADATA_BYTES = 8,  /* PORT_METADATA_SIZE */
     INGRESS_PREFIX_BYTES = INGRESS_HEADER_BYTES + PORT_METADATA_BYTES,
-    EGRESS_PREFIX_BYTES = 27,  /* egress_intrinsic_metadata_t */
-    MERGE_MAX = 256,           /* payloads up to this size are cheaper to copy behind the headers */
-    IN_PLACE_MAX = 512,        /* headers up to this size are cheaper to copy in front of the payload */
+    EGRESS_PREFIX_BYTES = 27, /* egress_intrinsic_metadata_t */
+    MERGE_MAX = 256,          /* payloads up to this size are cheaper to copy behind the headers */
+    IN_PLACE_MAX = 512,       /* headers up to this size are cheaper to copy in front of the payload */
 };
 
 /* A packet between ingress and egress. */
@@ -37,8 +37,8 @@ static uint64_t now_ns48(const struct ps_switch *sw) { return sw->now_us * 1000 
 static bool has_room(const struct ps_buffer *b, int64_t bytes) { return b->bytes - b->storage >= bytes; }
 
 /* Joins headers and what follows the first `consumed` bytes of `frame` in one piece. Owns both buffers. */
-static struct ps_buffer *assemble(struct ps_switch *sw, struct ps_buffer *frame, uint32_t consumed, struct ps_buffer *head,
-                                  uint32_t head_bytes) {
+static struct ps_buffer *assemble(struct ps_switch *sw, struct ps_buffer *frame, uint32_t consumed,
+                                  struct ps_buffer *head, uint32_t head_bytes) {
     uint32_t payload_bytes = frame->length - consumed;
     int64_t before = (int64_t)head_bytes - consumed;
     if (frame->refs == 1 && head_bytes <= IN_PLACE_MAX && has_room(frame, before + EGRESS_PREFIX_BYTES)) {
@@ -67,8 +67,8 @@ static void leave(struct ps_switch *sw, uint32_t port, uint32_t queue, struct ps
     ps_send(sw, port, tx);
 }
 
-static void write_egress_prefix(const struct ps_switch *sw, uint8_t *at, const struct way *way, uint32_t port, uint32_t rid,
-                                bool first) {
+static void write_egress_prefix(const struct ps_switch *sw, uint8_t *at, const struct way *way, uint32_t port,
+                                uint32_t rid, bool first) {
     memset(at, 0, EGRESS_PREFIX_BYTES);
     ps_store16(at, (uint16_t)(port & 0x1ff));
     ps_store32(at + 6, (uint32_t)now_ns48(sw) & 0x3ffff); /* enq_tstamp */
@@ -160,7 +160,8 @@ static const struct ps_replicas *group_of(struct ps_switch *sw, uint32_t id) {
 
 /* The packet as it arrived, behind the header that the program gave, cut to the length of the session. NULL: the
  * program asked for none. */
-static struct ps_buffer *mirrored(struct ps_switch *sw, const struct ps_buffer *frame, const struct ps_replicas **session) {
+static struct ps_buffer *mirrored(struct ps_switch *sw, const struct ps_buffer *frame,
+                                  const struct ps_replicas **session) {
     struct ps_ctx *ctx = &sw->ctx;
     if (PS_LIKELY(!ctx->mirror)) return NULL;
     *session = ps_map_get(&sw->pipeline->clones, ctx->mirror_session);
@@ -179,7 +180,8 @@ static struct ps_buffer *mirrored(struct ps_switch *sw, const struct ps_buffer *
     memcpy(copy->bytes, ctx->mirror_header, header_bytes);
     memcpy(copy->bytes + header_bytes, frame->bytes + INGRESS_PREFIX_BYTES, bytes);
     copy->length = header_bytes + bytes;
-    if ((*session)->truncate_bytes && copy->length > (*session)->truncate_bytes) copy->length = (*session)->truncate_bytes;
+    if ((*session)->truncate_bytes && copy->length > (*session)->truncate_bytes)
+        copy->length = (*session)->truncate_bytes;
     sw->stats.cloned++;
     TRACE(sw, "mirrored to session %u, %u bytes", ctx->mirror_session, copy->length);
     return copy;
@@ -232,8 +234,8 @@ static void ingress(void *arg, struct ps_buffer *frame) {
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
     uint32_t packet_length = frame->length + FCS_BYTES;
-    TRACE(sw, "port %u: %s, %u bytes", sw->arrival_port, ps_recirculation_at(sw, sw->arrival_port) ? "recirculated" : "received",
-          frame->length);
+    TRACE(sw, "port %u: %s, %u bytes", sw->arrival_port,
+          ps_recirculation_at(sw, sw->arrival_port) ? "recirculated" : "received", frame->length);
     frame = with_ingress_prefix(sw, frame, sw->arrival_port);
     if (!frame) return;
 
@@ -288,7 +290,8 @@ static void ingress(void *arg, struct ps_buffer *frame) {
             .queue = session->class_of_service & 0x1f,
             .class_of_service = session->class_of_service & 7,
         };
-        for (uint32_t i = 0; i < session->count; i++) egress(sw, &mirror, session->list[i].port, 0, false, i + 1 == session->count);
+        for (uint32_t i = 0; i < session->count; i++)
+            egress(sw, &mirror, session->list[i].port, 0, false, i + 1 == session->count);
     }
 }
 

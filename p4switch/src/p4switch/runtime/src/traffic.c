@@ -15,7 +15,8 @@ void ps_trace(struct ps_switch *sw, const char *format, ...) {
     int n = vsnprintf(text, sizeof text, format, list);
     va_end(list);
     struct iovec part = {text, n < 0 ? 0 : ps_min64((uint64_t)n, sizeof text - 1)};
-    ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline ? sw->pipeline->serial : 0, sw->now_us, PS_LOG_TRACE, 0, &part, 1);
+    ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline ? sw->pipeline->serial : 0, sw->now_us, PS_LOG_TRACE, 0,
+                   &part, 1);
 }
 
 /* ------------------------------------------------------------------ arriving */
@@ -42,8 +43,10 @@ static void post_packet_in(void *arg, struct ps_buffer *b) {
 
 static void to_controller(struct ps_switch *sw, const struct ps_tx *tx) {
     if (ps_vnet_plain(&tx->vnet)) {
-        struct iovec parts[2] = {{tx->head->bytes, tx->head_bytes}, {(void *)(uintptr_t)tx->payload, tx->payload_bytes}};
-        ps_events_post(&sw->events, PS_EVENT_PACKET_IN, sw->pipeline->serial, sw->now_us, 0, 0, parts, tx->payload_bytes ? 2 : 1);
+        struct iovec parts[2] = {{tx->head->bytes, tx->head_bytes},
+                                 {(void *)(uintptr_t)tx->payload, tx->payload_bytes}};
+        ps_events_post(&sw->events, PS_EVENT_PACKET_IN, sw->pipeline->serial, sw->now_us, 0, 0, parts,
+                       tx->payload_bytes ? 2 : 1);
     } else {
         struct ps_buffer *b = ps_tx_flatten(&sw->pool, tx);
         if (b) ps_port_soften(&sw->pool, b, post_packet_in, sw);

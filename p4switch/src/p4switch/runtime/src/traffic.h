@@ -6,9 +6,10 @@
 
 extern const struct ps_api ps_runtime_api; /* what programs call */
 
-void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port);         /* owns frame */
-void ps_send_elsewhere(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx); /* owns tx; for the CPU or no port */
-void ps_flush(struct ps_switch *sw); /* sends what the ports hold back for batches */
+void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
+void ps_send_elsewhere(struct ps_switch *sw, uint32_t port,
+                       const struct ps_tx *tx); /* owns tx; for the CPU or no port */
+void ps_flush(struct ps_switch *sw);            /* sends what the ports hold back for batches */
 
 /* Owns tx. The CPU port is never one of the attached ports. */
 static inline void ps_send(struct ps_switch *sw, uint32_t port, const struct ps_tx *tx) {

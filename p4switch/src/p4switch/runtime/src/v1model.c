@@ -89,8 +89,8 @@ enum {
     MERGE_MAX = 256,    /* payloads up to this size are cheaper to copy behind the headers */
 };
 
-static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, struct ps_buffer *head, uint32_t head_bytes,
-                 bool merged, uint32_t truncate_inverse, bool in_place) {
+static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, struct ps_buffer *head,
+                 uint32_t head_bytes, bool merged, uint32_t truncate_inverse, bool in_place) {
     struct ps_buffer *frame = in->frame;
     struct ps_tx tx = {.head = head, .head_bytes = head_bytes};
     tx.payload_bytes = merged ? 0 : frame->length - in->consumed;
@@ -135,8 +135,8 @@ static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, 
 /* ------------------------------------------------------------------ going round again */
 
 /* Takes over one reference to `frame`. */
-static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
-                            const void *phv, int32_t list) {
+static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port,
+                            uint32_t instance_type, const void *phv, int32_t list) {
     if (sw->pending_count == PS_PENDING_MAX) {
         sw->stats.queue_full++;
         TRACE(sw, "recirculation queue full: packet dropped");
@@ -154,7 +154,8 @@ static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint3
 static void recirculate(struct ps_switch *sw, const struct passage *in, const void *phv, struct ps_buffer *head,
                         uint32_t head_bytes, bool merged, uint32_t truncate_inverse, int32_t list) {
     struct ps_buffer *frame = in->frame;
-    struct ps_tx tx = {.head = head, .head_bytes = head_bytes, .payload_bytes = merged ? 0 : frame->length - in->consumed};
+    struct ps_tx tx = {
+        .head = head, .head_bytes = head_bytes, .payload_bytes = merged ? 0 : frame->length - in->consumed};
     tx.payload = frame->bytes + in->consumed;
     if (tx.payload_bytes) {
         tx.tail = frame;
@@ -176,7 +177,8 @@ static void recirculate(struct ps_switch *sw, const struct passage *in, const vo
 
 /* ------------------------------------------------------------------ egress */
 
-static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list, uint32_t count);
+static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list,
+                      uint32_t count);
 
 struct egress_clone {
     const struct ps_replicas *session;
@@ -203,7 +205,8 @@ static bool take_egress_clone(struct ps_switch *sw, void *phv, const struct pass
     clone->phv = phv_at(p, depth, 0);
     copy_phv(program, clone->phv, phv);
     memset(clone->phv, 0, program->metadata_bytes);
-    if (sw->ctx.clone_list >= 0 && program->copy_field_list) program->copy_field_list(clone->phv, phv, sw->ctx.clone_list);
+    if (sw->ctx.clone_list >= 0 && program->copy_field_list)
+        program->copy_field_list(clone->phv, phv, sw->ctx.clone_list);
     std_of(clone->phv)->instance_type = PS_INSTANCE_EGRESS_CLONE;
     clone->passage = *in;
     clone->passage.depth = depth;
@@ -290,7 +293,8 @@ clones:
     return written;
 }
 
-static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list, uint32_t count) {
+static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list,
+                      uint32_t count) {
     const struct ps_program *program = sw->pipeline->program;
     if (count == 1) {
         egress_one(sw, phv, in, list[0].port, list[0].instance, NULL);
@@ -340,9 +344,12 @@ static void start_phv(struct ps_switch *sw, void *phv, const struct ps_buffer *f
 
 static const char *instance_name(uint32_t instance_type) {
     switch (instance_type) {
-    case PS_INSTANCE_RECIRCULATED: return "recirculated";
-    case PS_INSTANCE_RESUBMITTED: return "resubmitted";
-    default: return "received";
+    case PS_INSTANCE_RECIRCULATED:
+        return "recirculated";
+    case PS_INSTANCE_RESUBMITTED:
+        return "resubmitted";
+    default:
+        return "received";
     }
 }
 
@@ -373,7 +380,7 @@ static void ingress_clone(struct ps_switch *sw, const void *phv, const struct pa
 }
 
 void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
-                       const uint8_t *metadata) {
+                        const uint8_t *metadata) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
@@ -385,8 +392,8 @@ void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t 
     memset((uint8_t *)ctx + INTENT_FIRST, 0, INTENT_BYTES);
     start_phv(sw, phv, frame, ingress_port, instance_type, metadata);
     parse(sw, phv, frame);
-    if (PS_UNLIKELY(frame->vnet.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) && frame->vnet.gso_type == VIRTIO_NET_HDR_GSO_NONE &&
-        ctx->consumed > frame->vnet.csum_start) {
+    if (PS_UNLIKELY(frame->vnet.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) &&
+        frame->vnet.gso_type == VIRTIO_NET_HDR_GSO_NONE && ctx->consumed > frame->vnet.csum_start) {
         /* The program reads the transport header, so it must see the real checksum. */
         (void)ps_complete_checksum(frame);
         start_phv(sw, phv, frame, ingress_port, instance_type, metadata);
