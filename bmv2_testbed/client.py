@@ -25,7 +25,7 @@ from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, agent_name
 
 
 class Testbed:
-    """One run. Every method raises TestbedError with the supervisor's words when it refuses, or is gone."""
+    """One run. Every method raises TestbedError when the supervisor refuses, in its words, or has ended."""
 
     __test__ = False
 
@@ -51,9 +51,9 @@ class Testbed:
             self._stream.flush()
             line = self._stream.readline()
         except OSError as error:
-            raise TestbedError(f"the testbed is gone: {error.strerror}") from error
+            raise TestbedError(f"the testbed has ended: {error.strerror}") from error
         if not line:
-            raise TestbedError("the testbed is gone")
+            raise TestbedError("the testbed has ended")
         answer = json.loads(line)
         if "error" in answer:
             raise TestbedError(answer["error"])

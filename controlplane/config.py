@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.core.ids import SwitchPort
-from controlplane.core.limits import BITMAP_GROUPS_MAX, NAMESPACE_LABEL_BYTES_MAX, SWITCH_PORT_MAX
+from controlplane.core.limits import BITMAP_GROUPS_MAX, NAMESPACE_BYTES_MAX, SWITCH_PORT_MAX
 from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
@@ -167,8 +167,8 @@ def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tup
     if len(lists) > PATTERNS_MAX:
         raise ConfigError(f"namespaces: {len(lists)} patterns, {PATTERNS_MAX} at most: beginnings with * take less")
     for pattern in lists:
-        if not pattern or len(pattern.encode()) > NAMESPACE_LABEL_BYTES_MAX or "*" in pattern[:-1]:
-            raise ConfigError(f"namespaces: {pattern!r} is not a label, or the beginning of one with * behind it")
+        if not pattern or len(pattern.encode()) > NAMESPACE_BYTES_MAX or "*" in pattern[:-1]:
+            raise ConfigError(f"namespaces: {pattern!r} is not a namespace, or the beginning of one with * behind it")
     return lists
 
 

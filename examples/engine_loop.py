@@ -10,19 +10,19 @@ from __future__ import annotations
 import random
 import sys
 
-from kvclient import ROOT_KEY, AgentClient, ChunkKey, Namespace, PoolFullError, prefix_keys
+from kvclient import ROOT_KEY, AgentClient, ChunkKey, KvIdentity, PoolFullError, prefix_keys
 
 CHUNK_TOKENS = 16
 CHUNK_BYTES = 256 << 10
 PREFILL_S_PER_CHUNK = 0.5
 """What computing one chunk would take; the agent does not fetch what is quicker to compute."""
-NAMESPACE = Namespace(model="example-7b", dtype="bfloat16", chunk_tokens=CHUNK_TOKENS, extra="engine_loop.py")
+IDENTITY = KvIdentity(model="example-7b", dtype="bfloat16", chunk_tokens=CHUNK_TOKENS, extra="engine_loop.py")
 """Everything besides the tokens that changes the bytes of the KV."""
 
 
 def serve(agent: AgentClient, prompt: list[int]) -> tuple[int, int]:
     """One request; returns the chunks that the pool had and those that were computed."""
-    keys = prefix_keys(NAMESPACE, prompt)
+    keys = prefix_keys(IDENTITY, prompt)
     with agent.fetch_stream(keys, deadline_s=0.5, recompute_s=PREFILL_S_PER_CHUNK * len(keys)) as got:
         for view in got:  # each as soon as it is whole, while those behind it are still on their way
             load_into_gpu(view)

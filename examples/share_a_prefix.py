@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from kvclient import ROOT_KEY, AgentClient, ChunkKey, Namespace, Where, prefix_keys
+from kvclient import ROOT_KEY, AgentClient, ChunkKey, KvIdentity, Where, prefix_keys
 
 CHUNK_TOKENS = 256
 CHUNK_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     prompt = list(range(4 * CHUNK_TOKENS))
-    keys = prefix_keys(Namespace(model="example", chunk_tokens=CHUNK_TOKENS), prompt)
+    keys = prefix_keys(KvIdentity(model="example", chunk_tokens=CHUNK_TOKENS), prompt)
     put_all(sys.argv[1], keys)
     return int(fetch_all(sys.argv[2], keys) != len(keys))
 

@@ -383,7 +383,7 @@ class Agent:
         self.attachment.send(convert.message_of(effect))
 
     def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
-        log.warning("the copy of %s at %s is no good: %s", effect.key.hex(), effect.holder, effect.blame.value)
+        log.warning("%s holds a wrong copy of chunk %s: %s", effect.holder, effect.key.hex(), effect.blame.value)
         if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)
@@ -413,7 +413,7 @@ class Agent:
                 version=__version__,
                 integrities=[pb.Integrity.ValueType(code_of(one)) for one in Integrity],
                 protocol=PROTOCOL,
-                interests=convert.interests_of(self.core.interests.current),
+                interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
             )
         )

@@ -49,11 +49,11 @@ class Encoded:
         return StoredForm(self.form, len(self.content))
 
 
-def encode(chunk: memoryview, form: Form, label: str) -> Encoded:
-    """A chunk in a form, or in a lesser one where that form gains nothing. `label`: of its namespace."""
+def encode(chunk: memoryview, form: Form, namespace: str) -> Encoded:
+    """A chunk in a form, or in a lesser one where that form gains nothing. `namespace`: its own."""
     if form is Form.RAW:
         return Encoded(form, chunk, None)
-    terms = terms_of(label, len(chunk))
+    terms = terms_of(namespace, len(chunk))
     if form is Form.LOSSY and (terms is None or not terms.may_lose):
         form = Form.PLANES
     began_s = time.thread_time()

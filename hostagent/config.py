@@ -199,12 +199,12 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
             tenant.take("namespace", _namespace, default.namespace),
         )
         if not terms.users and not terms.groups:
-            raise ConfigError(f"tenants.{name}: nobody belongs to it: name users or groups")
+            raise ConfigError(f"tenants.{name}: it has no members: set users or groups")
     return tenants
 
 
 def _namespace(value: object) -> str:
-    """The first part of labels."""
+    """The first part of the namespaces of its chunks."""
     if value != "" and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", str(value)):
         raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
     return str(value)
@@ -235,7 +235,7 @@ def _group(value: object) -> int:
     try:
         return grp.getgrnam(str(value)).gr_gid
     except KeyError:
-        raise ValueError(f"{value!r} is no group of this machine") from None
+        raise ValueError(f"this machine has no group {value!r}") from None
 
 
 def _users(value: object) -> frozenset[int]:
@@ -251,7 +251,7 @@ def _user(value: object) -> int:
     try:
         return pwd.getpwnam(str(value)).pw_uid
     except KeyError:
-        raise ValueError(f"{value!r} is no user of this machine") from None
+        raise ValueError(f"this machine has no user {value!r}") from None
 
 
 def _data(section: Section) -> DataConfig:

@@ -32,7 +32,7 @@ from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.ids import format_address
-from kvproto.probes import PROBE_LABEL, PROBE_MAGIC, probe_bytes, probe_key
+from kvproto.probes import PROBE_MAGIC, PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
 from kvproto.wire.layouts import IPV4_BYTES, UDP_BYTES
 
@@ -240,7 +240,9 @@ class Examined:
     async def _put(self, key: ChunkKey, size_bytes: int) -> pb.ProbeResult:
         self._keep(key, size_bytes)
         reserved = await self._ask(
-            lambda request: events.ReserveRequested(EXAMINING_ENGINE, request, key, None, size_bytes, 0, PROBE_LABEL)
+            lambda request: events.ReserveRequested(
+                EXAMINING_ENGINE, request, key, None, size_bytes, 0, PROBE_NAMESPACE
+            )
         )
         if reserved.status is not Status.OK:
             raise _StepError(f"put: {reserved.status.name.lower().replace('_', ' ')}")

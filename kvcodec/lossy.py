@@ -293,7 +293,7 @@ def _checked(stored: memoryview, chunk_bytes: int) -> tuple[KvLayout, int, list[
     try:
         layout = parse_layout(bytes(stored[_HEAD.size : _HEAD.size + text_bytes]).decode("ascii"))
     except ValueError as error:
-        raise CodecError(f"a layout that is none: {error}") from None
+        raise CodecError(f"malformed layout: {error}") from None
     if layout.size_bytes != chunk_bytes:
         raise CodecError(f"a chunk of {layout.size_bytes} bytes, not of {chunk_bytes}")
     at = _HEAD.size + text_bytes

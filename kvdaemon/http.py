@@ -28,18 +28,18 @@ from kvdaemon.errors import CannotRunError
 from kvproto import __version__
 
 REQUEST_BYTES_MAX = 8192
-"""Of the head of a request."""
+"""The longest head of a request."""
 BODY_BYTES_MAX = 1 << 20
 CONNECTIONS_MAX = 64
-"""At a time; more are closed unheard, so that the daemon keeps its file descriptors."""
+"""At a time. The server closes further ones at once, so that the daemon keeps its file descriptors."""
 TIMEOUT_S = 5.0
-"""For a request to come, and again for the answer to be taken."""
+"""How long a peer may take to send a request, and again to take the answer."""
 STREAMS_MAX = 16
-"""Of the connections; more are refused with 503, so that metrics and health can always be asked for."""
+"""Connections that may be streams. Further streams get 503, so that metrics and health stay reachable."""
 STREAM_TIMEOUT_S = 20.0
-"""For a peer to take some of what a stream sends."""
+"""How long a peer of a stream may take nothing before the stream ends."""
 STREAM_BUFFER_BYTES = 64 << 10
-"""Sent and not yet taken, beyond what the kernel buffers: then a stream waits."""
+"""A stream waits when this much is sent and not taken, beyond the kernel's buffers."""
 _EVERYWHERE = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -47,7 +47,8 @@ _EVERYWHERE = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Header fields of every answer: nothing is kept, guessed at, framed, told to others or taken into their pages."""
+"""Header fields of every answer: browsers must not cache it, guess its type, frame it, send it as a referrer or load it
+into another site's page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ Service: TypeAlias = Callable[[Question], Answer]
 
 def metrics_page(registry: CollectorRegistry, component: str) -> Page:
     """For Prometheus, with `kvcast_build_info` added. `component`: which daemon it is."""
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # it would double the series of each counter
     build = Gauge("kvcast_build_info", "1; what runs here", ["component", "version", "python"], registry=registry)
     build.labels(component, __version__, platform.python_version()).set(1)
     return lambda: Answer(CONTENT_TYPE_LATEST, generate_latest(registry))
@@ -124,8 +125,8 @@ class HttpServer:
         services: Mapping[str, Service] | None = None,
         private: Mapping[str, str] | None = None,
     ) -> None:
-        """All by their paths. `private`: those that only processes of this machine get, each with what others are told
-        to do."""
+        """All by their paths. `private`: paths for processes of this machine only, each with the remedy that other
+        machines read in the refusal."""
         self._private = private or {}
         self._pages = pages
         self._streams = streams or {}
@@ -208,8 +209,8 @@ class HttpServer:
                 task.cancel()
             problem, _ = await asyncio.gather(sending, gone, return_exceptions=True)
         if isinstance(problem, Exception):
-            told = {"message": f"the stream {path} broke off", "exception": problem}
-            asyncio.get_running_loop().call_exception_handler(told)
+            context = {"message": f"the stream {path} broke off", "exception": problem}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     def _answer(self, path: str, question: Question) -> Answer:
         page, service = self._pages.get(path), self._services.get(path)
@@ -219,8 +220,8 @@ class HttpServer:
         try:
             return page() if page is not None else service(question)  # type: ignore[misc]  # one of them is there
         except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
-            told = {"message": f"the page {path} cannot be made", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)
+            context = {"message": f"the page {path} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
             return words_page(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has more")
 
 
@@ -260,7 +261,7 @@ async def _send_events(writer: asyncio.StreamWriter, events: AsyncGenerator[byte
 
 
 async def _until_client_left(reader: asyncio.StreamReader) -> None:
-    """A peer of a stream has nothing more to say; what it says all the same is not kept."""
+    """Wait until the peer of a stream closes it. What it sends meanwhile is dropped."""
     with contextlib.suppress(OSError):
         while await reader.read(REQUEST_BYTES_MAX):
             pass
@@ -281,7 +282,7 @@ async def _request_body(head: bytes, reader: asyncio.StreamReader) -> bytes | An
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         async with asyncio.timeout(TIMEOUT_S):
             return await reader.readexactly(int(lengths[0]))
-    return words_page(HTTPStatus.BAD_REQUEST, "the body did not come")
+    return words_page(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {TIMEOUT_S:g} s")
 
 
 async def _send(writer: asyncio.StreamWriter, reply: bytes) -> None:

@@ -41,7 +41,7 @@ def notify(message: str, descriptors: Sequence[int] = ()) -> None:
         try:
             notifier.sendmsg([message.encode()], rights, 0, target)
         except OSError as error:
-            # Nobody listens any more; that is no reason not to work.
+            # A service manager that no longer listens must not stop the daemon.
             log.warning("cannot notify %s: %s", address, error.strerror or error)
 
 
@@ -51,7 +51,7 @@ def keep_file(name: str, descriptor: int) -> None:
 
 
 def forget_file(name: str) -> None:
-    """Have it close what it keeps under a name."""
+    """Have the service manager close the file that it keeps under a name."""
     notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 

@@ -49,7 +49,7 @@ def load(path: Path, parse: Callable[[object], T]) -> T:
 
 
 class Section:
-    """One mapping of the file. Ask for each key once, then call `done`: what nobody asked for is an error.
+    """One mapping of the file. Take each known key once, then call `done`: it refuses all other keys.
 
     A check takes the value as YAML has it and returns what the daemon works with, or raises ValueError with a text like
     "'five' is not a number": the section puts the key's name before it. A key without value counts as absent.
@@ -96,12 +96,12 @@ class Section:
         self._look_up(key)
 
     def refuse(self, key: str, why: str) -> None:
-        """A key of an earlier release that would change nothing any more. Raises ConfigError where it is there."""
+        """Refuse a key of an earlier release that has no effect any more. Raises ConfigError where it is set."""
         if self._look_up(key) is not None:
             raise ConfigError(f"{self.full_name(key)} is gone: {why}")
 
     def done(self) -> None:
-        """Raises ConfigError if this section, or one that was taken from it, has a key that nobody asked for."""
+        """Raises ConfigError if this section, or one taken from it, has an unknown key."""
         for key in self._values:
             if key not in self._known:
                 near = difflib.get_close_matches(key, sorted(self._known), n=1)

@@ -131,7 +131,7 @@ class Certificates:
         return credentials, [("grpc.ssl_target_name_override", self._controller_name)]
 
     def why_not(self, address: str) -> str:
-        """Why no connection to the controller at HOST:PORT comes about (see `tls_probe`)."""
+        """Why a TLS connection to the controller at HOST:PORT fails (see `tls_probe`)."""
         return why_not(address, self._settings, self._controller_name)
 
     @property
@@ -254,7 +254,7 @@ def _identity(settings: TlsSettings, cert: x509.Certificate, role: Role, node: s
     for one in identities(uris):
         if one.role is role and (not node or one.node == node):
             return one
-    shown = ", ".join(uris) or "nobody"
+    shown = ", ".join(uris) or "no kvcast process"
     raise TlsError(f"{settings.cert} is the certificate of {shown}: this process needs spiffe://TRUST_DOMAIN{wanted}")
 
 

@@ -1,6 +1,6 @@
-"""Why no TLS connection comes about: one handshake with the standard library, whose errors say what was wrong.
+"""Why a TLS connection fails: one handshake with the standard library, whose errors name the cause.
 
-gRPC tries again and again, and says no more than that it cannot connect.
+gRPC retries, and reports only that it cannot connect.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from kvdaemon.tls_settings import TlsSettings
 
 TIMEOUT_S: Final = 2.0
 _ALERTS: Final = {
-    "TLSV1_ALERT_UNKNOWN_CA": "it says that our certificate is signed by another authority than it trusts",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority that signed our certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says that our certificate has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "it says that our certificate is bad",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it demands a certificate, and we showed none",
-    "WRONG_VERSION_NUMBER": "it speaks no TLS: give it certificates, or take tls out here",
-    "RECORD_LAYER_FAILURE": "it speaks no TLS: give it certificates, or take tls out here",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it demands a certificate, and this process has none",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: give it certificates, or remove tls here",
+    "RECORD_LAYER_FAILURE": "it does not speak TLS: give it certificates, or remove tls here",
 }
 
 
 def why_not(address: str, tls: TlsSettings, server_name: str) -> str:
-    """What is wrong with a TLS connection to HOST:PORT, in a line; empty: nothing that could be found. Blocks for a few
-    seconds at most."""
+    """The cause in one line; empty: the handshake succeeds. Blocks for a few seconds at most."""
     host, _, port = address.rpartition(":")
     try:
         context = ssl.create_default_context(cafile=str(tls.ca))

@@ -37,7 +37,7 @@ def take_tls(section: Section, folder: Path = Path()) -> TlsSettings | None:
 
 
 def demand_tls(key: str, address: str, tls: TlsSettings | None, *, insecure: bool) -> None:
-    """Raise ConfigError where `key` would have this process speak plainly to other machines without being told to."""
+    """Raise ConfigError where `key` leads to another machine without TLS, unless the operator set `insecure`."""
     if tls is None and not insecure and not is_loopback(address):
         raise ConfigError(
             f"{key}: {address} is not this machine's own: give certificates in tls (kvcast pki makes them),"
@@ -60,7 +60,7 @@ def _path_in(folder: Path) -> Callable[[object], Path]:
     def check(value: object) -> Path:
         words = checks.text(value)
         if not words:
-            raise ValueError("'' is no path")
+            raise ValueError("the path is empty")
         return folder / words
 
     return check

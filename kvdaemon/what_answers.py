@@ -9,11 +9,11 @@ from kvdaemon.tls_probe import speaks_tls
 
 TIMEOUT_S: Final = 2.0
 _BROKEN_OFF: Final = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")
-"""What gRPC says of a connection whose other end has gone; it is for its authors."""
+"""gRPC's words, meant for its authors, for a connection that the other end closed."""
 
 
 def in_words(details: str) -> str:
-    """Why a call failed, as gRPC has it, for a person."""
+    """gRPC's reason for a failed call, in words for a person."""
     return "the connection broke off" if any(phrase in details for phrase in _BROKEN_OFF) else details
 
 
@@ -29,20 +29,20 @@ def what_answers(address: str, tls_remedy: str = "give certificates in the secti
     except TimeoutError:
         return "nothing answers (a firewall, or a wrong address?)"
     except ConnectionRefusedError:
-        return "nobody listens there"
+        return "no process listens there"
     except OSError as error:
         return f"it cannot be reached: {error.strerror or error}"
     if said is None:
-        return "something listens there that says nothing: no gRPC server, or one that hangs"
+        return "a process listens there and does not answer: it is not a gRPC server, or it hangs"
     if not said and speaks_tls(host, int(port)):
         return f"it speaks TLS: {tls_remedy}"
     if said.startswith(b"HTTP/1."):
         return "an HTTP server listens there, such as a daemon's metrics page"
-    return "something that is no gRPC server listens there"
+    return "the process that listens there is not a gRPC server"
 
 
 def _answer(probe: socket.socket) -> bytes | None:
-    """How it answers what a browser would ask; None: it does not."""
+    """Its answer to an HTTP request; None: it gives none."""
     try:
         probe.sendall(b"GET / HTTP/1.1\r\nHost: kvcast\r\nConnection: close\r\n\r\n")
         return probe.recv(64)

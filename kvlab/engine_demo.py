@@ -55,5 +55,5 @@ def play(
         console.status("model") as status,
     ):
         folder = Path(made)
-        model = make_model(folder / "model", "llama", **model_fields)
+        model = make_model(folder / "model", **model_fields)
         return demo(model, folder, lambda text: status.update(text)), isolated

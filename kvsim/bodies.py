@@ -65,7 +65,7 @@ class StreamBody:
     begins: bool = False
     """The read's first part."""
     load: HolderLoad | None = None
-    """What the holder has queued for others; said when a read begins."""
+    """Bytes that the holder has queued for others when the read begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StreamAck:
 
 @dataclass(frozen=True, slots=True)
 class ReadRefused:
-    """A read cannot be served: the chunk is not here (`gone`), or nobody listens any more."""
+    """A read cannot be served: the holder has no such chunk (`gone`), or its agent is down."""
 
     read: ReadId
     gone: bool

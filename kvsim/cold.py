@@ -57,7 +57,7 @@ class SimulatedColdStore:
         self._ways.append(way)
 
     def turn(self, away: bool) -> None:
-        """It goes, or comes back; its hosts notice at once, as their shells do after some failures."""
+        """Turn the store off or on. Its hosts notice at once; real shells notice after some failures."""
         self.is_away = away
         for way in self._ways:
             way.tell()

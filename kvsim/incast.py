@@ -98,7 +98,7 @@ class Incast:
 
 @dataclass(frozen=True, slots=True)
 class IncastResult:
-    """What came of one or several simulated incasts. Ratios are times over S/B."""
+    """Results of one or several simulated incasts. Ratios are times over S/B."""
 
     mean_ratio: float
     max_ratio: float

@@ -62,12 +62,12 @@ class ReadUnderway:
     address: Address
     left: int
     seen: dict[int, int] = field(default_factory=dict)
-    """What has come: first segments of packets, and how many segments each has."""
+    """Arrived packets: their first segments, and how many segments each has."""
     have: int = 0
-    """So many of its segments, the first ones, have come."""
+    """How many leading segments have arrived."""
 
-    def came(self, first: int, count: int) -> bool:
-        """A packet came. Returns whether more of the first segments are here: a connection hands over no others."""
+    def packet_arrived(self, first: int, count: int) -> bool:
+        """A packet has arrived. Returns whether more leading segments are here: a connection hands over no others."""
         self.seen[first] = count
         self.left -= count
         before = self.have
@@ -250,7 +250,7 @@ class Reads:
         if underway is None or body.first in underway.seen:
             return
         self._host.storage.view(underway.effect.chunk)[body.first : body.first + len(body.contents)] = body.contents
-        further = underway.came(body.first, len(body.contents))
+        further = underway.packet_arrived(body.first, len(body.contents))
         if not underway.left:
             del self._reads[read]
             self._done(underway.effect)
@@ -258,7 +258,7 @@ class Reads:
             self._host.handle(protocol.ReadProgress(read, underway.have))
 
     def _done(self, effect: effects.StartRead) -> None:
-        """All of it is in memory. Those that end together are told together, when nothing else came at this moment."""
+        """All of a read is in memory. Reads that end at the same moment make one event."""
         if not (self._proves and effect.is_provable):
             self._host.handle(protocol.ReadDone(effect.read))
             return

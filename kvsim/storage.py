@@ -78,7 +78,7 @@ def _rooted(each: Iterable[bytes], size_bytes: int) -> Hashed:
 
 
 class Storage:
-    """One host's. The disk outlives the agent's process, the pool does not."""
+    """The pool and disk of one host. The disk outlives the agent's process, the pool does not."""
 
     def __init__(
         self, host: Host, engine: Engine, equipment: Equipment, segment_bytes: int, hash_ns: int, chance: Chance

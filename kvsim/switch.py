@@ -51,7 +51,7 @@ class Interest:
     members: int
     seen_ns: int
     leader: int = 0
-    """1 + the member that sent the last GET; 0: nobody."""
+    """1 + the member that sent the last GET; 0: none did."""
     sponsor: Member | None = None
     """Who has paid for it."""
 
@@ -105,7 +105,7 @@ class SwitchModel:
         self._stalled_until_ns = 0
 
     def stall(self, until_ns: int) -> None:
-        """Its process does not run until then: what comes meanwhile waits at its ports."""
+        """Halt its process until then: packets wait at its ports."""
         self._stalled_until_ns = until_ns
 
     def attach(self, member: Member, address: Address, link: Link, port: Port) -> None:
@@ -132,7 +132,7 @@ class SwitchModel:
     # --- packets -----------------------------------------------------------------------------------------------------
 
     def receive(self, packet: Packet, member: Member | None) -> None:
-        """A packet came in from a member's port, or from another switch (None)."""
+        """A packet has arrived from a member's port, or from another switch (None)."""
         if self._engine.now_ns < self._stalled_until_ns:
             self._engine.at(self._stalled_until_ns, functools.partial(self.receive, packet, member))
             return

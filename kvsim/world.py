@@ -1,4 +1,4 @@
-"""A simulated fabric: switches, hosts, one prefix that many readers fetch; and what came of it."""
+"""A simulated fabric: switches, hosts, one prefix that many readers fetch; and the result."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,7 +92,7 @@ class Setting:
     on_disk: tuple[int, ...] = ()
     """Chunks that holders have on their disks only."""
     to_compute: bool = False
-    """Nobody has a chunk at the beginning, with `announced`: a workload computes and announces them."""
+    """With `announced`: no node has a chunk at the beginning; a workload computes and announces them."""
     proves: bool = True
     """Agents hash reads on their way."""
     know_link: bool = False
@@ -102,7 +102,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a simulation; S is the payload of the prefix, B the links' rate."""
+    """The result of a simulation; S is the payload of the prefix, B the links' rate."""
 
     times_s: tuple[float, ...]
     """Per reader from its own start; those that did not deliver count until the end."""

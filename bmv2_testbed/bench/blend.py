@@ -25,7 +25,7 @@ from bmv2_testbed.bench.kv_forms import load_model
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import TestbedSpec
-from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.ids import ChunkKey, KvIdentity
 from kvchunk.kv_layout import KvLayout, KvTerms, with_terms
 from kvchunk.parts import ranges_of
 from kvclient.client import AgentClient, PutOutcome, Where
@@ -182,8 +182,8 @@ def _through_pool(
     carry: Carry,
 ) -> Carried:
     """Each document's KV computed alone, put in one order and fetched in another; every byte is compared."""
-    namespace = Namespace("small llama", dtype="float32", layout=layout.text, chunk_tokens=DOCUMENT_TOKENS)
-    keys = content_keys(namespace.digest(), [list(map(int, one)) for one in documents])
+    identity = KvIdentity("small llama", dtype="float32", layout=layout.text, chunk_tokens=DOCUMENT_TOKENS)
+    keys = content_keys(identity.digest(), [list(map(int, one)) for one in documents])
     contents = {key: model.run(one, model.no_past())[1].tobytes() for key, one in zip(keys, documents, strict=True)}
     order = sorted(contents)
     random.Random(plan.seed).shuffle(order)

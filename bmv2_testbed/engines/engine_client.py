@@ -102,7 +102,7 @@ class Engine:
         self._stream.flush()
         line = self._stream.readline()
         if not line:
-            raise TestbedError("the engine is gone")
+            raise TestbedError("the engine has ended")
         answer = json.loads(line)
         if "error" in answer:
             raise TestbedError(answer["error"])

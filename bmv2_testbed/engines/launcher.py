@@ -123,7 +123,7 @@ class Launcher:
         self._requests.send(json.dumps(request).encode())
         answer, handles, _, _ = socket.recv_fds(self._requests, 64, 1)
         if not handles:
-            raise TestbedError("the process that starts engines is gone")
+            raise TestbedError("the process that starts engines has ended")
         return LaunchedProcess(int(answer), handles[0])
 
     def close(self) -> None:

@@ -268,14 +268,14 @@ class Guest:
         return out
 
     def send(self, **message: Any) -> None:
-        """One line to the guest. Raises TestbedError when it is gone."""
+        """Send one line to the guest. Raises TestbedError when it has ended."""
         if self._control is None:
             raise TestbedError(f"guest {self.spec.name} has not booted")
         try:
             with self._lock:
                 self._control.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise TestbedError(f"guest {self.spec.name} is gone: {error.strerror}") from error
+            raise TestbedError(f"guest {self.spec.name} has ended: {error.strerror}") from error
 
     def stop(self) -> None:
         """End it at once. Idempotent."""

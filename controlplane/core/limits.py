@@ -70,7 +70,7 @@ SWITCH_PINS_MAX: Final = 100_000
 REVISION_MAX: Final = 1 << 62
 """Of the operators' state: a higher one is not believed, so that the revision can still be counted up."""
 
-NAMESPACE_LABEL_BYTES_MAX: Final = 256
+NAMESPACE_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
 COPIES_PER_NODE_MAX: Final = 1 << 21
 """In a node's pool and on its disk, each: 2 TiB in chunks of 1 MiB. What a node announces beyond that is not taken:

@@ -18,7 +18,7 @@ from controlplane.core.limits import (
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
-    NAMESPACE_LABEL_BYTES_MAX,
+    NAMESPACE_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
@@ -120,9 +120,9 @@ def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -
     """The copies added, in a fabric whose chunks are digested by `integrity`."""
     if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
-    labels = [label[:NAMESPACE_LABEL_BYTES_MAX] for label in announce.namespaces]
+    namespaces = [namespace[:NAMESPACE_BYTES_MAX] for namespace in announce.namespaces]
     return [
-        AnnouncedCopy(_facts(record, labels, integrity), record.pinned, record.on_disk) for record in announce.added
+        AnnouncedCopy(_facts(record, namespaces, integrity), record.pinned, record.on_disk) for record in announce.added
     ]
 
 
@@ -199,7 +199,7 @@ def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
         raise MalformedError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
     return [
         WarmWish(
-            one.namespace[:NAMESPACE_LABEL_BYTES_MAX],
+            one.namespace[:NAMESPACE_BYTES_MAX],
             one.bytes,
             one.nodes,
             min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000,
@@ -208,7 +208,7 @@ def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
     ]
 
 
-def _facts(record: rpc.ChunkRecord, labels: Sequence[str], integrity: Integrity) -> ChunkFacts:
+def _facts(record: rpc.ChunkRecord, namespaces: Sequence[str], integrity: Integrity) -> ChunkFacts:
     key = chunk_key(record.key)
     if not 0 < record.size_bytes <= CHUNK_BYTES_MAX:
         raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
@@ -217,8 +217,8 @@ def _facts(record: rpc.ChunkRecord, labels: Sequence[str], integrity: Integrity)
     parent = chunk_key(record.parent, "parent") if record.parent and record.parent != ROOT_KEY else None
     if parent == key:
         raise MalformedError(f"chunk {key.hex()} is its own parent")
-    label = labels[record.namespace_index] if record.namespace_index < len(labels) else ""
-    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, label)
+    namespace = namespaces[record.namespace_index] if record.namespace_index < len(namespaces) else ""
+    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, namespace)
 
 
 def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:

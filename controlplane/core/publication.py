@@ -230,7 +230,7 @@ class Publication:
 
     def _add_entries(self, delta: rpc.DirectoryDelta, chunks: Sequence[Chunk], view: View) -> list[ChunkKey]:
         """Tell of the chunks that the view shows; returns the keys of the others."""
-        labels: dict[str, int] = {}
+        namespaces: dict[str, int] = {}
         unseen = []
         for chunk in chunks:
             variants = [one for one in chunk.variants() if view.shows(one.facts.namespace)]
@@ -250,13 +250,13 @@ class Publication:
                 pinned=chunk.pinned,
                 value=chunk.score_told,
                 disk_holders=sorted(first.disk_holders),
-                namespace_index=labels.setdefault(facts.namespace, len(labels)),
+                namespace_index=namespaces.setdefault(facts.namespace, len(namespaces)),
                 others=[
                     rpc.Variant(digest=one.facts.digest, size_bytes=one.facts.size_bytes, holders=sorted(one.holders))
                     for one in others[:VARIANTS_MAX]
                 ],
             )
-        delta.namespaces.extend(labels)
+        delta.namespaces.extend(namespaces)
         return unseen
 
     def _node_entry(self, node: Node) -> rpc.Node:

@@ -12,7 +12,7 @@ from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.nodes import Node
 from kvproto.grants import Grant, NamespaceRules, Patterns
-from kvproto.probes import PROBE_LABEL
+from kvproto.probes import PROBE_NAMESPACE
 from kvproto.rpc import control_pb2 as rpc
 
 INTERESTS_MAX = 1024
@@ -27,10 +27,10 @@ class View:
     used: Patterns | None
     """Namespaces that its engines use; None: all that it may have."""
 
-    def shows(self, label: str) -> bool:
+    def shows(self, namespace: str) -> bool:
         """Whether chunks of this namespace are told of."""
-        used = self.used is None or self.used.match(label) or label == PROBE_LABEL
-        return used and self.grant.allows(label)
+        used = self.used is None or self.used.match(namespace) or namespace == PROBE_NAMESPACE
+        return used and self.grant.allows(namespace)
 
     def covers(self, other: View) -> bool:
         """Whether everything that the other node is told of may be told here, too."""

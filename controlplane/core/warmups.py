@@ -25,7 +25,7 @@ class WarmWish:
     """What an engine that starts would like to have."""
 
     namespace: str
-    """Label of the chunks that it can use."""
+    """Of the chunks that it can use."""
     size_bytes: int
     """The most that is to be brought."""
     nodes: int
@@ -69,16 +69,17 @@ class Warmups:
 
     def give_out(self) -> None:
         """Give out what is due."""
-        ready = [label for label, gathering in self._gatherings.items() if gathering.is_ready(self._cluster.now_ns)]
-        for label in ready:
-            self._give_out(label, self._gatherings.pop(label).wanted_bytes)
+        now_ns = self._cluster.now_ns
+        ready = [namespace for namespace, gathering in self._gatherings.items() if gathering.is_ready(now_ns)]
+        for namespace in ready:
+            self._give_out(namespace, self._gatherings.pop(namespace).wanted_bytes)
 
-    def _give_out(self, label: str, wanted_bytes: dict[NodeIndex, int]) -> None:
-        chosen = self._choose(label, max(wanted_bytes.values()))
+    def _give_out(self, namespace: str, wanted_bytes: dict[NodeIndex, int]) -> None:
+        chosen = self._choose(namespace, max(wanted_bytes.values()))
         takers = {node.index: node for node in self._cluster.takers}
         for index, most_bytes in sorted(wanted_bytes.items()):
             node = takers.get(index)
-            if node is None or not self._cluster.visibility.may_have(node, label):
+            if node is None or not self._cluster.visibility.may_have(node, namespace):
                 continue
             keys = _lacking(chosen, index, most_bytes, node.free_bytes)
             self._cluster.decisions["warm_chunks"] += len(keys)
@@ -86,11 +87,11 @@ class Warmups:
                 work = rpc.Task(fetch=rpc.Fetch(keys=keys[at : at + TASK_KEYS_MAX], reason=rpc.Fetch.WARM))
                 self._cluster.tasks.add(index, Housekeeping("warm"), work)
 
-    def _choose(self, label: str, most_bytes: int) -> list[Chunk]:
+    def _choose(self, namespace: str, most_bytes: int) -> list[Chunk]:
         """The hottest chunks of a namespace with all that comes before them, parents first; `most_bytes` at most."""
         chosen: dict[ChunkKey, Chunk] = {}
         left_bytes = most_bytes
-        for key in self._hottest.of(label):
+        for key in self._hottest.of(namespace):
             if left_bytes <= 0:
                 break
             path = self._path(key, chosen)

@@ -274,7 +274,7 @@ def _clear_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ApiError(f"{path} exists and is no socket; set api.socket to another path")
+        raise ApiError(f"{path} exists and is not a socket: set api.socket to another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -434,7 +434,7 @@ class _Connection(asyncio.Protocol):
         )
         deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
         if not 0 <= attention_share <= 1:
-            raise MalformedFrameError(f"{attention_share} is no share from 0 to 1")
+            raise MalformedFrameError(f"attention_share is {attention_share}: it must be between 0 and 1")
         prefill = None
         if recompute_us != messages.NO_RECOMPUTE:
             prefill = Prefill(recompute_us / 1e6, attention_share, queue_us / 1e6, behind)
@@ -491,8 +491,8 @@ class _Connection(asyncio.Protocol):
 
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
-        label = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(label) > messages.NAMESPACE_BYTES_MAX:
+        namespace = frame.body[messages.RESERVE.size :]
+        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(namespace) > messages.NAMESPACE_BYTES_MAX:
             self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
             return
         self._handle(
@@ -503,7 +503,7 @@ class _Connection(asyncio.Protocol):
                 ChunkKey(parent) if parent != messages.NO_KEY else None,
                 size_bytes,
                 position if position != messages.NO_POSITION else None,
-                _text(label) if label else "",
+                _text(namespace) if namespace else "",
             )
         )
 
@@ -547,21 +547,21 @@ class _Connection(asyncio.Protocol):
 
     def _on_warm(self, frame: Frame) -> None:
         size_bytes, nodes, wait_ms = messages.WARM.unpack_from(frame.body)
-        label = frame.body[messages.WARM.size :]
-        if len(label) > messages.NAMESPACE_BYTES_MAX:
-            raise MalformedFrameError(f"a namespace label of {len(label)} bytes")
-        self._handle(events.WarmWished(self._engine, _text(label), size_bytes, nodes, wait_ms))
+        namespace = frame.body[messages.WARM.size :]
+        if len(namespace) > messages.NAMESPACE_BYTES_MAX:
+            raise MalformedFrameError(f"a namespace of {len(namespace)} bytes")
+        self._handle(events.WarmWished(self._engine, _text(namespace), size_bytes, nodes, wait_ms))
 
 
 def _keys(frame: Frame, offset: int = 0) -> tuple[ChunkKey, ...]:
     return tuple(map(ChunkKey, messages.unpack_keys(frame.body, frame.count, offset)))
 
 
-def _text(label: bytes) -> str:
+def _text(namespace: bytes) -> str:
     try:
-        return label.decode()
+        return namespace.decode()
     except UnicodeDecodeError as error:
-        raise MalformedFrameError("a namespace label is not UTF-8") from error
+        raise MalformedFrameError("a namespace is not UTF-8") from error
 
 
 def _lease(frame: Frame) -> LeaseId:

@@ -33,7 +33,7 @@ class TenantTerms:
     requests_per_s: float = 0.0
     """More wait; 0: no limit."""
     namespace: str = ""
-    """Its chunks go to namespaces NAMESPACE/LABEL, and it is told of no others; empty: labels are as engines say, and
+    """Its chunks go to namespaces below it, NAMESPACE/NAME, and it is told of no others; empty: as engines say, and
     it is told of all that the node may have."""
 
 

@@ -1,12 +1,12 @@
 """Mooncake's client in a process of its own: `python -m hostagent.cold.mooncake_child SOCKET MEMORY PARENT SETUP`.
 
-Its calls block, its start holds the interpreter's lock, and neither can be called off. Here the agent calls it off by
-ending the process. SOCKET is a SOCK_SEQPACKET with a JSON object in each message:
+Its calls block, its start holds the interpreter's lock (for 92 s where there is no master), and neither can be
+cancelled. The agent cancels them by ending the process. SOCKET is a SOCK_SEQPACKET with a JSON object in each message:
 
     {"number": 7, "do": "get", "name": "kvcast/00/0011", "at": 4096, "size": 160}   a request
     {"number": 7, "status": 160}                                                    its answer, Mooncake's own status
 
-MEMORY is shared with the agent: what is put is read from there, what is got is written there. The first message is
+MEMORY is shared with the agent: a put reads from it, a get writes into it. The first message is
 {"number": 0, "status": 0} once the client has started, or has an "error" in place of the status.
 """
 

@@ -68,7 +68,7 @@ def _master(text: str) -> str:
 
 def _metadata_server(text: str) -> str:
     if not text:
-        raise ValueError("'' is no address: leave it out, and clients ask each other")
+        raise ValueError("it is empty: leave it out to let Mooncake's clients find each other (P2PHANDSHAKE)")
     return text
 
 

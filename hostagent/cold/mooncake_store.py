@@ -1,8 +1,8 @@
 """A cold store in Mooncake Store: memory that other nodes lend, found through one mooncake_master.
 
 This node lends none. Mooncake's client (PyPI mooncake-transfer-engine-non-cuda, Apache-2.0) runs in a process of its
-own (`mooncake_child`), which shares registered memory with the agent. An operation that is called off while the client
-is at it ends that process, so nothing of it is written afterwards; the next operation starts another one.
+own (`mooncake_child`), which shares registered memory with the agent. Cancelling an operation
+that the client works on ends that process, so that it writes nothing afterwards; the next operation starts another.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def object_name(key: ChunkKey) -> str:
 
 
 def packed_record(record: Record) -> bytes:
-    """RECORD_BYTES bytes. Raises ValueError for a label that is too long."""
+    """RECORD_BYTES bytes. Raises ValueError for a namespace that is too long."""
     return pack_record(record, _STORE, _SLOT)
 
 

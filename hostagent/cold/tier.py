@@ -250,8 +250,8 @@ class ColdTier:
             return None
         return record_of(key, bytes(packed)) if got else None, content if is_whole else None
 
-    async def _save(self, record: Record, view: memoryview, form: Form, label: str) -> _Saved:
-        encoded = coding.encode(view, form, label)
+    async def _save(self, record: Record, view: memoryview, form: Form, namespace: str) -> _Saved:
+        encoded = coding.encode(view, form, namespace)
         works = [] if encoded.work is None else [encoded.work]
         if encoded.form is Form.LOSSY:
             back = memoryview(bytearray(len(view)))

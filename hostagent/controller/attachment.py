@@ -94,7 +94,7 @@ class Attachment:
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
             except ValueError as error:
-                raise RemoteProtocolError(f"its key for read tokens is not valid: {error}") from error
+                raise RemoteProtocolError(f"its key for read tokens is not an Ed25519 public key: {error}") from error
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return

@@ -231,7 +231,7 @@ def _digest(raw: bytes, integrity: Integrity) -> Digest:
     return digest
 
 
-def _chunk(message: pb.ChunkEntry, integrity: Integrity, labels: Sequence[str]) -> ChunkEntry:
+def _chunk(message: pb.ChunkEntry, integrity: Integrity, namespaces: Sequence[str]) -> ChunkEntry:
     return ChunkEntry(
         key_of(message.key),
         key_of(message.parent) if message.parent else None,
@@ -243,7 +243,7 @@ def _chunk(message: pb.ChunkEntry, integrity: Integrity, labels: Sequence[str]) 
         message.pinned,
         message.value,
         tuple(message.disk_holders),
-        labels[message.namespace_index] if message.namespace_index < len(labels) else "",
+        namespaces[message.namespace_index] if message.namespace_index < len(namespaces) else "",
         tuple(Variant(_size_bytes(one), _digest(one.digest, integrity), tuple(one.holders)) for one in message.others),
     )
 
@@ -334,7 +334,7 @@ def _micros(seconds: float) -> int:
 
 def _announcement(effect: effects.Announce) -> pb.Announce:
     kept = set(effect.pinned)
-    labels: dict[str, int] = {}
+    namespaces: dict[str, int] = {}
     records = [
         pb.ChunkRecord(
             key=chunk.key,
@@ -342,7 +342,7 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
             size_bytes=chunk.size_bytes,
             digest=chunk.digest,
             position=chunk.position,
-            namespace_index=labels.setdefault(chunk.namespace, len(labels)),
+            namespace_index=namespaces.setdefault(chunk.namespace, len(namespaces)),
             pinned=chunk.key in kept,
             on_disk=effect.on_disk,
         )
@@ -352,7 +352,7 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
         added=records,
         removed=() if effect.on_disk else effect.removed,
         removed_from_disk=effect.removed if effect.on_disk else (),
-        namespaces=list(labels),
+        namespaces=list(namespaces),
         snapshot=effect.snapshot,
         snapshot_end=effect.snapshot_end,
     )

@@ -30,10 +30,8 @@ from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms, is_twin
-from hostagent.core.local_reads import LocalReads
-from hostagent.core.locks import Locks
 from hostagent.core.lone_chunks import LoneChunks
-from hostagent.core.membership import Interests, Membership
+from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
@@ -124,23 +122,8 @@ class AgentCore:
             node, self.fetches, self._serving, self.claims, self._reports, self._load_reports, heartbeat
         )
         self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
-        self.locks = Locks(node)
-        self.interests = Interests(node)
-        self.local_reads = LocalReads(node, self)
-        self._engines = Engines(
-            node,
-            self.interests,
-            self.fetches,
-            self.claims,
-            self.locks,
-            self.local_reads,
-            self.parts,
-            stored=self._put,
-            changed=self._reports.pool_changed,
-            drop=self._drop_everywhere,
-            in_cold=lambda key: self.cold.find(key) is not None,
-        )
-        self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self._engines.tenant_of)
+        self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
+        self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
             node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
         )
@@ -164,11 +147,11 @@ class AgentCore:
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         """Which part takes which event."""
-        engines, fetches, membership = self._engines, self.fetches, self._membership
+        engines, fetches, membership = self.engines, self.fetches, self._membership
         return {
             events.ReserveRequested: engines.reserve,
             events.CommitRequested: engines.commit,
-            events.ChunkTaken: engines.taken,
+            events.ChunkTaken: engines.chunk_taken,
             events.AbortRequested: engines.abort,
             events.ChunksRequested: engines.fetch,
             events.PartsRequested: engines.fetch_parts,
@@ -221,7 +204,7 @@ class AgentCore:
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
             events.PeersRead: self._peers_read,
-            events.FiguresWanted: lambda _: self.local_reads.look(),
+            events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.LoneGot: self.lone_gets.got,
             events.LoneTaken: lambda event: self.lone_gets.taken(event.chunk, event.hashed),
             events.Started: self._started,
@@ -260,7 +243,7 @@ class AgentCore:
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self._serving.readers_began(event.keys)
-        self.local_reads.lent()
+        self.engines.local_reads.chunks_lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
@@ -269,7 +252,7 @@ class AgentCore:
         return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
-        """The label of a chunk in the pool or on disk; None: it is not here."""
+        """The namespace of a chunk in the pool or on disk; None: it is not here."""
         chunk = self.pool.find(key)
         if chunk is None and self._disk is not None:
             chunk = self._disk.find(key)
@@ -384,7 +367,7 @@ class AgentCore:
         self._reports.pool_changed()
         return outcome
 
-    def _drop_everywhere(self, key: ChunkKey) -> DropOutcome:
+    def drop_everywhere(self, key: ChunkKey) -> DropOutcome:
         """As `drop`, and out of the cold store: an engine does not want the chunk to be anywhere."""
         outcome = self.drop(key)
         if self.cold_writes is not None and outcome is not DropOutcome.HELD:
@@ -392,7 +375,7 @@ class AgentCore:
             self._effects.append(effects.ForgetCold(key))
         return outcome
 
-    def _put(self, chunk: Chunk) -> None:
+    def chunk_put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
         self._keep_copies(chunk)
         if self.forms.has_wire:
@@ -419,8 +402,8 @@ class AgentCore:
         self._reports.pool_changed()
 
     def _warm_wished(self, event: events.WarmWished) -> None:
-        label = self._engines.label(event.engine, event.namespace)
-        self._reports.warm_wished(effects.WarmWish(label, event.size_bytes, event.nodes, event.wait_ms))
+        namespace = self.engines.namespace(event.engine, event.namespace)
+        self._reports.warm_wished(effects.WarmWish(namespace, event.size_bytes, event.nodes, event.wait_ms))
 
     def _hint_given(self, event: events.HintGiven) -> None:
         for pool in [self.pool] if self._disk is None else [self.pool, self._disk.pool]:
@@ -454,7 +437,7 @@ class AgentCore:
         if self.parts.digest_computed(event.chunk, event.hashed):
             return
         if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
-            self._engines.digest_computed(event.chunk, event.hashed)
+            self.engines.digest_computed(event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
         if event.read < 0:
@@ -565,4 +548,4 @@ class AgentCore:
         if self.cold_writes is not None:
             self.cold_writes.close()
         self._serving.close()
-        self.local_reads.close()
+        self.engines.local_reads.close()

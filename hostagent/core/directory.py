@@ -58,7 +58,7 @@ class ChunkEntry:
     disk_holders: tuple[int, ...] = ()
     """Nodes that have it on disk: slower to begin, as good afterwards."""
     namespace: str = ""
-    """The label that it was put with."""
+    """The namespace that it was put with."""
     others: tuple[Variant, ...] = ()
     """To be asked for in this order when nothing of these comes."""
     stored: StoredForm | None = None

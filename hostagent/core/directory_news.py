@@ -18,7 +18,8 @@ _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
 
 
 class DirectoryNews:
-    """One node's."""
+    """Owns the order in which the parts hear the news, and the time when stale entries are forgotten. What a part makes
+    of the news it does not know."""
 
     def __init__(
         self,

@@ -5,21 +5,24 @@ When an engine's connection ends, however it ends, the agent gives back all that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
+from hostagent.core.cold import ColdIndex
 from hostagent.core.events import NO_LEASE, EngineId, LeaseId
-from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
+from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
+from hostagent.core.reports import Reports
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
@@ -56,42 +59,46 @@ class _Commit:
     request: int
 
 
+class EngineObserver(FetchObserver, Protocol):
+    """Of whoever keeps what concerns more than engines."""
+
+    def chunk_put(self, chunk: Chunk) -> None:
+        """An engine's chunk is whole."""
+        ...
+
+    def drop_everywhere(self, key: ChunkKey) -> DropOutcome:
+        """Take a chunk out of the pool, off the disk and out of the cold store."""
+        ...
+
+
 class Engines:
-    """All engines of one node."""
+    """Owns what each engine of this node holds, and what lasts for a time: locks, leases taken without asking, the
+    namespaces in use. Where chunks come from, and where their copies go, it does not know."""
 
     def __init__(
         self,
         node: Node,
-        interests: Interests,
         fetches: Fetches,
-        claims: Claims,
-        locks: Locks,
-        local_reads: LocalReads,
         parts: PartFetches,
-        *,
-        stored: Callable[[Chunk], None],
-        changed: Callable[[], None],
-        drop: Callable[[ChunkKey], DropOutcome],
-        in_cold: Callable[[ChunkKey], bool],
+        claims: Claims,
+        cold: ColdIndex,
+        reports: Reports,
+        observer: EngineObserver,
     ) -> None:
-        """`stored(chunk)`: an engine's chunk became READY; `changed()`: chunks came to the pool or left it;
-        `drop(key)`: take a chunk out of the pool, off the disk and out of the cold store; `in_cold(key)`: whether it
-        can be read from there, as far as is known."""
         self._clock = node.clock
         self._emit = node.emit
-        self._interests = interests
         self._pool = node.pool
         self._directory = node.directory
         self._disk = node.disk
         self._fetches = fetches
-        self._claims = claims
-        self._locks = locks
-        self._local_reads = local_reads
         self._parts = parts
-        self._stored = stored
-        self._changed = changed
-        self._drop = drop
-        self._in_cold = in_cold
+        self._claims = claims
+        self._cold = cold
+        self._reports = reports
+        self._observer = observer
+        self.locks = Locks(node)
+        self.interests = Interests(node)
+        self.local_reads = LocalReads(node, observer)
         self._engines: dict[EngineId, _Holdings] = {}
         self._commits: dict[Chunk, _Commit] = {}
         """Written chunks whose digest is being computed; an engine that goes away does not stop them."""
@@ -113,18 +120,18 @@ class Engines:
     def engine_connected(self, event: events.EngineConnected) -> None:
         """A connection begins."""
         self._of(event.engine).tenant = event.tenant
-        self._pool.tenants.came(event.tenant)
-        self._interests.engine_connected(event.engine, event.tenant)
-        self._local_reads.came()
+        self._pool.tenants.engine_connected(event.tenant)
+        self.interests.engine_connected(event.engine, event.tenant)
+        self.local_reads.engine_connected()
 
     def tenant_of(self, engine: EngineId) -> str:
         """Whom the chunks of an engine count for; of one that is gone, nobody."""
         holdings = self._engines.get(engine)
         return holdings.tenant if holdings is not None else NOBODY
 
-    def label(self, engine: EngineId, said: str) -> str:
+    def namespace(self, engine: EngineId, said: str) -> str:
         """What the fabric calls a namespace of this engine."""
-        return self._interests.label(self._of(engine).tenant, said)
+        return self.interests.namespace(self._of(engine).tenant, said)
 
     # ------------------------------------------------------------------ writing
 
@@ -138,8 +145,8 @@ class Engines:
         if position is None and event.parent is not None and self._pool.find(event.parent) is None:
             before = self._directory.find(event.parent)
             position = before.position + 1 if before is not None else None
-        label = self._interests.label(holdings.tenant, event.namespace)
-        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, label, holdings.tenant)
+        namespace = self.interests.namespace(holdings.tenant, event.namespace)
+        made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, namespace, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
             beside = self._pool.reserve_beside(event.key, event.size_bytes, holdings.tenant)
@@ -154,7 +161,7 @@ class Engines:
         holdings.reservations[lease] = made
         self._emit(effects.ReserveAnswered(event.engine, event.request, Status.OK, lease, made.offset))
         self._emit(effects.ReservationEnded("reserved"))
-        self._changed()
+        self._reports.pool_changed()
 
     def commit(self, event: events.CommitRequested) -> None:
         """An engine's chunk is written."""
@@ -169,7 +176,7 @@ class Engines:
         else:
             self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 
-    def taken(self, event: events.ChunkTaken) -> None:
+    def chunk_taken(self, event: events.ChunkTaken) -> None:
         """The chunk is in the pool, where no engine can change it any more."""
         self._pool.unpin(event.chunk)
         if event.hashed is not None:
@@ -194,8 +201,8 @@ class Engines:
         if not self._fetches.put_instead(chunk, hashed):
             self._pool.commit(chunk, hashed)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, hashed.digest))
-        self._stored(chunk)
-        self._changed()
+        self._observer.chunk_put(chunk)
+        self._reports.pool_changed()
 
     def abort(self, event: events.AbortRequested) -> None:
         """An engine gave a chunk up."""
@@ -348,7 +355,7 @@ class Engines:
         entry = self._directory.find(key)
         if entry is not None and entry.served:
             return Where.SWITCH
-        if self._in_cold(key) or (entry is not None and any(self._directory.holders_elsewhere(key))):
+        if self._cold.find(key) is not None or (entry is not None and any(self._directory.holders_elsewhere(key))):
             return Where.REMOTE
         return Where.NOWHERE if self._claims.find(key) is None else Where.COMPUTING
 
@@ -384,18 +391,18 @@ class Engines:
     def lock(self, event: events.LockRequested) -> None:
         """Keep the chunks that are in the pool for a while."""
         self._of(event.engine)
-        locked = bytes(self._locks.lock(event.engine, key, event.hold_s) for key in event.keys)
+        locked = bytes(self.locks.lock(event.engine, key, event.hold_s) for key in event.keys)
         self._answer(event, Kind.LOCK, locked)
 
     def unlock(self, event: events.UnlockRequested) -> None:
         """Take locks of this engine back."""
-        unlocked = bytes(self._locks.unlock(event.engine, key) for key in event.keys)
+        unlocked = bytes(self.locks.unlock(event.engine, key) for key in event.keys)
         self._answer(event, Kind.UNLOCK, unlocked)
 
     def drop(self, event: events.DropRequested) -> None:
         """Take chunks out of the pool and off the disk, the last one first: then a prefix goes from its end."""
         gone = (DropOutcome.DROPPED, DropOutcome.WAITING)
-        dropped = bytes([self._drop(key) in gone for key in reversed(event.keys)])
+        dropped = bytes([self._observer.drop_everywhere(key) in gone for key in reversed(event.keys)])
         self._answer(event, Kind.DROP, dropped[::-1])
 
     def _answer(
@@ -416,13 +423,13 @@ class Engines:
     def engine_disconnected(self, event: events.EngineDisconnected) -> None:
         """The connection ended: give back all that its engine held."""
         engine = event.engine
-        self._interests.engine_disconnected(engine)
+        self.interests.engine_disconnected(engine)
         holdings = self._engines.pop(engine, None)
         if holdings is None:
             return
         if holdings.tenant != NOBODY:
-            self._pool.tenants.left(holdings.tenant)
-            self._local_reads.left()
+            self._pool.tenants.engine_disconnected(holdings.tenant)
+            self.local_reads.engine_disconnected()
         for number in holdings.fetches.values():
             self._fetches.cancel(number)
         for parts in holdings.parts.values():
@@ -433,7 +440,7 @@ class Engines:
         for chunk in holdings.reservations.values():
             self._give_up(chunk)
         self._claims.engine_disconnected(engine)
-        self._locks.engine_gone(engine)
+        self.locks.engine_disconnected(engine)
         for pinned in holdings.pins.values():
             for chunk in pinned:
                 if chunk.state is ChunkState.READY:

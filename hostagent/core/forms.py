@@ -33,7 +33,7 @@ class Forms:
         )
 
     def for_cold(self, chunk: Chunk) -> Form:
-        """With loss only where the label says that all who share the namespace take it."""
+        """With loss only where the namespace says that all who share it take it."""
         options, source = self._options, self._source_costs.cost(Tier.COLD)
         allowed = _allowed(chunk.namespace, chunk.size_bytes)
         return self.costs.best(options.cold_form, allowed, chunk.size_bytes, source, options.cold_write_bytes_per_s)

@@ -13,7 +13,8 @@ from kvclient.messages import Status
 
 
 class LocalReads:
-    """One node's. Looks at the tables from time to time, while engines are connected."""
+    """Owns the time of the next look at the tables: there is one while engines are connected, or chunks linger. Which
+    engine read a chunk it does not know."""
 
     def __init__(self, node: Node, observer: FetchObserver) -> None:
         self._clock = node.clock
@@ -25,20 +26,20 @@ class LocalReads:
         self.hits_count = 0
         """Chunks that engines read without asking, as far as they say so."""
 
-    def came(self) -> None:
+    def engine_connected(self) -> None:
         """An engine connected."""
         self._engines_count += 1
         if self._pool.shown.is_on and self._alarm.due_ns is None:
             self._look_again()
 
-    def left(self) -> None:
+    def engine_disconnected(self) -> None:
         """An engine is gone, and its leases with it."""
         self._engines_count -= 1
         self._pool.sweep()
         if not (self._engines_count or self._pool.shown.lingering_count):
             self._alarm.cancel()
 
-    def lent(self) -> None:
+    def chunks_lent(self) -> None:
         """The shell has leased chunks for peers: those that have left the pool meanwhile are looked after."""
         if self._pool.shown.lingering_count and self._alarm.due_ns is None:
             self._look_again()

@@ -77,7 +77,7 @@ class Locks:
         self._tidy()
         return True
 
-    def engine_gone(self, engine: EngineId) -> None:
+    def engine_disconnected(self, engine: EngineId) -> None:
         """Take all locks of an engine back."""
         for locks in list(self._by_engine.get(engine, {}).values()):
             for lock in list(locks):

@@ -29,7 +29,7 @@ from kvproto.integrity import Integrity, algorithm_of
 
 
 class LoneChunks:
-    """One node's."""
+    """Owns what the shell's thread was told ahead. What the thread does with it, the core hears afterwards."""
 
     def __init__(
         self,

@@ -101,9 +101,9 @@ class Membership:
 class Interests:
     """Which namespaces this node's engines use, and what theirs are called: as the configuration names tenants.
 
-    A tenant with a namespace puts its chunks there and is told of no others; an engine's label only names a part of it.
-    An engine of any other tenant uses whatever this node may have. While no engine is connected, those of the last ones
-    count. Knows no engine but by its number.
+    A tenant with a namespace puts its chunks there and is told of no others; what its engines call a namespace is a
+    part of it. An engine of any other tenant uses whatever this node may have. While no engine is connected, those of
+    the last ones count. Knows no engine but by its number.
     """
 
     def __init__(self, node: Node) -> None:
@@ -124,8 +124,8 @@ class Interests:
         if self._engines.pop(engine, None) is not None:
             self._look()
 
-    def label(self, tenant: str, said: str) -> str:
-        """The namespace of what a tenant's engine puts under a label. Nobody gets into another one's by a label."""
+    def namespace(self, tenant: str, said: str) -> str:
+        """The namespace of what a tenant's engine puts under the name `said`. No name leads into another tenant's."""
         own = self._namespaces.get(tenant)
         if own is None and said.partition("/")[0] in self._namespaces.values():
             own = tenant
@@ -141,5 +141,5 @@ class Interests:
             self._emit(effects.ReportInterests(patterns))
 
 
-def _clipped(label: str) -> str:
-    return label.encode()[:NAMESPACE_BYTES_MAX].decode(errors="ignore")
+def _clipped(namespace: str) -> str:
+    return namespace.encode()[:NAMESPACE_BYTES_MAX].decode(errors="ignore")

@@ -51,7 +51,8 @@ class _Orphan:
 
 
 class Serving:
-    """One node's."""
+    """Owns the protocol's holder, the pins of what is being sent, and the questions that wait for the disk. Who reads
+    chunks of this node it does not decide."""
 
     def __init__(self, node: Node, load: LoadForPeer, asked: Callable[[ChunkKey], None]) -> None:
         """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it."""

@@ -37,7 +37,8 @@ class _Decoding:
 
 
 class TwinFetches:
-    """One node's."""
+    """Owns the chunks that wait for their twins, and those that are being decoded. It is told by which twin a chunk
+    should come."""
 
     def __init__(
         self,

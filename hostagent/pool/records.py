@@ -20,14 +20,14 @@ record that outlived its bytes (a power failure may undo a later write) costs a 
 | offset | field of a record | bytes |
 |---|---|---|
 | 0 | magic `KVCR` | 4 |
-| 4 | bytes of the namespace label | 2 |
+| 4 | bytes of the namespace | 2 |
 | 6 | flags: bit 0: the chunk has a parent | 2 |
 | 8 | sequence: of two records for the same bytes the higher one counts | 8 |
 | 16 | key, parent | 16, 16 |
 | 48 | offset in the slab, size | 8, 8 |
 | 64 | position in the prefix | 4 |
 | 68 | digest of the chunk (`kvproto.integrity`), zero-padded; zeros: none yet | 33 |
-| 101 | namespace label, zero-padded | 256 |
+| 101 | namespace, zero-padded | 256 |
 | 357 | form of the chunk's bytes (`kvcodec.forms`); 0: as they are | 1 |
 | 358 | bytes in that form; 0: as many as the chunk has | 8 |
 | 504 | xxh3-64 of the bytes before, seeded with identity and slot | 8 |
@@ -123,13 +123,13 @@ def record_at(slot: int) -> int:
 
 
 def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
-    """RECORD_BYTES bytes. Raises ValueError for a label that is too long."""
-    label = record.namespace.encode()
-    if len(label) > NAMESPACE_BYTES_MAX:
-        raise ValueError(f"a namespace label of {len(label)} bytes; at most {NAMESPACE_BYTES_MAX} fit")
+    """RECORD_BYTES bytes. Raises ValueError for a namespace that is too long."""
+    namespace = record.namespace.encode()
+    if len(namespace) > NAMESPACE_BYTES_MAX:
+        raise ValueError(f"a namespace of {len(namespace)} bytes; at most {NAMESPACE_BYTES_MAX} fit")
     body = _RECORD.pack(
         _RECORD_MAGIC,
-        len(label),
+        len(namespace),
         _HAS_PARENT if record.parent is not None else 0,
         record.sequence,
         record.key,
@@ -138,7 +138,7 @@ def pack_record(record: Record, store_id: bytes, slot: int) -> bytes:
         record.size_bytes,
         record.position,
         record.digest,
-        label,
+        namespace,
         0 if record.stored is None else record.stored.form,
         0 if record.stored is None else record.stored.size_bytes,
     ).ljust(_CHECKSUM_AT, b"\0")
@@ -154,7 +154,7 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
         raise ValueError(f"record {slot} does not match its checksum")
     (
         magic,
-        label_bytes,
+        namespace_bytes,
         flags,
         sequence,
         key,
@@ -163,17 +163,17 @@ def unpack_record(sector: bytes, store_id: bytes, slot: int) -> Record | None:
         size_bytes,
         position,
         raw,
-        label,
+        namespace,
         form,
         stored_bytes,
     ) = _RECORD.unpack_from(sector)
-    if magic != _RECORD_MAGIC or label_bytes > NAMESPACE_BYTES_MAX or not size_bytes:
+    if magic != _RECORD_MAGIC or namespace_bytes > NAMESPACE_BYTES_MAX or not size_bytes:
         raise ValueError(f"record {slot} is not one of format {FORMAT}")
     return Record(
         ChunkKey(key),
         ChunkKey(parent) if flags & _HAS_PARENT else None,
         position,
-        label[:label_bytes].decode(errors="replace"),
+        namespace[:namespace_bytes].decode(errors="replace"),
         offset,
         size_bytes,
         _digest(raw),

@@ -53,12 +53,12 @@ class Tenants:
 
     # ------------------------------------------------------------------ who is there
 
-    def came(self, tenant: str) -> None:
+    def engine_connected(self, tenant: str) -> None:
         """An engine of a tenant connected."""
         self._engines[tenant] += 1
         self._shares.clear()
 
-    def left(self, tenant: str) -> None:
+    def engine_disconnected(self, tenant: str) -> None:
         """An engine of a tenant is gone."""
         self._engines[tenant] -= 1
         if not self._engines[tenant]:

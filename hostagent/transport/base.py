@@ -239,7 +239,7 @@ class TransportSink(Protocol):
         ...
 
     def namespace_of(self, key: ChunkKey) -> str | None:
-        """The label of a chunk that is here or on this node's disk."""
+        """The namespace of a chunk that is here or on this node's disk."""
         ...
 
     def leaves(self, key: ChunkKey) -> bytes | None:

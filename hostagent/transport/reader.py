@@ -14,7 +14,7 @@ from hostagent.transport.base import TransportCounters
 from hostagent.transport.read_tokens import Admitted, Refusal, TokenBook
 from kvproto.grants import EVERYTHING, Grant
 
-_LABELS_REMEMBERED = 4096
+_NAMESPACES_REMEMBERED = 4096
 
 
 class Reader:
@@ -39,7 +39,7 @@ class Reader:
         self._end = end
         self._verdict: Admitted | Refusal = Refusal.NO_TOKEN
         self._shown = b""
-        self._labels: dict[str, bool] = {}
+        self._namespaces: dict[str, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
         if tokens is not None:
             tokens.watch(self._hear_who_is_out)
@@ -59,13 +59,13 @@ class Reader:
         demanded = self._tokens is not None and self._tokens.demands
         return self._verdict.grant if demanded and isinstance(self._verdict, Admitted) else EVERYTHING
 
-    def allows(self, label: str) -> bool:
+    def allows(self, namespace: str) -> bool:
         """Whether it may have chunks of this namespace."""
-        allowed = self._labels.get(label)
+        allowed = self._namespaces.get(namespace)
         if allowed is None:
-            if len(self._labels) == _LABELS_REMEMBERED:
-                self._labels.clear()
-            allowed = self._labels[label] = self.grant.allows(label)
+            if len(self._namespaces) == _NAMESPACES_REMEMBERED:
+                self._namespaces.clear()
+            allowed = self._namespaces[namespace] = self.grant.allows(namespace)
         return allowed
 
     def shows(self, tokens: bytes) -> None:
@@ -74,7 +74,7 @@ class Reader:
             return
         self._shown = tokens
         self._verdict = self._tokens.check(tokens, socket.inet_aton(self._peer), self._loop.time())
-        self._labels.clear()
+        self._namespaces.clear()
         if self._timer is not None:
             self._timer.cancel()
         left_s = self._verdict.good_for_s if isinstance(self._verdict, Admitted) else limits.READ_TOKEN_S

@@ -328,8 +328,8 @@ class ServedConnection:
         grant = self._reader.grant
         if grant.is_everything:
             return True
-        label = self._sink.namespace_of(key)
-        if label is None or self._reader.allows(label):
+        namespace = self._sink.namespace_of(key)
+        if namespace is None or self._reader.allows(namespace):
             return True
         self._counters.drop("read_foreign_namespace")
         return False

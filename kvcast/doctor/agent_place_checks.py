@@ -60,7 +60,7 @@ def api_place(path: str) -> Finding:
     place = Path(path).absolute()
     folder = next(one for one in place.parents if one.exists())
     wanted = f"{place} can be made"
-    remedy = "api.socket at another path, or a user who may write there"
+    remedy = "set api.socket to another path, or run the agent as a user that may write there"
     if place.exists() and not place.is_socket():
         return Finding("api.socket", "a file that is no socket is there", wanted, Level.MISSING, remedy)
     good = folder.is_dir() and os.access(folder, os.W_OK)

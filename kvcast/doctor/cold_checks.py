@@ -25,7 +25,7 @@ def cold_store(config: ColdConfig) -> Finding:
     except CannotRunError as error:
         return Finding("cold store", str(error), _WANTED, Level.MISSING, "the section cold of the configuration")
     except ColdStoreError as error:
-        remedy = "start the service, or correct cold.options and cold.secrets: until then the agent goes on without it"
+        remedy = "start the service, or correct cold.options and cold.secrets; the agent runs without it until then"
         return Finding("cold store", f"{config.scheme}: {error}", _WANTED, Level.SLOW, remedy)
     if isinstance(found, ColdStoreError):
         remedy = "room in the store, and permission to write: until then the agent only reads it"

@@ -135,7 +135,7 @@ class Board:
         return sorted(self._rows("nodes"), key=lambda row: _natural(row.node.name))
 
     def prefixes(self, order: str, wanted: str = "") -> list[rpc.PrefixView]:
-        """Sorted; only those whose key, label or holders contain `wanted`."""
+        """Sorted; only those whose key, namespace or holders contain `wanted`."""
         rows = [
             row
             for row in self._rows("prefixes")

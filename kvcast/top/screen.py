@@ -19,7 +19,7 @@ COLOURS = {"local": "green", "disk": "magenta", "cold": "cyan", "switch": "red",
 _LETTERS = {name: letter for letter, name, _ in SOURCES}
 _BAR_CELLS = 10
 _WIDE = 104
-"""From so many columns on there is room for labels and holders."""
+"""From so many columns on there is room for namespaces and holders."""
 _STATES = {"ready": "green", "absent": "default"}
 _FIXED_ROWS = 9
 """Lines but for those of nodes and of the table below them."""
@@ -161,7 +161,7 @@ def _prefixes(prefixes: Sequence[rpc.PrefixView], *, wide: bool) -> RenderableTy
     if not prefixes:
         return Text("no prefix was read yet, or none matches", style="dim")
     names = ["PREFIX", "CHUNKS>", "SIZE>", "READS/S>", "CASTS>", "RIDERS>", "SERVED>", "FROM", "WAIT>"]
-    table = _table(*names, *(("LABEL", "HOLDERS") if wide else ()))
+    table = _table(*names, *(("NAMESPACE", "HOLDERS") if wide else ()))
     for prefix in prefixes:
         more = (prefix.namespace[:24], holders_text(list(prefix.holders), [])) if wide else ()
         table.add_row(

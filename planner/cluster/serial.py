@@ -37,7 +37,7 @@ class Job:
 
 
 class Gpu:
-    """One node's."""
+    """The engine of one node: it serves one request after another."""
 
     def __init__(
         self, clock: VirtualClock, agent: Agent, engine: Engine, merging: Merging, ended: Callable[[Job, int], None]

@@ -36,7 +36,7 @@ DIGEST_BYTES_PER_S: Final = 10e9
 """BLAKE3 over memory by two threads of 5 to 7 GB/s: 0.1 ms per MiB."""
 
 ALONE_S: Final = EVALUATE.ceiling_ns * _S
-"""A reader that hears of nobody else asks for more as its first stripes come in."""
+"""A reader without company asks for more when its first stripes arrive."""
 ANSWER_S: Final = 0.5e-3
 """An agent's JOIN and the switch's answer: nearly all of it is the agent. Its reads of 4 KiB take as long, question and
 answer: 0.3 to 0.5 ms."""

@@ -84,19 +84,19 @@ def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
 
 
 def _milliseconds(value: float) -> float:
-    """A point in time that sums and products of times stay finite with. Raises ValueError."""
+    """A point in time, small enough that sums and products of times stay finite. Raises ValueError."""
     if not abs(value) < 1e15:
-        raise ValueError(f"{value} is no time in ms")
+        raise ValueError(f"{value} is not a time in milliseconds")
     return value
 
 
 def _tokens(value: object) -> int:
     """A number of tokens, also as text. Raises TypeError, ValueError."""
     if not isinstance(value, str | int | float):
-        raise TypeError(f"{reprlib.repr(value)} is no number of tokens")
+        raise TypeError(f"{reprlib.repr(value)} is not a number of tokens")
     count = int(value) if not isinstance(value, float) or isfinite(value) else -1
     if not 0 <= count <= REQUEST_TOKENS_MAX:
-        raise ValueError(f"{reprlib.repr(value)} is no number of tokens from 0 to {REQUEST_TOKENS_MAX}")
+        raise ValueError(f"{reprlib.repr(value)} tokens: a request has 0 to {REQUEST_TOKENS_MAX}")
     return count
 
 

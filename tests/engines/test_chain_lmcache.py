@@ -89,7 +89,7 @@ def servers(testbed: client.Testbed, folder: Path) -> Iterator[list[Server]]:
 @pytest.fixture(scope="module")
 def start(servers: list[Server], folder: Path) -> Iterator[Callable[[int | None], Engine]]:
     """The engine of a node, started once; None: without LMCache."""
-    model = make_model(folder / "model", "llama", **CHUNKY)
+    model = make_model(folder / "model", **CHUNKY)
     with launching(folder, ONE_THREAD) as launcher, ExitStack() as engines:
 
         @functools.cache

@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("dynamo.llm")
 
 from bmv2_testbed import client
-from kvchunk.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.client import AgentClient, Where
 from tests.engines import pool
 from tests.engines.followed import Running, blocks_of, on_this_machine, said
@@ -127,7 +127,7 @@ class Cluster:
         until(is_chosen, f"the router sends it to node {host}")
 
     def keys(self, prompt: Sequence[int]) -> list[ChunkKey]:
-        return prefix_keys(Namespace(model=str(self.model), chunk_tokens=CHUNK_TOKENS), prompt)
+        return prefix_keys(KvIdentity(model=str(self.model), chunk_tokens=CHUNK_TOKENS), prompt)
 
     def agent(self, host: int) -> AgentClient:
         return AgentClient(agent_socket(self.testbed, host))

@@ -22,7 +22,7 @@ import msgspec
 import zmq
 from dynamo.llm import SelectionService
 
-from kvchunk.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.client import AgentClient
 from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Medium, Stored
 from kvclient.messages import Where
@@ -33,7 +33,7 @@ CHUNKS = 8
 PATIENCE_S = 60.0
 POLL_S = 0.05
 MODEL = "m"
-NAMESPACE = Namespace(MODEL, chunk_tokens=BLOCK_TOKENS)
+NAMESPACE = KvIdentity(MODEL, chunk_tokens=BLOCK_TOKENS)
 
 
 class BlockStored(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):

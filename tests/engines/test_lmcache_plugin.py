@@ -100,7 +100,7 @@ class TestL2(EngineStoreContract):
         assert isinstance(driver, L2Driver)
         bench.driver(1).put([1, 2])
         bench.publish()
-        locks = bench.agents.agents[0].core.locks
+        locks = bench.agents.agents[0].core.engines.locks
         assert driver.lock([1, 9, 2]) == [True, False, True]
         assert locks.count == 2, "brought, and locked"
         driver.adapter.delete(driver.keys([1]))

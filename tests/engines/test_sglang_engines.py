@@ -44,7 +44,7 @@ def testbed() -> Iterator[client.Testbed]:
 @pytest.fixture(scope="module")
 def engines(folder: Path, testbed: client.Testbed) -> Iterator[list[Engine]]:
     """On the second and the third node; nothing but the pool is between them."""
-    model = make_model(folder / "model", "llama", **CHUNKY)
+    model = make_model(folder / "model", **CHUNKY)
     backend = {
         "module_path": "tests.engines.sglang_at_once",
         "class_name": "AtOnceHiCache",

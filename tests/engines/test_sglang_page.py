@@ -35,7 +35,7 @@ def on_the_cpu(model: Path) -> str:
 
 def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
     file, command = blocks_of("sglang.md", __name__)
-    model = make_model(tmp_path / "model", "llama")
+    model = make_model(tmp_path / "model")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
 

@@ -14,8 +14,8 @@ CONTROLLERS = ("10.0.0.1:4800", "10.0.0.11:4800")
 PUT = """
 import sys
 from kvclient import AgentClient
-from kvchunk.ids import Namespace, prefix_keys
-keys = prefix_keys(Namespace(model="field"), range(256 * int(sys.argv[1])))
+from kvchunk.ids import KvIdentity, prefix_keys
+keys = prefix_keys(KvIdentity(model="field"), range(256 * int(sys.argv[1])))
 with AgentClient("/run/kvcast/agent.sock") as agent:
     parent = None
     for key in keys:
@@ -25,8 +25,8 @@ with AgentClient("/run/kvcast/agent.sock") as agent:
 FETCH = """
 import sys
 from kvclient import AgentClient
-from kvchunk.ids import Namespace, prefix_keys
-keys = prefix_keys(Namespace(model="field"), range(256 * int(sys.argv[1])))
+from kvchunk.ids import KvIdentity, prefix_keys
+keys = prefix_keys(KvIdentity(model="field"), range(256 * int(sys.argv[1])))
 with AgentClient("/run/kvcast/agent.sock") as agent:
     with agent.fetch(keys, deadline_s=20.0) as got:
         assert all(bytes(view) == key * 4096 for key, view in zip(keys, got.views)), "wrong bytes"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvclient import ChunkKey, Namespace, Status, prefix_keys
+from kvclient import ChunkKey, KvIdentity, Status, prefix_keys
 from kvclient.client import AgentClient, PutOutcome, Where
 from tests.security.agent_under_attack import ROOT, AttackedAgent, attacked_agent
 from tests.unit.hostagent.agent_harness import MIB, key
@@ -171,9 +171,9 @@ def test_who_asks_more_than_it_may_waits_by_itself(agent: AttackedAgent) -> None
 
 def test_who_does_not_have_the_secret_cannot_name_a_tenant_s_chunks(agent: AttackedAgent) -> None:
     tokens = range(64)
-    own = Namespace("model", chunk_tokens=16, tenant_salt="salt", tenant_secret=b"only the tenant knows this")
+    own = KvIdentity("model", chunk_tokens=16, tenant_salt="salt", tenant_secret=b"only the tenant knows this")
     guesses = [
-        Namespace("model", chunk_tokens=16, tenant_salt="salt", tenant_secret=secret)
+        KvIdentity("model", chunk_tokens=16, tenant_salt="salt", tenant_secret=secret)
         for secret in (b"", b"another tenant's own secret", b"only the tenant knows this?")
     ]
     with AgentClient(agent.socket) as victim, AgentClient(agent.socket) as liar:

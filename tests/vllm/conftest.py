@@ -18,8 +18,8 @@ import pytest
 from bmv2_testbed import client
 from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
-from bmv2_testbed.engines.small_models import make_model
 from bmv2_testbed.spec import Target, TestbedSpec
+from tests.vllm.model_kinds import make_model
 from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth
 
 HERE = Path(__file__).parent

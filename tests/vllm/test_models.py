@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bmv2_testbed.engines.engine_client import Engine
-from bmv2_testbed.engines.small_models import AUDIO_TOKEN, make_adapter
 from bmv2_testbed.errors import TestbedError
+from tests.vllm.model_kinds import AUDIO_TOKEN, make_adapter
 from tests.vllm.vllm_suite import (
     CHUNK_TOKENS,
     PROMPTS,

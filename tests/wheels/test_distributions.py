@@ -52,11 +52,11 @@ for package in (kvchunk, kvclient):
 ENGINES_OWN = ("torch", "vllm", "prometheus_client", "sglang", "lmcache", "ucm")
 """What engines are, or bring."""
 USER = """
-from kvclient import AgentClient, AgentUnavailableError, ChunkKey, Namespace, PutOutcome, Status, prefix_keys
+from kvclient import AgentClient, AgentUnavailableError, ChunkKey, KvIdentity, PutOutcome, Status, prefix_keys
 
 
 def share(socket: str, tokens: list[int], kv: bytes) -> tuple[PutOutcome, Status]:
-    keys: list[ChunkKey] = prefix_keys(Namespace(model="m", chunk_tokens=4), tokens)
+    keys: list[ChunkKey] = prefix_keys(KvIdentity(model="m", chunk_tokens=4), tokens)
     with AgentClient(socket) as agent:
         stored: PutOutcome = agent.put(keys[0], None, kv)
         with agent.fetch(keys[:1], deadline_s=1.0) as got:
@@ -66,8 +66,8 @@ def share(socket: str, tokens: list[int], kv: bytes) -> tuple[PutOutcome, Status
 """
 PUT = """
 import sys
-from kvclient import AgentClient, Namespace, prefix_keys
-(key,) = prefix_keys(Namespace(model="m", chunk_tokens=4), [1, 2, 3, 4])
+from kvclient import AgentClient, KvIdentity, prefix_keys
+(key,) = prefix_keys(KvIdentity(model="m", chunk_tokens=4), [1, 2, 3, 4])
 with AgentClient(sys.argv[1]) as agent:
     print(agent.put(key, None, bytes(range(256)) * 4096))
 """
@@ -80,8 +80,8 @@ assert "p4switch.build" not in sys.modules
 """
 FETCH = """
 import sys, time
-from kvclient import AgentClient, Namespace, Where, prefix_keys
-keys = prefix_keys(Namespace(model="m", chunk_tokens=4), [1, 2, 3, 4])
+from kvclient import AgentClient, KvIdentity, Where, prefix_keys
+keys = prefix_keys(KvIdentity(model="m", chunk_tokens=4), [1, 2, 3, 4])
 with AgentClient(sys.argv[1]) as agent:
     until_s = time.monotonic() + 30
     while agent.contains(keys) == [Where.NOWHERE]:

@@ -155,7 +155,9 @@ class CudaMemory:
         address = c_uint64()
         code = self._driver.cuMemAlloc_v2(byref(address), self.size_bytes)
         if code == ERROR_OUT_OF_MEMORY:
-            raise DeviceMemoryError(f"{self.name} has not {self.size_bytes} bytes left", "nvidia-smi shows who has")
+            raise DeviceMemoryError(
+                f"{self.name} has less than {self.size_bytes} bytes of free memory", "nvidia-smi shows who has"
+            )
         self._check("cuMemAlloc", code)
         self._address = address.value
         undo.callback(self._call, "cuMemFree_v2", self._address)

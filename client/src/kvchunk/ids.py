@@ -17,7 +17,7 @@ KEY_BYTES = 16
 TOKEN_BYTES = 4
 """Of a token as keys digest it."""
 DIGEST_BYTES = 32
-"""Of a namespace."""
+"""Of a `KvIdentity`."""
 SECRET_BYTES_MIN = 16
 """Of a tenant's secret: as many as a key has, so that guessing the secret is no easier than guessing a key."""
 ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
@@ -25,7 +25,7 @@ ROOT_KEY = ChunkKey(bytes(KEY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class KvIdentity:
     """Everything besides the tokens that changes the bytes of a chunk; two nodes share bytes only if all of it agrees.
 
     Fields that do not apply stay at their defaults, which are digested as such.
@@ -82,28 +82,28 @@ def pack_tokens(tokens: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def chunk_keys(parent: ChunkKey, namespace_digest: bytes, packed: bytes, chunk_tokens: int) -> list[ChunkKey]:
+def chunk_keys(parent: ChunkKey, identity_digest: bytes, packed: bytes, chunk_tokens: int) -> list[ChunkKey]:
     """Keys of the chunks that follow `parent` and cover whole chunks of tokens that `pack_tokens` packed.
 
-    A key is the first 128 bits of blake2b over the parent's key, the namespace's digest and the chunk's tokens as
+    A key is the first 128 bits of blake2b over the parent's key, the identity's digest and the chunk's tokens as
     32-bit big-endian integers. Both prefixes have a fixed length, so no two inputs digest the same bytes.
     """
     if len(parent) != KEY_BYTES:
         raise ValueError(f"a parent key has {KEY_BYTES} bytes, not {len(parent)}")
-    if len(namespace_digest) != DIGEST_BYTES:
-        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
+    if len(identity_digest) != DIGEST_BYTES:
+        raise ValueError(f"an identity's digest has {DIGEST_BYTES} bytes, not {len(identity_digest)}")
     size, view, key, keys = chunk_tokens * TOKEN_BYTES, memoryview(packed), bytes(parent), []
     for start in range(0, len(packed) - size + 1, size):
-        key = hashlib.blake2b(b"".join((key, namespace_digest, view[start : start + size]))).digest()[:KEY_BYTES]
+        key = hashlib.blake2b(b"".join((key, identity_digest, view[start : start + size]))).digest()[:KEY_BYTES]
         keys.append(key)
     return cast("list[ChunkKey]", keys)
 
 
-def chunk_key(parent: ChunkKey, namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
+def chunk_key(parent: ChunkKey, identity_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
     """Key of one chunk that covers all of `tokens` (each 0..2**32-1), at least one: see `chunk_keys`."""
-    return chunk_keys(parent, namespace_digest, pack_tokens(tokens), len(tokens))[0]
+    return chunk_keys(parent, identity_digest, pack_tokens(tokens), len(tokens))[0]
 
 
-def prefix_keys(namespace: Namespace, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:
+def prefix_keys(identity: KvIdentity, tokens: Sequence[int], parent: ChunkKey = ROOT_KEY) -> list[ChunkKey]:
     """Keys of all full chunks of `tokens`, in prefix order; tokens behind the last full chunk have none."""
-    return chunk_keys(parent, namespace.digest(), pack_tokens(tokens), namespace.chunk_tokens)
+    return chunk_keys(parent, identity.digest(), pack_tokens(tokens), identity.chunk_tokens)

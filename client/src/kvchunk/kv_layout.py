@@ -1,12 +1,12 @@
-"""How a chunk's numbers lie in memory, and what may become of them: a few words in a chunk's namespace label. Pure.
+"""How a chunk's numbers lie in memory, and what may become of them: a few words in a chunk's namespace. Pure.
 
-An engine that says it puts ` kv=FORM:LAYOUT` at the end of the label. FORM is `exact`, or `lossy` where those who share
+An engine that says it puts ` kv=FORM:LAYOUT` at its end. FORM is `exact`, or `lossy` where those who share
 the namespace have agreed to KV that is rounded somewhere on its way. LAYOUT is the type of a number and the axes of the
 chunk in the order of memory, the innermost last: `bf16.l28.b16.p2.t16.h8.d128` is 28 layers, of each 16 blocks, of each
 K and V, of each 16 tokens, of each 8 heads of 128 numbers.
 
-What may be lossy is never decided by a label alone: an engine whose KV may be rounded names its chunks by other keys
-than one whose KV is exact (`kvclient.engines.core.identity`).
+What may be lossy is never decided by a namespace alone: an engine whose KV may be rounded names its chunks by other
+keys than one whose KV is exact (`kvclient.engines.core.identity`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class KvLayout:
 
     @property
     def text(self) -> str:
-        """As labels have it."""
+        """As namespaces have it."""
         return ".".join((self.element, *(f"{name}{size}" for name, size in self.axes)))
 
 
@@ -79,21 +79,21 @@ def parse_layout(text: str) -> KvLayout:
 
 @dataclass(frozen=True, slots=True)
 class KvTerms:
-    """What a label says of a chunk's KV."""
+    """What a namespace says of a chunk's KV."""
 
     layout: KvLayout
     may_lose: bool
     """Those who share the namespace take KV that is rounded."""
 
 
-def with_terms(label: str, terms: KvTerms) -> str:
-    """A label that says it."""
-    return f"{label}{_WORD}{LOSSY if terms.may_lose else EXACT}:{terms.layout.text}"
+def with_terms(namespace: str, terms: KvTerms) -> str:
+    """A namespace that says it."""
+    return f"{namespace}{_WORD}{LOSSY if terms.may_lose else EXACT}:{terms.layout.text}"
 
 
-def terms_of(label: str, size_bytes: int) -> KvTerms | None:
-    """What the label of a chunk of `size_bytes` says; None: nothing, or nothing that can be true of this chunk."""
-    _, word, said = label.rpartition(_WORD)
+def terms_of(namespace: str, size_bytes: int) -> KvTerms | None:
+    """What the namespace of a chunk of `size_bytes` says; None: nothing, or nothing that can be true of this chunk."""
+    _, word, said = namespace.rpartition(_WORD)
     form, colon, text = said.partition(":")
     if not word or not colon or form not in (EXACT, LOSSY):
         return None

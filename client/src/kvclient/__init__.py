@@ -5,7 +5,7 @@ What an engine writer needs is importable from here: the client and its outcomes
 """
 
 from kvchunk import __version__
-from kvchunk.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
+from kvchunk.ids import ROOT_KEY, ChunkKey, KvIdentity, chunk_key, prefix_keys
 from kvchunk.sources import ChunkSource
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import (
@@ -32,7 +32,7 @@ __all__ = [
     "FetchStream",
     "Fetched",
     "Found",
-    "Namespace",
+    "KvIdentity",
     "PoolFullError",
     "PutOutcome",
     "Reservation",

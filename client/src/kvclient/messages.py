@@ -18,7 +18,7 @@ and the connection's own landing, to be read (`kvclient.lone`). What is put is w
 it into the pool. Bodies, with as many keys as `count` says:
 
     WELCOME      answer: version u32, pool bytes u64, incarnation u64
-    RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace label in UTF-8
+    RESERVE      key, parent (zeros: none), size u64, position u32 (2^32-1: derive it), namespace in UTF-8
                  answer: lease u64
     COMMIT       lease u64, offset of the chunk in the write region u64
                  answer: the digest (`kvproto.integrity`), 9 or 33 bytes
@@ -46,7 +46,7 @@ it into the pool. Bodies, with as many keys as `count` says:
                  FETCH; at last FETCH, as the answer to that, with the chunks that no part had
     CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
     DISCLAIM     keys, or none for all claims of this connection; not answered
-    WARM         bytes u64, nodes u32, wait ms u32, namespace label in UTF-8; not answered
+    WARM         bytes u64, nodes u32, wait ms u32, namespace in UTF-8; not answered
     FETCH_PARTS  deadline us u64, ranges u32, keys in any order, then the ranges of each chunk: offset u64, size u64
                  answer: lease u64, then per chunk that is here: index of its key u32, source u8, and for each range
                  its offset in the pool u64; indexes rise; status says why the first one missing is missing. With

@@ -23,7 +23,7 @@ from controlplane.core.switch.target import SwitchFacts
 from controlplane.core.switch_cache.admissions import Admissions, MakeRoom, Source, Start, segments_of
 from controlplane.core.switch_cache.fill_price import FillPrice
 from controlplane.core.tasks import FillFor, RecoveryOf
-from kvproto.probes import PROBE_LABEL
+from kvproto.probes import PROBE_NAMESPACE
 from kvproto.rpc import control_pb2 as rpc
 
 _RECONSIDER_NS = 100_000_000
@@ -180,7 +180,7 @@ class SwitchCache:
     def _is_probe(self, key: ChunkKey) -> bool:
         """Chunks of examinations come in when the examination says so, however many nodes read them."""
         chunk = self._directory.get(key)
-        return chunk is not None and chunk.facts.namespace == PROBE_LABEL
+        return chunk is not None and chunk.facts.namespace == PROBE_NAMESPACE
 
     def pin(self, keys: Iterable[ChunkKey]) -> None:
         """Bring these in and keep them."""

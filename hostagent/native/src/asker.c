@@ -1,6 +1,7 @@
 /* See asker.h. One lock guards everything: who holds it polls, posts and counts, and never waits. */
 #include "asker.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@
 
 #define POLLED_MAX 64  /* completions taken by one call */
 #define LESSONS_MAX 32 /* pieces of a peer that wait to be told of one by one */
+_Static_assert(LESSONS_MAX < DP_ASK_ROOM_MIN, "whoever drains has room for a peer's pieces and for more");
 
 struct range {
     struct range *next;
@@ -247,6 +249,7 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_asker *dp_asker_new(const struct dp_asker_config *config) {
+    assert(config && config->post && config->wake >= 0);
     struct dp_asker *asker = calloc(1, sizeof *asker);
     if (!asker) return NULL;
     asker->config = *config;
@@ -260,6 +263,7 @@ struct dp_asker *dp_asker_new(const struct dp_asker_config *config) {
 }
 
 int dp_asker_start(struct dp_asker *asker) {
+    assert(asker && !asker->started);
     int error = pthread_create(&asker->thread, NULL, run, asker);
     asker->started = !error;
     return error;
@@ -267,6 +271,8 @@ int dp_asker_start(struct dp_asker *asker) {
 
 uint64_t dp_asker_begin(struct dp_asker *asker, void *queue_pair, uint32_t number,
                         const struct dp_allowance *allowance) {
+    assert(asker && queue_pair && allowance);
+    assert(allowance->piece_bytes && allowance->piece_bytes <= allowance->window_bytes);
     struct peer *peer = calloc(1, sizeof *peer);
     if (!peer) return 0;
     peer->queue_pair = queue_pair;
@@ -282,6 +288,8 @@ uint64_t dp_asker_begin(struct dp_asker *asker, void *queue_pair, uint32_t numbe
 }
 
 void dp_asker_allow(struct dp_asker *asker, uint64_t id, const struct dp_allowance *allowance) {
+    assert(asker && allowance);
+    assert(allowance->piece_bytes && allowance->piece_bytes <= allowance->window_bytes);
     pthread_mutex_lock(&asker->lock);
     struct peer *peer = peer_of(asker, id);
     if (peer) {
@@ -292,6 +300,7 @@ void dp_asker_allow(struct dp_asker *asker, uint64_t id, const struct dp_allowan
 }
 
 int dp_asker_add(struct dp_asker *asker, uint64_t id, const struct dp_range *added) {
+    assert(asker && added && added->size_bytes);
     struct range *range = calloc(1, sizeof *range);
     if (!range) return ENOMEM;
     range->is = *added;
@@ -309,6 +318,7 @@ int dp_asker_add(struct dp_asker *asker, uint64_t id, const struct dp_range *add
 }
 
 uint32_t dp_asker_withdraw(struct dp_asker *asker, uint64_t id, uint64_t range_id) {
+    assert(asker);
     uint32_t working = 0;
     pthread_mutex_lock(&asker->lock);
     struct peer *peer = peer_of(asker, id);
@@ -323,12 +333,14 @@ uint32_t dp_asker_withdraw(struct dp_asker *asker, uint64_t id, uint64_t range_i
 }
 
 void dp_asker_end(struct dp_asker *asker, uint64_t id) {
+    assert(asker);
     pthread_mutex_lock(&asker->lock);
     remove_peer(asker, id);
     pthread_mutex_unlock(&asker->lock);
 }
 
 void dp_asker_look(struct dp_asker *asker, uint64_t id, struct dp_asked *asked) {
+    assert(asker && asked);
     *asked = (struct dp_asked){0};
     pthread_mutex_lock(&asker->lock);
     const struct peer *peer = peer_of(asker, id);
@@ -341,6 +353,7 @@ void dp_asker_look(struct dp_asker *asker, uint64_t id, struct dp_asked *asked) 
 }
 
 void dp_asker_take(struct dp_asker *asker) {
+    assert(asker);
     pthread_mutex_lock(&asker->lock);
     take(asker);
     pthread_mutex_unlock(&asker->lock);
@@ -370,6 +383,7 @@ static uint32_t drain_peer(struct peer *peer, struct dp_came *came, uint32_t tol
 }
 
 uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t room, uint32_t *broken) {
+    assert(asker && came && broken && room >= DP_ASK_ROOM_MIN);
     uint64_t event;
     uint32_t told = 0;
     pthread_mutex_lock(&asker->lock);
@@ -383,6 +397,7 @@ uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t r
 }
 
 void dp_asker_free(struct dp_asker *asker) {
+    assert(asker);
     if (asker->started) {
         __atomic_store_n(&asker->stop, 1, __ATOMIC_RELEASE);
         write_event(asker->interrupt);

@@ -9,6 +9,8 @@
 
 #include "datapath.h"
 
+#define DP_ASK_ROOM_MIN 64
+
 struct dp_asker;
 
 struct dp_asker_config {
@@ -91,8 +93,8 @@ DP_PUBLIC void dp_asker_look(struct dp_asker *asker, uint64_t peer, struct dp_as
 /* Takes what has completed, whether there was an event or not. */
 DP_PUBLIC void dp_asker_take(struct dp_asker *asker);
 
-/* Tells what came, up to `room` of it (at least 64), a peer's pieces before its bytes; returns how much, 0: that was
- * all. `broken`: 1 when no completions come any more. */
+/* Tells what came, up to `room` of it (at least DP_ASK_ROOM_MIN), a peer's pieces before its bytes; returns how much, 0:
+ * that was all. `broken`: 1 when no completions come any more. */
 DP_PUBLIC uint32_t dp_asker_drain(struct dp_asker *asker, struct dp_came *came, uint32_t room, uint32_t *broken);
 
 /* Ends the thread and everything else; the queue pairs are the caller's. */

@@ -1,6 +1,7 @@
 /* See gets.h. One lock guards all; it is not held while a peer is asked. */
 #include "gets.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -115,6 +116,7 @@ static void digest_of(const struct blake3_mode *plain, const struct blake3_mode 
 
 void dp_get_digest(const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes,
                    uint8_t *digest) {
+    assert(context && (bytes || !size_bytes) && digest && size_bytes <= DP_LONE_SLOT_BYTES);
     struct blake3_mode plain = blake3_plain(), derived = blake3_of_context(context, context_bytes);
     digest_of(&plain, &derived, bytes, size_bytes, digest);
 }
@@ -361,6 +363,7 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_getter *dp_getter_new(const struct dp_getter_config *config) {
+    assert(config && config->context && config->buffers && config->wake >= 0);
     struct dp_getter *getter = calloc(1, sizeof *getter);
     if (!getter) return NULL;
     getter->config = *config;
@@ -387,12 +390,14 @@ struct dp_getter *dp_getter_new(const struct dp_getter_config *config) {
 }
 
 int dp_getter_start(struct dp_getter *getter) {
+    assert(getter && !getter->started);
     int error = pthread_create(&getter->thread, NULL, run, getter);
     getter->started = !error;
     return error;
 }
 
 int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *landing, uint64_t id) {
+    assert(getter && socket >= 0 && landing && id);
     struct engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
         close(socket);
@@ -415,6 +420,7 @@ int dp_getter_admit(struct dp_getter *getter, int socket, uint8_t *landing, uint
 }
 
 void dp_getter_leave(struct dp_getter *getter, uint64_t id) {
+    assert(getter);
     pthread_mutex_lock(&getter->lock);
     leave(getter, id);
     pthread_mutex_unlock(&getter->lock);
@@ -422,6 +428,7 @@ void dp_getter_leave(struct dp_getter *getter, uint64_t id) {
 
 int dp_getter_offer(struct dp_getter *getter, const uint8_t *key, uint64_t size_bytes, const uint8_t *digest,
                     uint32_t peer) {
+    assert(getter && key && digest && size_bytes <= DP_LONE_SLOT_BYTES && peer < DP_GET_PEERS);
     int error = 0;
     pthread_mutex_lock(&getter->lock);
     struct offer *offer = offers_find(&getter->offers, key);
@@ -439,6 +446,7 @@ int dp_getter_offer(struct dp_getter *getter, const uint8_t *key, uint64_t size_
 }
 
 void dp_getter_withdraw(struct dp_getter *getter, const uint8_t *key) {
+    assert(getter && key);
     pthread_mutex_lock(&getter->lock);
     offers_remove(&getter->offers, key);
     pthread_mutex_unlock(&getter->lock);
@@ -452,6 +460,7 @@ static void part(struct peer *peer) {
 }
 
 void dp_getter_connect(struct dp_getter *getter, uint32_t number, int socket) {
+    assert(getter && number < DP_GET_PEERS && socket >= 0);
     pthread_mutex_lock(&getter->lock);
     struct peer *peer = &getter->peers[number];
     if (peer->asked) {
@@ -465,6 +474,7 @@ void dp_getter_connect(struct dp_getter *getter, uint32_t number, int socket) {
 }
 
 void dp_getter_part(struct dp_getter *getter, uint32_t number) {
+    assert(getter && number < DP_GET_PEERS);
     pthread_mutex_lock(&getter->lock);
     part(&getter->peers[number]);
     getter->peers[number].wished = getter->peers[number].told = 0;
@@ -472,6 +482,7 @@ void dp_getter_part(struct dp_getter *getter, uint32_t number) {
 }
 
 void dp_getter_set_costs(struct dp_getter *getter, double overhead_ns, double ns_per_byte) {
+    assert(getter);
     pthread_mutex_lock(&getter->lock);
     getter->overhead_ns = overhead_ns;
     getter->ns_per_byte = ns_per_byte;
@@ -479,6 +490,7 @@ void dp_getter_set_costs(struct dp_getter *getter, double overhead_ns, double ns
 }
 
 uint32_t dp_getter_drain(struct dp_getter *getter, struct dp_got *got, uint32_t room) {
+    assert(getter && got && room);
     uint32_t count = 0;
     uint64_t event;
     pthread_mutex_lock(&getter->lock);
@@ -495,6 +507,7 @@ uint32_t dp_getter_drain(struct dp_getter *getter, struct dp_got *got, uint32_t 
 }
 
 uint32_t dp_getter_take_wishes(struct dp_getter *getter, uint32_t peers[DP_GET_PEERS]) {
+    assert(getter && peers);
     uint32_t count = 0;
     pthread_mutex_lock(&getter->lock);
     for (uint32_t number = 0; number < DP_GET_PEERS; number++) {
@@ -508,18 +521,21 @@ uint32_t dp_getter_take_wishes(struct dp_getter *getter, uint32_t peers[DP_GET_P
 }
 
 void dp_getter_give_back(struct dp_getter *getter, uint32_t buffer) {
+    assert(getter && buffer < getter->config.buffers);
     pthread_mutex_lock(&getter->lock);
     getter->free_buffers[getter->free_count++] = buffer;
     pthread_mutex_unlock(&getter->lock);
 }
 
 void dp_getter_read_counts(struct dp_getter *getter, uint64_t *counts) {
+    assert(getter && counts);
     pthread_mutex_lock(&getter->lock);
     memcpy(counts, getter->counts, sizeof getter->counts);
     pthread_mutex_unlock(&getter->lock);
 }
 
 void dp_getter_free(struct dp_getter *getter) {
+    assert(getter);
     if (getter->started) {
         __atomic_store_n(&getter->stop, 1, __ATOMIC_RELEASE);
         write_event(getter->interrupt);

@@ -8,6 +8,7 @@
 
 #define TAKEN_PIECES 4  /* at a time: some 50 us */
 #define BEHIND_PIECES 4 /* that wait for the thread which receives, before others help it */
+_Static_assert(DP_PIECE_BYTES <= BLAKE3_BYTES_MAX, "a piece is hashed by one call");
 
 static void unlink_proof(struct dp_puller *puller, const struct pull *pull) {
     struct pull **link = &puller->proofs;

@@ -1,6 +1,7 @@
 /* See pulls.h. One lock guards all; it is never held while bytes of a range are received. */
 #include "pulls.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_puller *dp_puller_new(const struct dp_puller_config *config) {
+    assert(config && config->wake >= 0 && config->window && config->turn_bytes);
     struct dp_puller *puller = calloc(1, sizeof *puller);
     if (!puller) return NULL;
     puller->config = *config;
@@ -81,6 +83,7 @@ struct dp_puller *dp_puller_new(const struct dp_puller_config *config) {
 }
 
 int dp_puller_start(struct dp_puller *puller) {
+    assert(puller && !puller->started);
     int error = 0;
     while (!error && puller->provers_count < puller->config.provers && puller->provers_count < PROVERS_MAX) {
         error = pthread_create(&puller->provers[puller->provers_count], NULL, proving_run, puller);
@@ -92,6 +95,7 @@ int dp_puller_start(struct dp_puller *puller) {
 }
 
 int dp_puller_lend(struct dp_puller *puller, int socket, uint64_t id) {
+    assert(puller && socket >= 0 && id);
     struct connection *connection = calloc(1, sizeof *connection);
     struct told *end = malloc(sizeof *end);
     if (!connection || !end) {
@@ -155,6 +159,7 @@ static void send_soon(struct dp_puller *puller, struct connection *connection) {
 }
 
 int dp_puller_ask(struct dp_puller *puller, uint64_t id, const struct dp_pull *pulls, uint32_t count) {
+    assert(puller && (pulls || !count));
     struct pull *made = NULL, **last = &made;
     int error = 0;
     for (uint32_t i = 0; i < count && !error; i++) {
@@ -239,6 +244,7 @@ static void untell(struct dp_puller *puller, uint64_t id, uint64_t number) {
 }
 
 void dp_puller_cancel(struct dp_puller *puller, uint64_t id, uint64_t number) {
+    assert(puller);
     pthread_mutex_lock(&puller->lock);
     struct connection *connection = when_still(puller, id);
     if (connection) give_up(puller, connection, number);
@@ -248,6 +254,7 @@ void dp_puller_cancel(struct dp_puller *puller, uint64_t id, uint64_t number) {
 }
 
 void dp_puller_look(struct dp_puller *puller, uint64_t id, struct dp_pulls *pulls) {
+    assert(puller && pulls);
     *pulls = (struct dp_pulls){0};
     pthread_mutex_lock(&puller->lock);
     const struct connection *connection = pulling_find(puller, id);
@@ -273,6 +280,7 @@ static void discard(struct dp_puller *puller, struct connection *connection) {
 }
 
 void dp_puller_end(struct dp_puller *puller, uint64_t id) {
+    assert(puller);
     pthread_mutex_lock(&puller->lock);
     struct connection *connection = when_still(puller, id);
     if (connection) {
@@ -287,6 +295,7 @@ void dp_puller_end(struct dp_puller *puller, uint64_t id) {
 }
 
 uint32_t dp_puller_drain(struct dp_puller *puller, struct dp_pulled *pulled, uint32_t room) {
+    assert(puller && pulled && room);
     uint32_t count = 0;
     uint64_t event;
     pthread_mutex_lock(&puller->lock);
@@ -306,6 +315,7 @@ uint32_t dp_puller_drain(struct dp_puller *puller, struct dp_pulled *pulled, uin
 }
 
 void dp_puller_free(struct dp_puller *puller) {
+    assert(puller);
     pthread_mutex_lock(&puller->lock);
     __atomic_store_n(&puller->stop, 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&puller->provable);

@@ -3,6 +3,7 @@
  *
  * There are two locks, always taken in this order: `queue_lock` guards the queue pair and what is in it, `state` what
  * the caller's side shares. */
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -200,6 +201,8 @@ static void lock_queue(struct dp_queue_sender *sender) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, int wake) {
+    assert(queue && queue->queue_pair && queue->post && wake >= 0);
+    assert(queue->run_max && queue->run_max <= queue->depth);
     struct dp_queue_sender *sender = calloc(1, sizeof *sender);
     if (!sender) return NULL;
     sender->queue = *queue;
@@ -218,12 +221,14 @@ struct dp_queue_sender *dp_queue_sender_new(const struct dp_send_queue *queue, i
 }
 
 int dp_queue_sender_start(struct dp_queue_sender *sender) {
+    assert(sender && !sender->started);
     int error = pthread_create(&sender->thread, NULL, run, sender);
     sender->started = !error;
     return error;
 }
 
 int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *chain) {
+    assert(sender && chain && chain->requests && chain->count);
     struct queued *queued = calloc(1, sizeof *queued);
     if (!queued) return ENOMEM;
     queued->chain = *chain;
@@ -237,6 +242,7 @@ int dp_queue_sender_add(struct dp_queue_sender *sender, const struct dp_chain *c
 }
 
 void dp_queue_sender_give_up(struct dp_queue_sender *sender) {
+    assert(sender);
     lock_queue(sender);
     pthread_mutex_lock(&sender->state);
     sender->oldest_run = sender->next_run;
@@ -250,6 +256,7 @@ void dp_queue_sender_give_up(struct dp_queue_sender *sender) {
 
 uint32_t dp_queue_sender_drain(struct dp_queue_sender *sender, struct dp_outcome *outcomes, uint32_t room,
                                enum dp_broken *broken, uint32_t *status) {
+    assert(sender && outcomes && room && broken && status);
     pthread_mutex_lock(&sender->state);
     uint32_t count = sendings_drain(&sender->sendings, outcomes, room);
     *broken = sender->broken;
@@ -259,6 +266,7 @@ uint32_t dp_queue_sender_drain(struct dp_queue_sender *sender, struct dp_outcome
 }
 
 void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uint32_t number) {
+    assert(sender && queue_pair);
     lock_queue(sender);
     sender->queue.queue_pair = queue_pair;
     sender->queue.number = number;
@@ -272,6 +280,7 @@ void dp_queue_sender_renew(struct dp_queue_sender *sender, void *queue_pair, uin
 }
 
 void dp_queue_sender_free(struct dp_queue_sender *sender) {
+    assert(sender);
     if (sender->started) {
         __atomic_store_n(&sender->stop, 1, __ATOMIC_RELEASE);
         write_event(sender->interrupt);

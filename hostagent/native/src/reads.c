@@ -1,6 +1,7 @@
 /* See reads.h. One lock guards all; the thread lets go of it between connections, and does a bounded part for each. */
 #include "reads.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -94,6 +95,7 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_server *dp_server_new(const struct dp_server_config *config) {
+    assert(config && config->pool && config->catalog && config->table && config->levels && config->wake >= 0);
     struct dp_server *server = calloc(1, sizeof *server);
     if (!server) return NULL;
     server->config = *config;
@@ -111,12 +113,14 @@ struct dp_server *dp_server_new(const struct dp_server_config *config) {
 }
 
 int dp_server_start(struct dp_server *server) {
+    assert(server && !server->started);
     int error = pthread_create(&server->thread, NULL, run, server);
     server->started = !error;
     return error;
 }
 
 int dp_server_lend(struct dp_server *server, int socket, uint64_t id) {
+    assert(server && socket >= 0 && id);
     struct connection *connection = calloc(1, sizeof *connection);
     if (!connection) return ENOMEM;
     connection->id = id;
@@ -136,6 +140,7 @@ int dp_server_lend(struct dp_server *server, int socket, uint64_t id) {
 }
 
 void dp_server_recall(struct dp_server *server, uint64_t id) {
+    assert(server);
     pthread_mutex_lock(&server->lock);
     struct connection *connection = find(server->connections, id);
     if (connection) {
@@ -147,6 +152,7 @@ void dp_server_recall(struct dp_server *server, uint64_t id) {
 }
 
 void dp_server_end(struct dp_server *server, uint64_t id) {
+    assert(server);
     pthread_mutex_lock(&server->lock);
     struct connection *connection = find(server->connections, id);
     if (connection) {
@@ -162,6 +168,7 @@ void dp_server_end(struct dp_server *server, uint64_t id) {
 }
 
 int dp_server_is_idle(struct dp_server *server, uint64_t id, int64_t *used_ns) {
+    assert(server && used_ns);
     pthread_mutex_lock(&server->lock);
     struct connection *connection = find(server->connections, id);
     if (connection && connection->first != connection->unsent) serving_look_at_acknowledged(server, connection);
@@ -172,6 +179,7 @@ int dp_server_is_idle(struct dp_server *server, uint64_t id, int64_t *used_ns) {
 }
 
 void dp_server_set_other_load(struct dp_server *server, uint64_t bytes, uint32_t readers) {
+    assert(server);
     pthread_mutex_lock(&server->lock);
     server->other_bytes = bytes;
     server->other_readers = readers;
@@ -180,6 +188,7 @@ void dp_server_set_other_load(struct dp_server *server, uint64_t bytes, uint32_t
 }
 
 int dp_server_take_returned(struct dp_server *server, struct dp_returned *returned) {
+    assert(server && returned);
     pthread_mutex_lock(&server->lock);
     struct connection *connection = server->returned;
     if (connection) server->returned = connection->next;
@@ -194,6 +203,7 @@ int dp_server_take_returned(struct dp_server *server, struct dp_returned *return
 }
 
 void dp_server_drain(struct dp_server *server, struct dp_reads *reads) {
+    assert(server && reads);
     uint64_t event;
     pthread_mutex_lock(&server->lock);
     if (server->woken) (void)!read(server->config.wake, &event, sizeof event);
@@ -206,6 +216,7 @@ void dp_server_drain(struct dp_server *server, struct dp_reads *reads) {
 }
 
 void dp_server_free(struct dp_server *server) {
+    assert(server);
     if (server->started) {
         __atomic_store_n(&server->stop, 1, __ATOMIC_RELEASE);
         write_event(server->interrupt);

@@ -3,6 +3,7 @@
  * There are two locks, always taken in this order. Whoever receives holds `intake`: the thread, or a caller that drains
  * the intake. `state` guards what both sides share. Chunks are written under `state` only, so nothing writes to a chunk
  * that was forgotten. */
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -247,6 +248,8 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, const struct dp_receive_queue *queue) {
+    assert(config && config->wake >= 0 && (queue || config->socket >= 0));
+    assert(config->segment_bytes && config->segment_bytes <= DP_SEGMENT_BYTES_MAX);
     struct dp_receiver *receiver = calloc(1, sizeof *receiver);
     if (!receiver) return NULL;
     receiver->wake = config->wake;
@@ -274,6 +277,7 @@ struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, con
 }
 
 void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t number) {
+    assert(receiver && queue_pair);
     pthread_mutex_lock(&receiver->intake);
     queue_intake_renew(receiver->from, queue_pair, number);
     pthread_mutex_lock(&receiver->state);
@@ -284,6 +288,7 @@ void dp_receiver_renew(struct dp_receiver *receiver, void *queue_pair, uint32_t 
 }
 
 int dp_receiver_start(struct dp_receiver *receiver) {
+    assert(receiver && !receiver->started);
     int error = pthread_create(&receiver->thread, NULL, run, receiver);
     receiver->started = !error;
     return error;
@@ -291,6 +296,7 @@ int dp_receiver_start(struct dp_receiver *receiver) {
 
 uint64_t dp_receiver_expect(struct dp_receiver *receiver, const uint8_t *key, uint8_t *place, uint64_t size_bytes,
                             const uint8_t *missing) {
+    assert(receiver && key && place && missing && size_bytes);
     pthread_mutex_lock(&receiver->state);
     struct expected *chunk =
         expected_add(&receiver->expected, key, place, size_bytes, receiver->wire.segment_bytes, missing);
@@ -300,18 +306,21 @@ uint64_t dp_receiver_expect(struct dp_receiver *receiver, const uint8_t *key, ui
 }
 
 void dp_receiver_forget(struct dp_receiver *receiver, uint64_t ticket) {
+    assert(receiver);
     pthread_mutex_lock(&receiver->state);
     expected_remove(&receiver->expected, ticket);
     pthread_mutex_unlock(&receiver->state);
 }
 
 void dp_receiver_settle(struct dp_receiver *receiver) {
+    assert(receiver);
     /* Segments are written under `state`: whoever looked at `missing` before has written by now. */
     pthread_mutex_lock(&receiver->state);
     pthread_mutex_unlock(&receiver->state);
 }
 
 void dp_receiver_drain_intake(struct dp_receiver *receiver) {
+    assert(receiver);
     __atomic_add_fetch(&receiver->looking, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&receiver->intake);
     __atomic_sub_fetch(&receiver->looking, 1, __ATOMIC_ACQ_REL);
@@ -321,6 +330,7 @@ void dp_receiver_drain_intake(struct dp_receiver *receiver) {
 }
 
 void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained) {
+    assert(receiver && drained);
     uint64_t count;
     pthread_mutex_lock(&receiver->state);
     if (receiver->woken) (void)!read(receiver->wake, &count, sizeof count);
@@ -336,6 +346,7 @@ void dp_receiver_drain(struct dp_receiver *receiver, struct dp_drained *drained)
 }
 
 void dp_receiver_set_patience(struct dp_receiver *receiver, int64_t patience_ns, uint32_t segments) {
+    assert(receiver && patience_ns >= 0);
     pthread_mutex_lock(&receiver->state);
     receiver->patience_ns = patience_ns;
     receiver->patience_segments = segments;
@@ -343,12 +354,14 @@ void dp_receiver_set_patience(struct dp_receiver *receiver, int64_t patience_ns,
 }
 
 void dp_receiver_read_counts(struct dp_receiver *receiver, uint64_t *counts) {
+    assert(receiver && counts);
     pthread_mutex_lock(&receiver->state);
     memcpy(counts, receiver->counts, sizeof receiver->counts);
     pthread_mutex_unlock(&receiver->state);
 }
 
 void dp_receiver_free(struct dp_receiver *receiver) {
+    assert(receiver);
     if (receiver->started) {
         __atomic_store_n(&receiver->stop, 1, __ATOMIC_RELEASE);
         write_event(receiver->interrupt);

@@ -3,6 +3,7 @@
  *
  * There are two locks, always taken in this order: `batch_lock` guards the batch (to give up is to wait for its end),
  * `state` guards the queue. */
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -198,6 +199,7 @@ static void *run(void *argument) {
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
 struct dp_sender *dp_sender_new(int socket, int wake) {
+    assert(socket >= 0 && wake >= 0);
     struct dp_sender *sender = calloc(1, sizeof *sender);
     if (!sender) return NULL;
     sender->socket = socket;
@@ -213,12 +215,18 @@ struct dp_sender *dp_sender_new(int socket, int wake) {
 }
 
 int dp_sender_start(struct dp_sender *sender) {
+    assert(sender && !sender->started);
     int error = pthread_create(&sender->thread, NULL, run, sender);
     sender->started = !error;
     return error;
 }
 
 int dp_sender_add(struct dp_sender *sender, const struct dp_job *job) {
+    assert(sender && job && job->chunk && job->count);
+    assert(job->segment_bytes && job->segment_bytes <= DP_SEGMENT_BYTES_MAX);
+    assert((uint64_t)(job->first + job->count - 1) * job->segment_bytes < job->size_bytes);
+    assert(job->prefix_bytes <= DP_PREFIX_BYTES_MAX);
+    assert(!job->prefix_bytes || job->prefix_segment + sizeof(uint32_t) <= job->prefix_bytes);
     struct queued *queued = calloc(1, sizeof *queued);
     if (!queued) return ENOMEM;
     queued->job = *job;
@@ -232,6 +240,7 @@ int dp_sender_add(struct dp_sender *sender, const struct dp_job *job) {
 }
 
 void dp_sender_give_up(struct dp_sender *sender) {
+    assert(sender);
     __atomic_add_fetch(&sender->giving_up, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&sender->batch_lock);
     __atomic_sub_fetch(&sender->giving_up, 1, __ATOMIC_ACQ_REL);
@@ -243,6 +252,7 @@ void dp_sender_give_up(struct dp_sender *sender) {
 }
 
 uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, uint32_t room) {
+    assert(sender && outcomes && room);
     pthread_mutex_lock(&sender->state);
     uint32_t count = sendings_drain(&sender->sendings, outcomes, room);
     pthread_mutex_unlock(&sender->state);
@@ -250,6 +260,7 @@ uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, 
 }
 
 void dp_sender_free(struct dp_sender *sender) {
+    assert(sender);
     if (sender->started) {
         __atomic_store_n(&sender->stop, 1, __ATOMIC_RELEASE);
         write_event(sender->interrupt);

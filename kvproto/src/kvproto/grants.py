@@ -1,6 +1,6 @@
 """Which namespaces a node may have chunks of, and which it wants to know of. Pure.
 
-A namespace is named by the label that engines give with what they put. A pattern is a label, or the beginning of one
+A namespace is a name that engines give with what they put. A pattern is a namespace, or the beginning of one
 with "*" behind it.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvproto.probes import PROBE_LABEL
+from kvproto.probes import PROBE_NAMESPACE
 
 PATTERNS_MAX: Final = 256
 """In one grant: it travels with every connection."""
@@ -19,9 +19,9 @@ _GRANTS_KEPT: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Some labels: whole ones, and beginnings."""
+    """Some namespaces: whole ones, and beginnings."""
 
-    labels: frozenset[str]
+    namespaces: frozenset[str]
     beginnings: tuple[str, ...]
 
     @classmethod
@@ -33,19 +33,20 @@ class Patterns:
             tuple(one[:-1] for one in listed if one.endswith("*")),
         )
 
-    def match(self, label: str) -> bool:
-        """Whether one of them stands for this label."""
-        return label in self.labels or label.startswith(self.beginnings)
+    def match(self, namespace: str) -> bool:
+        """Whether one of them stands for this namespace."""
+        return namespace in self.namespaces or namespace.startswith(self.beginnings)
 
     def cover(self, other: Patterns) -> bool:
         """Whether all that the other ones stand for is among what these stand for."""
-        labels = all(map(self.match, other.labels))
-        return labels and all(one.startswith(self.beginnings) for one in other.beginnings)
+        return all(map(self.match, other.namespaces)) and all(
+            one.startswith(self.beginnings) for one in other.beginnings
+        )
 
     @property
     def written(self) -> list[str]:
         """As `of` takes them."""
-        return [*sorted(self.labels), *(f"{one}*" for one in self.beginnings)]
+        return [*sorted(self.namespaces), *(f"{one}*" for one in self.beginnings)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,11 @@ class Grant:
     @property
     def is_everything(self) -> bool:
         """Nothing is withheld."""
-        return not (self.withheld.labels or self.withheld.beginnings)
+        return not (self.withheld.namespaces or self.withheld.beginnings)
 
-    def allows(self, label: str) -> bool:
+    def allows(self, namespace: str) -> bool:
         """Whether the node may have chunks of this namespace. Those of examinations are everybody's."""
-        return label == PROBE_LABEL or self.granted.match(label) or not self.withheld.match(label)
+        return namespace == PROBE_NAMESPACE or self.granted.match(namespace) or not self.withheld.match(namespace)
 
 
 EVERYTHING: Final = Grant.of((), ())
@@ -97,7 +98,7 @@ class NamespaceRules:
         """Whether two namespaces are not the same nodes'."""
         return one != other and self._owners_of(one) != self._owners_of(other)
 
-    def _owners_of(self, label: str) -> frozenset[str] | None:
+    def _owners_of(self, namespace: str) -> frozenset[str] | None:
         """None: everybody."""
-        nodes = [nodes for pattern, nodes in self._owners.items() if Patterns.of([pattern]).match(label)]
+        nodes = [nodes for pattern, nodes in self._owners.items() if Patterns.of([pattern]).match(namespace)]
         return frozenset().union(*nodes) if nodes else None

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvchunk.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 
-PROBE_LABEL = "kvcast doctor cluster"
-"""Label of the namespace that nothing but probes uses."""
+PROBE_NAMESPACE = "kvcast doctor cluster"
+"""The namespace that nothing but probes uses."""
 PROBE_MAGIC = b"kvcast probe\n"
 """Begins each of their datagrams."""
 
 
 def probe_key(examination: int, number: int) -> ChunkKey:
     """Key of a probe's chunk; no other chunk has it."""
-    namespace = Namespace(model=PROBE_LABEL, revision=f"{examination:016x}", chunk_tokens=1)
-    return prefix_keys(namespace, [number])[0]
+    identity = KvIdentity(model=PROBE_NAMESPACE, revision=f"{examination:016x}", chunk_tokens=1)
+    return prefix_keys(identity, [number])[0]
 
 
 def probe_bytes(key: ChunkKey, size_bytes: int) -> npt.NDArray[np.uint8]:

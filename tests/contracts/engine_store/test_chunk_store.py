@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.ids import ChunkKey, KvIdentity
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading, named_keys
 from kvclient.engines.link import AgentLink
@@ -32,10 +32,10 @@ class StoreDriver:
 
     def __init__(self, socket: str, model: str) -> None:
         self.model = model
-        self.store = ChunkStore(AgentLink(AgentClient, socket, LOG), LOG, label=model, deadline_s=5.0)
+        self.store = ChunkStore(AgentLink(AgentClient, socket, LOG), LOG, namespace=model, deadline_s=5.0)
 
     def keys(self, numbers: list[int]) -> list[ChunkKey]:
-        return named_keys(Namespace(self.model).digest(), (b"%d" % number for number in numbers))
+        return named_keys(KvIdentity(self.model).digest(), (b"%d" % number for number in numbers))
 
     def put(self, numbers: list[int]) -> list[bool]:
         keys = self.keys(numbers)
@@ -104,7 +104,7 @@ class TestChunkStore(EngineStoreContract):
 
 
 def test_keys_depend_on_name_and_namespace_alone() -> None:
-    one, other = Namespace("m").digest(), Namespace("n").digest()
+    one, other = KvIdentity("m").digest(), KvIdentity("n").digest()
     assert named_keys(one, [b"a", b"b"]) == named_keys(one, [b"a", b"b"])
     assert len({*named_keys(one, [b"", b"a", b"b"]), *named_keys(other, [b"a"])}) == 4
     with pytest.raises(ValueError, match="32 bytes"):

@@ -118,7 +118,7 @@ def test_wrong_bytes_are_no_chunk_and_are_reported(
     pair.call(lambda: holder.memory.view(chunk.offset, 5).__setitem__(slice(0, 5), b"wrong"))
     with client.fetch([key(1)], deadline_s=5) as got:
         assert (got.count, got.outcome) == (0, Status.UNAVAILABLE)
-    assert "is no good" in caplog.text
+    assert "holds a wrong copy of chunk" in caplog.text
     assert client.contains([key(1)]) != [Where.LOCAL]
 
 

@@ -239,7 +239,7 @@ def test_a_command_with_tls_for_a_controller_without(pki: Pki, capsys: pytest.Ca
         options = [word for item in files.items() for word in (f"--tls-{item[0]}", item[1])]
         status = await asyncio.to_thread(kvcast, ["ls", "--controller", one.grpc_address, *options])
         assert status == 2
-        assert "it speaks no TLS" in capsys.readouterr().err
+        assert "it does not speak TLS" in capsys.readouterr().err
         await one.stop()
 
     run(steps())

@@ -82,7 +82,7 @@ def test_a_switch_with_another_name(switch: Switch, pki: Pki, caplog: pytest.Log
 
 def test_a_switch_without_tls(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
     with Switch(SwitchOptions()) as plain:
-        assert "it speaks no TLS" in why_not(plain.address, pki.section("controller"), caplog)
+        assert "it does not speak TLS" in why_not(plain.address, pki.section("controller"), caplog)
 
 
 def test_a_controller_that_is_none(switch: Switch, pki: Pki, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_node(config: str, change: str, check: str, level: 
 @pytest.mark.parametrize(
     ("lines", "check", "found"),
     [
-        ("controller: {address: '127.0.0.1:1'}", "controller", "127.0.0.1:1: nobody listens there"),
+        ("controller: {address: '127.0.0.1:1'}", "controller", "127.0.0.1:1: no process listens there"),
         ("pool: {size: 8TiB}", "memory", " available"),
         ("disk: {path: /proc/nowhere, size: 1MiB}", "disk", "0 B free"),
         ("disk: {path: /dev/shm/kvcast-doctor, size: 8TiB}", "disk", " free"),

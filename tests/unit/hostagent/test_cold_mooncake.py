@@ -395,7 +395,7 @@ def test_options_are_checked_and_have_defaults() -> None:
         ({"master": "h:1", "replicas": "0"}, "cold.options: mooncake: replicas: '0' is not a whole number"),
         ({"master": "h:1", "buffer": "1KiB"}, "cold.options: mooncake: buffer: '1KiB' is not a size from 1MiB"),
         ({"master": "h:1", "buffer": "much"}, "cold.options: mooncake: buffer: "),
-        ({"master": "h:1", "metadata_server": ""}, "cold.options: mooncake: metadata_server: '' is no address"),
+        ({"master": "h:1", "metadata_server": ""}, "cold.options: mooncake: metadata_server: it is empty"),
     ],
 )
 def test_wrong_options_are_one_clear_line(options: dict[str, str], message: str) -> None:

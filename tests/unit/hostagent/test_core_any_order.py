@@ -143,7 +143,7 @@ def test_a_lock_keeps_a_chunk_until_it_is_taken_back() -> None:
         scene.put(number)
     assert scene.core.pool.find(key(1)) is chunk
     assert unlock(scene, 1, 1, 1) == [True, True, False]
-    assert (chunk.holds, scene.core.locks.locked_bytes, scene.core.locks.count) == (0, 0, 0)
+    assert (chunk.holds, scene.core.engines.locks.locked_bytes, scene.core.engines.locks.count) == (0, 0, 0)
     scene.close()
 
 
@@ -155,7 +155,7 @@ def test_a_lock_ends_with_its_time() -> None:
     scene.pass_ms(200)
     assert chunk.holds == 1
     scene.pass_ms(200)
-    assert (chunk.holds, scene.core.locks.count) == (0, 0)
+    assert (chunk.holds, scene.core.engines.locks.count) == (0, 0)
     assert unlock(scene, 1) == [False]
     scene.close()
 
@@ -166,7 +166,7 @@ def test_locks_end_with_their_engine_alone() -> None:
     lock(scene, 1)
     lock(scene, 1, 1, engine=EngineId(2))
     scene.say(events.EngineDisconnected(EngineId(2)))
-    assert (chunk.holds, scene.core.locks.count) == (1, 1)
+    assert (chunk.holds, scene.core.engines.locks.count) == (1, 1)
     assert unlock(scene, 1) == [True]
     scene.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hostagent import limits
-from kvproto.probes import PROBE_LABEL, probe_bytes, probe_key
+from kvproto.probes import PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
 from tests.unit.hostagent.channel_script import Stage, delta, staged
 
@@ -37,7 +37,7 @@ def test_a_chunk_is_put_announced_and_dropped(stage: Stage) -> None:
     assert done.status == pb.TaskResult.DONE, done
     announced = stage.script.hear("n0", "announce")
     assert [record.key for record in announced.added] == [probe_key(EXAMINATION, 3)]
-    assert list(announced.namespaces) == [PROBE_LABEL]
+    assert list(announced.namespaces) == [PROBE_NAMESPACE]
     with stage.made.client(0).fetch([probe_key(EXAMINATION, 3)], deadline_s=1) as got:
         assert bytes(got.views[0]) == probe_bytes(probe_key(EXAMINATION, 3), 70_000).tobytes()
     assert ordered(stage, "n0", 2, drop=pb.ProbeDrop()).status == pb.TaskResult.DONE

@@ -32,12 +32,12 @@ def test_the_tenants_of_the_engines_decide_and_the_last_ones_count() -> None:
     assert interests.current == ("acme/*",)
 
 
-def test_nobody_gets_into_anothers_namespace_by_a_label() -> None:
+def test_no_name_leads_into_another_tenants_namespace() -> None:
     interests, _ = made()
-    assert interests.label("acme", "llama") == "acme/llama"
-    assert interests.label("acme", "globex/llama") == "acme/globex/llama"
-    assert interests.label("globex-batch", "") == "globex/"
-    assert interests.label("user-1000", "llama") == "llama"
-    assert interests.label("user-1000", "globex/llama") == "user-1000/globex/llama"
-    assert interests.label("user-1000", "globex") == "user-1000/globex"
-    assert len(interests.label("acme", "é" * 128).encode()) <= 256
+    assert interests.namespace("acme", "llama") == "acme/llama"
+    assert interests.namespace("acme", "globex/llama") == "acme/globex/llama"
+    assert interests.namespace("globex-batch", "") == "globex/"
+    assert interests.namespace("user-1000", "llama") == "llama"
+    assert interests.namespace("user-1000", "globex/llama") == "user-1000/globex/llama"
+    assert interests.namespace("user-1000", "globex") == "user-1000/globex"
+    assert len(interests.namespace("acme", "é" * 128).encode()) <= 256

@@ -45,7 +45,7 @@ def test_locks_outlive_calls_and_end_with_the_connection(two: Cluster) -> None:
         keeper.put(key(number), None, bytes(MIB - 4096))
     assert keeper.contains([key(0), key(1)]) == [Where.LOCAL, Where.NOWHERE]
     client.close()
-    two.until(lambda: two.agents[0].core.locks.count == 0)
+    two.until(lambda: two.agents[0].core.engines.locks.count == 0)
     assert keeper.drop([key(0)]) == [True]
 
 

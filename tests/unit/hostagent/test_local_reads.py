@@ -318,7 +318,7 @@ def test_a_local_chunk_is_read_without_the_agent_and_the_agent_hears_of_it(one: 
     for _ in range(4):
         client.fetch([key(1)], deadline_s=1).release()
     assert client.stats()["fetch_chunks_total{local}"] == 5
-    assert one.agents[0].core.local_reads.hits_count == 5
+    assert one.agents[0].core.engines.local_reads.hits_count == 5
     assert client.fetch_local([key(1), key(2)]) is None
     assert client.fetch_local([key(1), key(1)]) is None
 

@@ -96,8 +96,8 @@ def test_chunks_of_unlike_sizes_get_room_whatever_the_gaps_are() -> None:
 def test_with_another_tenant_each_chunk_is_looked_for_by_itself() -> None:
     """Shares decide then, and change with each chunk: the first two take what is beyond the other one's share."""
     tenants = Tenants(PAGES * PAGE)
-    tenants.came("a")
-    tenants.came("b")
+    tenants.engine_connected("a")
+    tenants.engine_connected("b")
     pool = ChunkPool(PAGES * PAGE, PAGE, Clock(), tenants=tenants)
     for number in range(PAGES):
         chunk = pool.reserve(key(number), None, PAGE, tenant="a" if number < 8 else "b")

@@ -11,7 +11,7 @@ from controlplane.core.nodes import NodeFacts
 from controlplane.core.read_access import ReadTokens
 from hostagent.transport.read_tokens import Admitted, Refusal, TokenBook
 from kvproto.grants import NamespaceRules
-from kvproto.probes import PROBE_LABEL
+from kvproto.probes import PROBE_NAMESPACE
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.read_tokens import pack_shown, unpack_token
 
@@ -60,7 +60,7 @@ def test_a_good_token_opens_for_its_node_until_it_ends() -> None:
     assert verdict.grant.allows("acme/llama")
     assert verdict.grant.allows("acme/secret"), "one rule that names the node is enough"
     assert verdict.grant.allows("of nobody")
-    assert verdict.grant.allows(PROBE_LABEL)
+    assert verdict.grant.allows(PROBE_NAMESPACE)
     assert not verdict.grant.allows("globex")
     assert holder.check(shown(access(controller, 1000.0)), READER, 600.1) is Refusal.EXPIRED
 

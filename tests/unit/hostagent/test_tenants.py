@@ -44,7 +44,7 @@ class Bench:
 
 def test_a_tenant_alone_uses_all_of_the_pool() -> None:
     bench = Bench()
-    bench.tenants.came("red")
+    bench.tenants.engine_connected("red")
     for number in range(100):
         assert isinstance(bench.put(number, "red"), Chunk)
     assert bench.pages("red") == 16
@@ -53,7 +53,7 @@ def test_a_tenant_alone_uses_all_of_the_pool() -> None:
 def test_a_tenant_within_its_share_loses_nothing_to_one_beyond() -> None:
     bench = Bench()
     for tenant in ("red", "blue"):
-        bench.tenants.came(tenant)
+        bench.tenants.engine_connected(tenant)
     for number in range(4):
         bench.put(number, "blue")
     for number in range(100, 1000):
@@ -68,7 +68,7 @@ def test_a_tenant_within_its_share_loses_nothing_to_one_beyond() -> None:
 def test_many_cheap_chunks_that_are_spared_do_not_hold_anybody_up() -> None:
     bench = Bench(pages=4096)
     for tenant in ("red", "blue"):
-        bench.tenants.came(tenant)
+        bench.tenants.engine_connected(tenant)
     for number in range(2000):
         bench.put(number, "blue")
     parent = None
@@ -92,18 +92,18 @@ def test_weights_of_the_configuration_count_also_for_who_is_away() -> None:
     bench = Bench({"red": 3.0, "blue": 1.0})
     assert bench.tenants.share_bytes("red") == 12 * PAGE
     assert bench.tenants.held_bytes_max("blue") == 4 * PAGE
-    bench.tenants.came("user-7")
+    bench.tenants.engine_connected("user-7")
     assert bench.tenants.share_bytes("user-7") == 16 * PAGE // 5
     assert bench.tenants.share_bytes("user-8") == 0, "neither named nor connected"
 
 
 def test_nobody_holds_all_of_the_pool() -> None:
     bench = Bench()
-    bench.tenants.came("red")
+    bench.tenants.engine_connected("red")
     reserved = [bench.pool.reserve(key(number), None, PAGE, tenant="red") for number in range(16)]
     assert sum(isinstance(one, Chunk) for one in reserved) == 16 * HELD_SHARE_MAX
     assert bench.tenants.refused_count["red"] == 2
-    bench.tenants.came("blue")
+    bench.tenants.engine_connected("blue")
     assert [isinstance(bench.put(number, "blue"), Chunk) for number in range(20, 24)] == [True] * 4, "in turns"
     for one in reserved:
         if isinstance(one, Chunk):
@@ -114,7 +114,7 @@ def test_nobody_holds_all_of_the_pool() -> None:
 def test_what_nobody_asked_for_goes_first_and_belongs_to_who_asks() -> None:
     bench = Bench()
     for tenant in ("red", "blue"):
-        bench.tenants.came(tenant)
+        bench.tenants.engine_connected(tenant)
     for number in range(8):
         bench.put(number, NOBODY)
     for number in range(10, 14):
@@ -132,7 +132,7 @@ def test_what_nobody_asked_for_goes_first_and_belongs_to_who_asks() -> None:
 
 def test_pins_and_leases_count_once_and_as_long_as_they_last() -> None:
     bench = Bench()
-    bench.tenants.came("red")
+    bench.tenants.engine_connected("red")
     chunks = [bench.put(number, "red") for number in range(16)]
     lent = [chunk for chunk in chunks if isinstance(chunk, Chunk) and _take(bench.pool, chunk)]
     assert len(lent) == 14
@@ -160,7 +160,7 @@ def test_the_books_add_up_whatever_happens(seed: int, spared_max: int, monkeypat
     chooser = random.Random(seed)
     bench = Bench({"red": 2.0})
     for tenant in ("red", "blue", "green"):
-        bench.tenants.came(tenant)
+        bench.tenants.engine_connected(tenant)
     filling: list[Chunk] = []
     pinned: list[Chunk] = []
     everything: set[Chunk] = set()
@@ -232,10 +232,10 @@ def test_the_configuration_names_tenants() -> None:
 @pytest.mark.parametrize(
     ("tenants", "complaint"),
     [
-        ({"red": {}}, "tenants.red: nobody belongs to it: name users or groups"),
+        ({"red": {}}, "tenants.red: it has no members: set users or groups"),
         ({"red!": {"users": [1]}}, "'red!' is not a name"),
         ({"red": {"users": [1], "weight": 0}}, "tenants.red.weight"),
-        ({"red": {"users": ["no such user"]}}, "is no user of this machine"),
+        ({"red": {"users": ["no such user"]}}, "this machine has no user"),
         ({"red": {"users": [1], "colour": 1}}, "unknown key 'tenants.red.colour'"),
     ],
 )

@@ -71,10 +71,10 @@ def test_what_answers(http_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "an HTTP server listens there" in what_answers(f"127.0.0.1:{http_port}")
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        assert what_answers(f"127.0.0.1:{held.getsockname()[1]}") == "nobody listens there"
+        assert what_answers(f"127.0.0.1:{held.getsockname()[1]}") == "no process listens there"
         held.listen()
         monkeypatch.setattr("kvdaemon.what_answers.TIMEOUT_S", 0.05)
-        assert "something listens there that says nothing" in what_answers(f"127.0.0.1:{held.getsockname()[1]}")
+        assert "a process listens there and does not answer" in what_answers(f"127.0.0.1:{held.getsockname()[1]}")
     assert "is not HOST:PORT" in what_answers("somewhere")
     assert "is not HOST:PORT" in what_answers("127.0.0.1:70000")
     assert "cannot be reached" in what_answers("nonesuch.invalid:4800")

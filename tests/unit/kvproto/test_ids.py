@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvchunk.ids import ROOT_KEY, ChunkKey, Namespace, chunk_key, prefix_keys
+from kvchunk.ids import ROOT_KEY, ChunkKey, KvIdentity, chunk_key, prefix_keys
 from kvproto.ids import format_address, members_of, parse_address
 
-NAMESPACE = Namespace(model="llama", chunk_tokens=4)
+NAMESPACE = KvIdentity(model="llama", chunk_tokens=4)
 
 
 def test_keys_are_fixed() -> None:
@@ -24,7 +24,7 @@ def test_a_key_depends_on_everything_before_it() -> None:
     assert prefix_keys(NAMESPACE, [5, 6, 7, 8], parent=one[0]) == [one[1]]
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Namespace)])
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(KvIdentity)])
 def test_every_field_of_a_namespace_counts(field: str) -> None:
     old = getattr(NAMESPACE, field)
     other = old + 1 if isinstance(old, int) else bytes(16) if isinstance(old, bytes) else old + "x"
@@ -46,7 +46,7 @@ def test_a_tenant_s_keys_follow_from_its_secret_and_do_not_show_it() -> None:
     assert not set(keys) & {key for chain in others for key in chain}
     assert b"sixteen" not in repr(tenant).encode()
     with pytest.raises(ValueError, match="at least 16 bytes, not 15") as refused:
-        Namespace("m", tenant_secret=b"fifteen bytes!!")
+        KvIdentity("m", tenant_secret=b"fifteen bytes!!")
     assert "fifteen" not in str(refused.value)
 
 
@@ -56,7 +56,7 @@ def test_a_secret_s_whole_length_counts() -> None:
 
 
 def test_fields_do_not_run_into_each_other() -> None:
-    assert Namespace(model="a", revision="bc").digest() != Namespace(model="ab", revision="c").digest()
+    assert KvIdentity(model="a", revision="bc").digest() != KvIdentity(model="ab", revision="c").digest()
 
 
 def test_wrong_sizes_are_refused() -> None:

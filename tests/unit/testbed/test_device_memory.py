@@ -164,7 +164,7 @@ REFUSALS: list[tuple[dict[str, int], int, str]] = [
     ({}, 2, "no GPU 2: there are 2"),
     ({"cuDeviceGetAttribute": 1}, 1, r"the driver of GPU 1 \(Played 71\) exports no dma-bufs"),
     ({"cuCtxPushCurrent": 3}, 1, "cuCtxPushCurrent failed"),
-    ({"cuMemAlloc": 2}, 1, f"has not {SIZE} bytes left"),
+    ({"cuMemAlloc": 2}, 1, f"has less than {SIZE} bytes of free memory"),
     ({"cuPointerSetAttribute": 3}, 1, "cuPointerSetAttribute failed"),
     ({"cuMemGetHandleForAddressRange": 801}, 1, "exports no dma-buf of its memory"),
     ({"cuMemGetHandleForAddressRange": 3}, 1, "cuMemGetHandleForAddressRange failed"),

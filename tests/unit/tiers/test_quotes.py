@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvchunk.ids import Namespace, prefix_keys
+from kvchunk.ids import KvIdentity, prefix_keys
 from kvpolicy.tiers.cost_question import (
     KEYS_MAX,
     KEYS_PER_S_MAX,
@@ -82,7 +82,7 @@ def test_a_question_in_json_and_in_a_query() -> None:
 
 
 def test_a_router_may_send_tokens_instead() -> None:
-    namespace = Namespace("m", chunk_tokens=4)
+    namespace = KvIdentity("m", chunk_tokens=4)
     asked = {"namespace": namespace.digest().hex(), "chunk_tokens": 4, "tokens": list(range(11))}
     assert list(from_json(json.dumps(asked).encode()).keys) == prefix_keys(namespace, range(11))
 

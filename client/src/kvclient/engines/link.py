@@ -92,7 +92,7 @@ class AgentLink(Generic[C]):
 
     def _tell_lost(self, reason: str) -> None:
         self.outages_count += 1
-        self._log.log(self._level, "kvcast: %s; the engine goes on without the pool until the agent is back", reason)
+        self._log.log(self._level, "kvcast: %s; the engine runs without the pool until the agent answers again", reason)
         self._lost.set()
 
     def _supervise(self) -> None:

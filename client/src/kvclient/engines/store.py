@@ -42,11 +42,11 @@ class StoredChunk:
 class ChunkStore:
     """One engine process's store. Methods may be called from any thread, several at once."""
 
-    def __init__(self, link: AgentLink[AgentClient], log: logging.Logger, *, label: str, deadline_s: float) -> None:
-        """`label`: what operators see next to chunks; `deadline_s`: of a fetch. `close` closes `link`, too."""
+    def __init__(self, link: AgentLink[AgentClient], log: logging.Logger, *, namespace: str, deadline_s: float) -> None:
+        """`namespace`: what operators see next to chunks; `deadline_s`: of a fetch. `close` closes `link`, too."""
         self._link = link
         self._log = log
-        self._label = label
+        self._namespace = namespace
         self._deadline_s = deadline_s
 
     @property
@@ -98,7 +98,7 @@ class ChunkStore:
                 )
                 for chunk in part
             ]
-            return client.put_each(wanted, namespace=self._label)
+            return client.put_each(wanted, namespace=self._namespace)
 
         return self._ask(chunks, put)
 

@@ -121,7 +121,7 @@ class Transfers:
         self._states = states
         self._state_bytes = states.state_bytes if states is not None else 0
         self._deadline_s = deadline_s
-        self._label = ""
+        self._namespace = ""
         self._log = log
         self._clock = clock
         self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
@@ -149,12 +149,12 @@ class Transfers:
             self._failed("beginning a load")
             self._load_over(load, 0, self._clock(), gate, _Progress())
 
-    def save(self, saves: Sequence[Save], label: str) -> None:
-        """Begin saves of blocks that the work submitted so far computes. `label`: of an engine's chunks, for people and
-        for engines that start; it does not change."""
+    def save(self, saves: Sequence[Save], namespace: str) -> None:
+        """Begin saves of blocks that the work submitted so far computes. `namespace`: of an engine's chunks, for people
+        and for engines that start; it does not change."""
         if not saves:
             return
-        self._label = label
+        self._namespace = namespace
         with self._lock:
             self._saves_count += len(saves)
         try:
@@ -341,7 +341,7 @@ class Transfers:
             save.parents[self._shard],
             self._bytes_of(save),
             position=save.position,
-            namespace=self._label,
+            namespace=self._namespace,
         )
         if slot is None:
             return False

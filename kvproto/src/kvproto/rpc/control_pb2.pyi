@@ -301,7 +301,7 @@ class Announce(_message.Message):
 
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """labels that ChunkRecord.namespace_index of this message points into"""
+        """namespaces that ChunkRecord.namespace_index of this message points into"""
 
     @_builtins.property
     def removed_from_disk(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
@@ -550,7 +550,7 @@ class WarmWish(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
-    """label of the chunks that it can use"""
+    """namespace of the chunks that it can use"""
     bytes: _builtins.int
     """the most to bring"""
     nodes: _builtins.int
@@ -1525,7 +1525,7 @@ class DirectoryDelta(_message.Message):
 
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """labels that ChunkEntry.namespace_index of this message points into"""
+        """namespaces that ChunkEntry.namespace_index of this message points into"""
 
     def __init__(
         self,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvchunk.ids import KEY_BYTES, ROOT_KEY, Namespace, chunk_key, pack_tokens
+from kvchunk.ids import KEY_BYTES, ROOT_KEY, KvIdentity, chunk_key, pack_tokens
 from kvclient.engines.core.content_keys import content_keys
 from kvclient.engines.core.named_keys import named_keys
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40)
-SPACE = Namespace("m").digest()
+SPACE = KvIdentity("m").digest()
 
 
 @given(TOKENS, TOKENS)
@@ -19,7 +19,7 @@ def test_equal_only_where_tokens_and_namespace_are(first: list[int], second: lis
     keys = content_keys(SPACE, [first, second])
     assert (keys[0] == keys[1]) == (first == second)
     assert content_keys(SPACE, [second, first]) == keys[::-1], "whatever stands before it"
-    assert set(content_keys(Namespace("other").digest(), [first])).isdisjoint(keys)
+    assert set(content_keys(KvIdentity("other").digest(), [first])).isdisjoint(keys)
     assert {len(key) for key in keys} == {KEY_BYTES}
 
 
@@ -31,7 +31,7 @@ def test_no_key_of_a_prefix_or_a_name(tokens: list[int]) -> None:
 
 
 def test_a_secret_keeps_them_from_others() -> None:
-    secret = Namespace("m", tenant_secret=b"0123456789abcdef").digest()
+    secret = KvIdentity("m", tenant_secret=b"0123456789abcdef").digest()
     assert content_keys(secret, [[1, 2]]) != content_keys(SPACE, [[1, 2]])
 
 

@@ -41,7 +41,7 @@ def test_keys_are_those_of_the_protocol_however_they_grow(tokens: list[int], cut
     grown = keys_of(IDENTITY, tokens[:cut])
     grown.extend(tokens)
     for index, shard in enumerate(IDENTITY.shards):
-        expected = prefix_keys(IDENTITY.namespace(shard, PLAIN), tokens)
+        expected = prefix_keys(IDENTITY.of_shard(shard, PLAIN), tokens)
         assert [keys[index] for keys in grown.keys] == expected
     assert grown.flat(0, 1) == list(grown.keys[0] if grown.keys else ())
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from kvchunk.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.engines.core.watched import Change, WatchedChunks
 from kvclient.engines.dynamo.node_news import NodeNews
 from tests.unit.hostagent.agent_harness import Cluster, cluster
 
 BLOCK_TOKENS, CHUNK_TOKENS = 16, 32
-NAMESPACE = Namespace("m", chunk_tokens=CHUNK_TOKENS)
+NAMESPACE = KvIdentity("m", chunk_tokens=CHUNK_TOKENS)
 PATIENCE_S = 60.0
 A, B, C, D = (ChunkKey(bytes([number]) * 16) for number in range(1, 5))
 

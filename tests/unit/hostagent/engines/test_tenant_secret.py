@@ -62,4 +62,4 @@ def test_secret_and_salt_decide_the_names_together() -> None:
     digests = [one.digests(RequestBinding(salt=salt)) for one in (IDENTITY, tenant, other) for salt in ("", "s")]
     assert len(set(digests)) == len(digests)
     assert "horse" not in repr(tenant)
-    assert "horse" not in repr(tenant.namespace(tenant.shards[0], RequestBinding()))
+    assert "horse" not in repr(tenant.of_shard(tenant.shards[0], RequestBinding()))

@@ -28,7 +28,7 @@ def deviation(fresh: Floats, reused: Floats) -> Floats:
 def most_deviating(deviations: Floats, share: float) -> Places:
     """The places of the `share` (0 to 1) of tokens that deviate most, rounded up, rising; of equals the first."""
     if not 0 <= share <= 1:
-        raise ValueError(f"{share} is no share from 0 to 1")
+        raise ValueError(f"share is {share}: it must be between 0 and 1")
     count = math.ceil(round(share * len(deviations), 9))
     order = np.argsort(-deviations, kind="stable")
     return np.sort(order[:count])

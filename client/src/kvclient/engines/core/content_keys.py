@@ -17,21 +17,21 @@ from collections.abc import Iterable, Sequence
 from kvchunk.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey, pack_tokens
 
 
-def content_keys(namespace_digest: bytes, chunks: Iterable[Sequence[int]]) -> list[ChunkKey]:
-    """A key for the tokens (each 0..2**32-1) of each chunk: 128 bits of blake2b, keyed with the namespace's digest.
+def content_keys(identity_digest: bytes, chunks: Iterable[Sequence[int]]) -> list[ChunkKey]:
+    """A key for the tokens (each 0..2**32-1) of each chunk: 128 bits of blake2b, keyed with the identity's digest.
 
-    Two keys are equal only if namespace and tokens are. Raises ValueError for a digest of another length and for a
+    Two keys are equal only if identity and tokens are. Raises ValueError for a digest of another length and for a
     chunk without tokens, OverflowError for any other token.
     """
-    if len(namespace_digest) != DIGEST_BYTES:
-        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
-    return [_content_key(namespace_digest, tokens) for tokens in chunks]
+    if len(identity_digest) != DIGEST_BYTES:
+        raise ValueError(f"an identity's digest has {DIGEST_BYTES} bytes, not {len(identity_digest)}")
+    return [_content_key(identity_digest, tokens) for tokens in chunks]
 
 
-def _content_key(namespace_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
+def _content_key(identity_digest: bytes, tokens: Sequence[int]) -> ChunkKey:
     if not len(tokens):
         raise ValueError("a chunk without tokens has no content to be named by")
     packed = pack_tokens(tokens)
     return ChunkKey(
-        hashlib.blake2b(packed, digest_size=KEY_BYTES, key=namespace_digest, person=b"kvcast-content").digest()
+        hashlib.blake2b(packed, digest_size=KEY_BYTES, key=identity_digest, person=b"kvcast-content").digest()
     )

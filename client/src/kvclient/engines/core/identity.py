@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvchunk.ids import Namespace
+from kvchunk.ids import KvIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class EngineIdentity:
     """Whatever else decides bytes (rope scaling, quantisation, draft model), in a canonical text."""
     shards: tuple[Shard, ...]
     tenant_secret: bytes = field(default=b"", repr=False)
-    """See `Namespace.tenant_secret`."""
+    """See `KvIdentity.tenant_secret`."""
     may_lose: bool = False
     """Its KV may be rounded on its way: its chunks have other keys than those of engines whose KV is exact."""
 
@@ -59,9 +59,9 @@ class EngineIdentity:
         """Bytes of one chunk, all shards together."""
         return sum(shard.chunk_bytes for shard in self.shards)
 
-    def namespace(self, shard: Shard, binding: RequestBinding) -> Namespace:
-        """The namespace of one shard's keys."""
-        return Namespace(
+    def of_shard(self, shard: Shard, binding: RequestBinding) -> KvIdentity:
+        """What one shard's keys bind."""
+        return KvIdentity(
             model=self.model,
             revision=self.revision,
             weights_digest=self.weights_digest,
@@ -80,10 +80,5 @@ class EngineIdentity:
         )
 
     def digests(self, binding: RequestBinding) -> tuple[bytes, ...]:
-        """Namespace digests of all shards, in their order."""
-        return tuple(self.namespace(shard, binding).digest() for shard in self.shards)
-
-    @property
-    def label(self) -> str:
-        """Short text for operators: what `kvcast ls` shows next to a chunk."""
-        return f"{self.model}@{self.weights_digest[:8]}"
+        """Identity digests of all shards, in their order."""
+        return tuple(self.of_shard(shard, binding).digest() for shard in self.shards)

@@ -23,7 +23,7 @@ class PrefixKeys:
     """`keys[i][s]` is the key of chunk i at shard s. Grows with the sequence; a chunk's keys never change."""
 
     def __init__(self, digests: Sequence[bytes], chunk_tokens: int, media: Sequence[MediaSpan] = ()) -> None:
-        """`digests`: namespace digest of each shard."""
+        """`digests`: digest of each shard's identity."""
         self._digests = tuple(digests)
         self._chunk_tokens = chunk_tokens
         self._media = tuple(sorted(media, key=lambda span: (span.start, span.end)))
@@ -78,7 +78,7 @@ class PrefixKeys:
 
 
 def _bind(digest: bytes, media: bytes) -> bytes:
-    """A namespace digest that also binds media; itself when there are none."""
+    """A digest that also binds media; itself when there are none."""
     if not media:
         return digest
     return hashlib.blake2b(media, digest_size=32, key=digest, person=b"kvcast-media").digest()

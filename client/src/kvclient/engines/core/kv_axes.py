@@ -1,4 +1,4 @@
-"""Finds the meaning of a paged cache's axes by their sizes and strides, for the label of its chunks. Pure.
+"""Finds the meaning of a paged cache's axes by their sizes and strides, for the namespace of its chunks. Pure.
 
 Engines lay pages out as their attention backends want them and do not name the axes. Axes of different sizes can be
 told apart by them. Where two have the same size the layout stays unknown, and KV of an unknown layout is never rounded.

@@ -1,7 +1,7 @@
 """Keys of chunks that an engine names by a hash of its own. Pure.
 
 vLLM's connector derives keys from tokens (`keys`). Other engines hand their store a name per chunk: SGLang the hash of
-a page and all before it, LMCache and UCM the like. A name says which tokens; the namespace says everything else that
+a page and all before it, LMCache and UCM the like. A name says which tokens; the identity says everything else that
 decides the bytes.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from kvchunk.ids import DIGEST_BYTES, KEY_BYTES, ChunkKey
 
 
-def named_keys(namespace_digest: bytes, names: Iterable[bytes]) -> list[ChunkKey]:
-    """A key for each name (any bytes): 128 bits of blake2b over the name, keyed with the namespace's digest.
+def named_keys(identity_digest: bytes, names: Iterable[bytes]) -> list[ChunkKey]:
+    """A key for each name (any bytes): 128 bits of blake2b over the name, keyed with the identity's digest.
 
-    Two keys are equal only if namespace and name are. Raises ValueError for a digest of another length.
+    Two keys are equal only if identity and name are. Raises ValueError for a digest of another length.
     """
-    if len(namespace_digest) != DIGEST_BYTES:
-        raise ValueError(f"a namespace digest has {DIGEST_BYTES} bytes, not {len(namespace_digest)}")
+    if len(identity_digest) != DIGEST_BYTES:
+        raise ValueError(f"an identity's digest has {DIGEST_BYTES} bytes, not {len(identity_digest)}")
     return [
-        ChunkKey(hashlib.blake2b(name, digest_size=KEY_BYTES, key=namespace_digest, person=b"kvcast-named").digest())
+        ChunkKey(hashlib.blake2b(name, digest_size=KEY_BYTES, key=identity_digest, person=b"kvcast-named").digest())
         for name in names
     ]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvchunk.ids import ChunkKey, Namespace, prefix_keys
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.attach import AgentUnavailableError
 from kvclient.client import AgentClient, AgentError
 from kvclient.engines.core.watched import Change, WatchedChunks
@@ -57,23 +57,23 @@ class NodeNews:
         self,
         publisher: KvEventPublisher,
         socket: str,
-        namespace: Namespace,
+        identity: KvIdentity,
         *,
         block_tokens: int,
         look_s: float = LOOK_S,
         chunks_max: int = CHUNKS_MAX,
     ) -> None:
-        """`socket`: the agent's; `namespace`: of the chunks that the engine puts; `block_tokens`: what the worker
+        """`socket`: the agent's; `identity`: of the chunks that the engine puts; `block_tokens`: what the worker
         registers as its block size. Raises ValueError where a chunk is not so many whole blocks. An agent that is away
         raises nothing.
         """
-        if block_tokens < 1 or namespace.chunk_tokens % block_tokens:
+        if block_tokens < 1 or identity.chunk_tokens % block_tokens:
             raise ValueError(
-                f"a chunk of {namespace.chunk_tokens} tokens is no whole number of blocks of {block_tokens}: "
+                f"a chunk of {identity.chunk_tokens} tokens is no whole number of blocks of {block_tokens}: "
                 "register a block size that divides chunk_tokens"
             )
         self._publisher = publisher
-        self._namespace = namespace
+        self._identity = identity
         self._block_tokens = block_tokens
         self._look_s = look_s
         self._link = AgentLink(AgentClient, socket, log)
@@ -90,7 +90,7 @@ class NodeNews:
 
         Not for prompts with images, adapters or a salt: Dynamo distinguishes those by more than their tokens.
         """
-        keys = prefix_keys(self._namespace, tokens)
+        keys = prefix_keys(self._identity, tokens)
         blocks = [self._blocks(keys, chunk, tokens) for chunk in range(len(keys))]
         with self._lock:
             self._publish(self._watched.prompt_seen(keys, blocks))
@@ -104,7 +104,7 @@ class NodeNews:
         self._link.close()
 
     def _blocks(self, keys: Sequence[ChunkKey], chunk: int, tokens: Sequence[int]) -> _Blocks:
-        size = self._namespace.chunk_tokens
+        size = self._identity.chunk_tokens
         count = size // self._block_tokens
         return _Blocks(
             hashes=[_block_hash(keys[chunk], block) for block in range(count)],

@@ -21,7 +21,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.platform import create_event_notifier
 
-from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.ids import ChunkKey, KvIdentity
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.link import AgentLink
@@ -33,7 +33,7 @@ from kvclient.engines.weights import WeightsError, digest_of
 log = logging.getLogger("kvcast")
 
 NAMESPACES_MAX = 4096
-"""Namespace digests kept: models x ranks x groups x salts."""
+"""Identity digests kept: models x ranks x groups x salts."""
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         self._weights_digest = settings.weights_digest
         self._lock_s = settings.lock_s
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
-        self._store = ChunkStore(link, log, label="lmcache", deadline_s=settings.load_deadline_s)
+        self._store = ChunkStore(link, log, namespace="lmcache", deadline_s=settings.load_deadline_s)
         self._digests: dict[tuple[Any, ...], bytes] = {}
         self._digests_lock = threading.Lock()
         self._weights: dict[str, str | None] = {}
@@ -233,10 +233,10 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
             extra = f"engine=lmcache;kv_rank={kv_rank:#x};group={group}"
             # The last part of a path: nodes may keep a model at different places.
             name = model.rstrip("/").rpartition("/")[2]
-            namespace = Namespace(
+            identity = KvIdentity(
                 name, weights_digest=weights, tenant_salt=salt, extra=extra, tenant_secret=self._secret
             )
-            return self._digests.setdefault(place, namespace.digest())
+            return self._digests.setdefault(place, identity.digest())
 
     def _weights_of(self, model: str) -> str | None:
         """The digest of a model's weights, which LMCache's keys do not bind; None: unknown, so nothing is shared."""

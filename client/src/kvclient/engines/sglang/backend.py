@@ -46,8 +46,8 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         self._server = _server_arguments()
         self._weights = _weights(settings.weights_digest, storage_config, self._server)
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
-        label = str(storage_config.model_name or "sglang")
-        self._store = ChunkStore(link, log, label=label, deadline_s=settings.load_deadline_s)
+        namespace = str(storage_config.model_name or "sglang")
+        self._store = ChunkStore(link, log, namespace=namespace, deadline_s=settings.load_deadline_s)
         self._host_pools: dict[str, Any] = {}
         self._pages: dict[str, HostPages] = {}
         self._told: set[str] = set()

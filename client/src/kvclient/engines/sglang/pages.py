@@ -1,8 +1,8 @@
 """Pages of SGLang's host pools as chunks: where their bytes lie, and which keys they have.
 
 A page is one chunk, or, where ranks of different tensor-parallel sizes share (`tp_lcm_size`), one chunk for each group
-of heads. Everything that decides a page's bytes is in the namespace of its key: the model and its weights, the rank,
-the kind of pool, its layout, dtype and page size.
+of heads. Everything that decides a page's bytes is in the identity that its key binds: the model and its weights, the
+rank, the kind of pool, its layout, dtype and page size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.ids import ChunkKey, KvIdentity
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.pieces import Piece, piece_at
 
@@ -145,13 +145,13 @@ def _namespace(
     size: int,
     split: int,
     page_bytes: int,
-) -> Namespace:
+) -> KvIdentity:
     """Of rank `rank` of `size`, when each page is split into `split` chunks by its heads."""
     shapes = ",".join(f"{fact}={getattr(pool, fact, '')}" for fact in ("layer_num", "head_dim", "v_head_dim"))
     heads = int(getattr(pool, "head_num", 0) or 0) // split
     ranks = f"cp={config.attn_cp_rank}/{config.attn_cp_size},dcp={config.dcp_rank}/{config.dcp_size}"
     kind = f"pool={name},{type(pool).__name__},format={getattr(pool, 'storage_format_tag', None) or ''}"
-    return Namespace(
+    return KvIdentity(
         model=facts.model,
         revision=facts.revision,
         weights_digest=facts.weights_digest,

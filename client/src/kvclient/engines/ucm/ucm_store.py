@@ -16,7 +16,7 @@ from typing import Any
 from ucm.store.pipeline.errors import StoreNotFoundError, StoreUnhealthyError
 from ucm.store.ucmstore_v1 import Task, UcmKVStoreBaseV1
 
-from kvchunk.ids import ChunkKey, Namespace
+from kvchunk.ids import ChunkKey, KvIdentity
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import leading, named_keys
 from kvclient.engines.link import AgentLink
@@ -62,19 +62,19 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
                 f"the KV cache lies in memory of a device ({device}), which kvcast's store cannot read: use an engine "
                 "that hands UCM host memory, or kvcast's own connector for vLLM"
             )
-        namespace = Namespace(
+        identity = KvIdentity(
             "ucm",
             weights_digest=settings.weights_digest,
             extra="engine=ucm",
             tenant_secret=tenant_secret(settings.tenant_secret_file),
         )
-        self._digest = namespace.digest()
+        self._digest = identity.digest()
         self._shards = _shards_per_block(config)
         self._sizes = tuple(int(size) for size in config.get("tensor_size_list") or ())
         self._shard_bytes = int(config.get("shard_size", 0))
         self._lock_s = settings.lock_s
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
-        self._store = ChunkStore(link, log, label="ucm", deadline_s=settings.load_deadline_s)
+        self._store = ChunkStore(link, log, namespace="ucm", deadline_s=settings.load_deadline_s)
         self._dumps = ThreadPoolExecutor(1, thread_name_prefix="kvcast-dump")
         self._loads = ThreadPoolExecutor(1, thread_name_prefix="kvcast-load")
 
@@ -86,7 +86,9 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
 
     def cc_store(self) -> int:
         """Raises NotImplementedError: UCM's native stores cannot stack on kvcast, nor can its sparse attention."""
-        raise NotImplementedError("kvcast's store is no native store of UCM: nothing native can stack on it")
+        raise NotImplementedError(
+            "kvcast's store is not one of UCM's native stores, so its native layers cannot use it"
+        )
 
     # ------------------------------------------------------------------ what is there
 
@@ -228,7 +230,7 @@ def _shards_per_block(config: Mapping[str, Any]) -> int:
     if not shard:
         return 1
     if block % shard or block < shard:
-        raise SettingsError(f"UCM's block_size of {block} bytes is no multiple of its shard_size of {shard}")
+        raise SettingsError(f"UCM's block_size of {block} bytes is not a multiple of its shard_size of {shard}")
     listed = sum(int(size) for size in config.get("tensor_size_list") or ())
     if listed > shard:
         raise SettingsError(f"UCM's tensor_size_list has {listed} bytes, more than its shard_size of {shard}")

@@ -15,7 +15,7 @@ from kvclient.engines.core.identity import Shard
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings, SettingsError
 from kvclient.engines.vllm.bindings import RequestKeys
-from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_label, make_identity, weights_digest
+from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_namespace, make_identity, weights_digest
 from kvclient.engines.weights import WeightsError
 from kvclient.polled_client import PolledClient
 
@@ -54,8 +54,8 @@ class ChunkNames:
         self._silent_steps = 0
         self._given_up = False
         self.keys: RequestKeys | None = None
-        self.label = ""
-        """The label of chunks: `kvcast ls` shows it, and starting engines ask for it. Empty: not known yet."""
+        self.namespace = ""
+        """The namespace of chunks: `kvcast ls` shows it, and starting engines ask for it. Empty: not known yet."""
         try:
             self._weights.get(WEIGHTS_WAIT_S)
         except WeightsError as error:
@@ -109,20 +109,20 @@ class ChunkNames:
         """Bytes of the recurrent layers' states at one worker; 0 until then, and where there are none."""
         return next((facts.state_bytes for facts in self._workers.values()), 0)
 
-    def find_label(self, wait_s: float) -> str | None:
-        """As `label`, also before workers have reported; from any thread. None: the digest of the weights is not known
-        after `wait_s`. Raises WeightsError, SettingsError."""
+    def find_namespace(self, wait_s: float) -> str | None:
+        """As `namespace`, also before workers have reported; from any thread. None: the digest of the weights is not
+        known after `wait_s`. Raises WeightsError, SettingsError."""
         if self._settings.kv_form == LOSSY and not self._shards:
-            return None  # the label tells how numbers lie in the workers' caches
-        if not self.label and (digest := self._weights.get(wait_s)) is not None:
+            return None  # the namespace tells how numbers lie in the workers' caches
+        if not self.namespace and (digest := self._weights.get(wait_s)) is not None:
             identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
-            self.label = self._with_terms(chunks_label(self._vllm_config, self._kv_cache_config, identity))
-        return self.label or None
+            self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
+        return self.namespace or None
 
-    def _with_terms(self, label: str) -> str:
-        """The label, with a note where this engine's KV may be rounded. Raises SettingsError."""
+    def _with_terms(self, namespace: str) -> str:
+        """The namespace, with a note where this engine's KV may be rounded. Raises SettingsError."""
         if self._settings.kv_form != LOSSY:
-            return label
+            return namespace
         layouts = {facts.kv_layout for facts in self._workers.values()}
         text = layouts.pop()
         if layouts or not text:
@@ -130,7 +130,7 @@ class ChunkNames:
                 "kv_form is lossy, and kvcast cannot tell how the numbers lie in the caches of this engine's workers "
                 f"({self._workers[0, 0].backends}): leave kv_form at exact"
             )
-        return with_terms(label, KvTerms(parse_layout(text), may_lose=True))
+        return with_terms(namespace, KvTerms(parse_layout(text), may_lose=True))
 
     def find(self) -> RequestKeys | None:
         """The keys, if there are any by now. If there will never be any, one line of the log says why."""
@@ -151,7 +151,7 @@ class ChunkNames:
         if digest is None:
             return
         identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
-        self.label = self._with_terms(chunks_label(self._vllm_config, self._kv_cache_config, identity))
+        self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
         self.keys = RequestKeys(identity)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",

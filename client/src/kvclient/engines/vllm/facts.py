@@ -36,8 +36,8 @@ WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
 
 
-LABEL_MODEL_CHARACTERS = 140
-"""Of the end of a model's name or path, in the label of its chunks."""
+NAMESPACE_MODEL_CHARACTERS = 140
+"""Of the end of a model's name or path, in the namespace of its chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,12 +367,12 @@ def make_identity(
     )
 
 
-def chunks_label(vllm_config: Any, kv_cache_config: Any, identity: EngineIdentity) -> str:
+def chunks_namespace(vllm_config: Any, kv_cache_config: Any, identity: EngineIdentity) -> str:
     """What chunks are put under: the model as it was configured, digits of its weights, and eight digits of all that
     engines must have in common to share chunks, but for the layout of each worker's cache, which a starting engine does
     not know yet."""
     parallel = vllm_config.parallel_config
     different = max(1, parallel.tensor_parallel_size // kv_cache_config.kv_tp_replicas)
     anyone = Shard(0, different, 0, parallel.pipeline_parallel_size, "", 0)
-    shared = identity.namespace(anyone, RequestBinding()).digest().hex()
-    return f"{vllm_config.model_config.model[-LABEL_MODEL_CHARACTERS:]}@{identity.weights_digest[:8]}.{shared[:8]}"
+    shared = identity.of_shard(anyone, RequestBinding()).digest().hex()
+    return f"{vllm_config.model_config.model[-NAMESPACE_MODEL_CHARACTERS:]}@{identity.weights_digest[:8]}.{shared[:8]}"

@@ -19,7 +19,7 @@ class StepOrders(KVConnectorMetadata):
     layerwise_loads: list[Load] = field(default_factory=list)
     """Loads that this very step's forward pass waits for, layer by layer."""
     saves: list[Save] = field(default_factory=list)
-    label: str = ""
+    namespace: str = ""
     """Under which the saves put chunks."""
     is_anything: bool = False
     """There is something to copy."""

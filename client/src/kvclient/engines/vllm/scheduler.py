@@ -125,7 +125,7 @@ class KvcastConnectorScheduler:
         """Requests that arrived before the workers had reported their caches."""
         self._outages_told = 0
         self._io = PoolIo(self._link, log, time.monotonic)
-        self._warming = Warming(settings, self._names.find_label, log) if settings.warm_bytes else None
+        self._warming = Warming(settings, self._names.find_namespace, log) if settings.warm_bytes else None
         if vllm_config.kv_transfer_config.kv_load_failure_policy == "fail":
             log.warning(
                 'kvcast: kv_load_failure_policy is "fail": requests end when a load fails; "recompute" is better'
@@ -442,7 +442,7 @@ class KvcastConnectorScheduler:
             return
         block_ids = state.get_block_ids(request.request_id)
         if block_ids is not None:
-            orders.label = self._names.label
+            orders.namespace = self._names.namespace
             main, others, _ = self._tables(block_ids)
             self._saving.offer(orders, request, computed_tokens, main, others)
 
@@ -458,7 +458,7 @@ class KvcastConnectorScheduler:
             ends: dict[int, dict[int, int]] = {}
             for group, block, tokens in entries:
                 ends.setdefault(tokens, {})[group] = block
-            orders.label = self._names.label
+            orders.namespace = self._names.namespace
             try:
                 self._saving.offer_states(orders, request, ends, self._groups.states)
             except Exception:  # noqa: BLE001 - a bug of ours must not end the engine; logged in full and counted

@@ -129,7 +129,7 @@ class KvcastConnectorWorker:
             self._gate.wait_all()
             self._gate = None
         if self._transfers is not None:
-            self._transfers.save(orders.saves, orders.label)
+            self._transfers.save(orders.saves, orders.namespace)
             if orders.holds_answers:
                 self._transfers.await_saves(self._settings.answer_timeout_s)
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "masked.h"
+#include "slots.h"
 
 enum {
     TUPLE_MIN_TERNARY = 12, /* with this many entries of one mask, a hash probe beats comparing rows */

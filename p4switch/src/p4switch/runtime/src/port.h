@@ -46,8 +46,6 @@ struct ps_port {
     void *impl;
 };
 
-void ps_port_received(struct ps_port *port, struct ps_buffer *frame); /* owns frame */
-void ps_port_transmit(struct ps_port *port, const struct ps_tx *tx);  /* owns tx's references */
 void ps_port_flush(struct ps_port *port);
 void ps_port_writable(struct ps_port *port);
 /* Hands on the frames of `b`, cut and completed if the sender left that to a NIC. Owns b. */

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "link.h"
 #include "port_kinds.h"
 #include "switch.h"
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "offload.h"
+#include "link.h"
 #include "port_kinds.h"
 #include "switch.h"
 

@@ -138,7 +138,7 @@ int ps_recirculation_run(struct ps_switch *sw, int budget) {
         while (r->count && done < budget && (!paced || r->credit_bits >= 0)) {
             struct ps_tx tx = take(r);
             r->credit_bits -= paced ? (int64_t)(ps_tx_bytes(&tx) + WIRE_BYTES) * 8 : 0;
-            ps_arrived(sw, whole(sw, &tx), r->port);
+            sw->arrived(sw, whole(sw, &tx), r->port);
             done++;
         }
     }

@@ -5,7 +5,26 @@
 #include "groups.h"
 #include "loop.h"
 #include "ports.h"
+#include "tna.h"
 #include "traffic.h"
+#include "v1model.h"
+
+/* ------------------------------------------------------------------ frames that arrive */
+
+/* By the architecture of the program that runs. */
+static void (*const INGRESS[])(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) = {
+    [PS_V1MODEL] = ps_v1model_ingress,
+    [PS_TNA] = ps_tna_ingress,
+};
+
+static void arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) {
+    if (PS_UNLIKELY(!sw->pipeline)) {
+        sw->stats.no_pipeline++;
+        ps_buffer_put(&sw->pool, frame);
+        return;
+    }
+    INGRESS[sw->pipeline->program->architecture](sw, frame, port);
+}
 
 /* ------------------------------------------------------------------ life */
 
@@ -16,6 +35,7 @@ PS_EXPORT struct ps_switch *ps_switch_new(const struct ps_switch_config *config)
     if (!sw) return NULL;
     memset(sw, 0, sizeof *sw);
     sw->config = *config;
+    sw->arrived = arrived;
     pthread_mutex_init(&sw->turnstile, NULL);
     pthread_mutex_init(&sw->gate, NULL);
     ps_events_init(&sw->events);
@@ -107,7 +127,7 @@ PS_EXPORT int ps_inject(struct ps_switch *sw, uint32_t id, const uint8_t *frame,
         else if (port)
             ps_port_received(port, b);
         else
-            ps_arrived(sw, b, id);
+            arrived(sw, b, id);
         (void)ps_loop_rounds(sw);
         ps_flush(sw);
         if (sw->running && (sw->pending_count || sw->timer_count || ps_recirculation_due_us(sw) != UINT64_MAX))

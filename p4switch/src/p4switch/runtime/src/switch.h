@@ -44,6 +44,8 @@ struct ps_switch {
     pthread_mutex_t turnstile, gate;
     struct ps_switch_config config;
     struct ps_buffer_pool pool;
+    /* Takes what ports and recirculation bring: a frame, which it owns. */
+    void (*arrived)(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port);
     struct ps_port *ports[PS_PORTS_MAX];
     struct ps_port *dirty[PS_PORTS_MAX];
     int dirty_count;

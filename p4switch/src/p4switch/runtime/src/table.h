@@ -47,14 +47,4 @@ struct ps_action *ps_table_own_action(const struct ps_table_state *t, struct ps_
 /* Makes room for `more` entries, so that no rehash happens between packets. Called outside the gate. */
 struct ps_slot *ps_table_grow_prepare(const struct ps_table_state *t, uint64_t more, uint64_t *mask);
 
-/* Returns zeroed pages, which cost nothing until they are touched. */
-void *ps_reserve(size_t bytes);
-void ps_release(void *p, size_t bytes);
-
-/* Open addressing with linear probing, shared by exact tables and tuples. */
-uint32_t ps_slot_tag(uint64_t hash);
-void ps_slot_put(struct ps_slot *slots, uint64_t mask, uint64_t hash, uint32_t number);
-void ps_slot_remove(struct ps_slot *slots, uint64_t mask, uint64_t i, uint64_t (*hash_of)(const void *, uint32_t),
-                    const void *arg);
-
 #endif

@@ -1,4 +1,4 @@
-/* What the traffic managers of both architectures share: packets that arrive and leave, traces, and the functions
+/* What the traffic managers of both architectures share: packets that leave, traces, and the functions
  * that programs call. */
 #include "traffic.h"
 
@@ -6,7 +6,6 @@
 
 #include "externs.h"
 #include "offload.h"
-#include "tna.h"
 
 void ps_trace(struct ps_switch *sw, const char *format, ...) {
     char text[256];
@@ -17,19 +16,6 @@ void ps_trace(struct ps_switch *sw, const char *format, ...) {
     struct iovec part = {text, n < 0 ? 0 : ps_min64((uint64_t)n, sizeof text - 1)};
     ps_events_post(&sw->events, PS_EVENT_LOG, sw->pipeline ? sw->pipeline->serial : 0, sw->now_us, PS_LOG_TRACE, 0,
                    &part, 1);
-}
-
-/* ------------------------------------------------------------------ arriving */
-
-void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) {
-    if (PS_UNLIKELY(!sw->pipeline)) {
-        sw->stats.no_pipeline++;
-        ps_buffer_put(&sw->pool, frame);
-    } else if (sw->pipeline->program->architecture == PS_TNA) {
-        ps_tna_ingress(sw, frame, port);
-    } else {
-        ps_v1model_ingress(sw, frame, port, PS_INSTANCE_NORMAL, NULL);
-    }
 }
 
 /* ------------------------------------------------------------------ leaving */

@@ -1,12 +1,12 @@
-/* traffic.c: between ports and traffic managers (v1model.c, tna.c), for both architectures. */
+/* traffic.c: from traffic managers (v1model.c, tna.c) to ports, for both architectures. */
 #ifndef P4SWITCH_TRAFFIC_H
 #define P4SWITCH_TRAFFIC_H
 
+#include "link.h"
 #include "switch.h"
 
 extern const struct ps_api ps_runtime_api; /* what programs call */
 
-void ps_arrived(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
 void ps_send_elsewhere(struct ps_switch *sw, uint32_t port,
                        const struct ps_tx *tx); /* owns tx; for the CPU or no port */
 void ps_flush(struct ps_switch *sw);            /* sends what the ports hold back for batches */

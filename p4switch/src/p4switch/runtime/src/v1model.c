@@ -379,8 +379,9 @@ static void ingress_clone(struct ps_switch *sw, const void *phv, const struct pa
     replicate(sw, clone, &copy, session->list, session->count);
 }
 
-void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
-                        const uint8_t *metadata) {
+/* Owns frame. */
+static void enter(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
+                  const uint8_t *metadata) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
@@ -434,6 +435,10 @@ void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t 
     ps_buffer_put(&sw->pool, frame);
 }
 
+void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port) {
+    enter(sw, frame, port, PS_INSTANCE_NORMAL, NULL);
+}
+
 int ps_v1model_pending(struct ps_switch *sw, int budget) {
     int done = 0;
     while (sw->pending_count && done < budget) {
@@ -441,7 +446,7 @@ int ps_v1model_pending(struct ps_switch *sw, int budget) {
         sw->pending_head = (sw->pending_head + 1) % PS_PENDING_MAX;
         sw->pending_count--;
         const uint8_t *image = ps_pending_image(sw->pipeline, next.slot);
-        ps_v1model_ingress(sw, next.frame, next.ingress_port, next.instance_type, image);
+        enter(sw, next.frame, next.ingress_port, next.instance_type, image);
         done++;
     }
     return done;

@@ -21,8 +21,7 @@ static inline uint8_t *ps_pending_image(const struct ps_pipeline *pipeline, uint
     return pipeline->pending_metadata + slot * ps_pending_image_bytes(pipeline->program);
 }
 
-void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingress_port, uint32_t instance_type,
-                        const uint8_t *metadata); /* owns frame */
+void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t port); /* owns frame */
 
 /* Runs up to `budget` of the packets that wait to enter ingress again. Returns how many. */
 int ps_v1model_pending(struct ps_switch *sw, int budget);
