@@ -1,17 +1,12 @@
-"""What benchmarks and demos run in: a bar, a CPU group of their own where the user asks for one, errors in one line."""
+"""The bar that benchmarks and demos show while they run."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from bmv2_testbed.cpu_group import isolated
-from bmv2_testbed.errors import TestbedError
-from kvcast.errors import UsageError
 
 
 def bar(console: Console) -> Progress:
@@ -33,20 +28,3 @@ def progress(console: Console) -> Iterator[tuple[Callable[[str], None], Callable
             shown.update(task, completed=share)
 
         yield say, moved
-
-
-@contextlib.contextmanager
-def refusals(*also: type[Exception]) -> Iterator[None]:
-    """Turns what a testbed cannot do, and these exceptions, into UsageError."""
-    refused: tuple[type[Exception], ...] = (TestbedError, *also)
-    try:
-        yield
-    except refused as error:
-        raise UsageError(str(error)) from error
-
-
-@contextlib.contextmanager
-def isolation(args: argparse.Namespace, loops: int = 0) -> Iterator[str]:
-    """With `--isolate` a CPU group of its own, beside `loops` endless loops; yields how it ran, or nothing."""
-    with isolated(loops) if args.isolate else contextlib.nullcontext("") as text:
-        yield text

@@ -14,8 +14,7 @@ from bmv2_testbed.demo.vllm import CHUNK_TOKENS, MODEL, Say
 from bmv2_testbed.engines.small_models import make_model
 from kvcast.arguments import output_file, whole
 from kvcast.errors import UsageError
-from kvlab.bars import isolation, refusals
-from kvlab.wiring import add_isolate, need_vllm
+from kvlab.wiring import add_isolate, isolation, need_vllm, refusals
 
 FiguresT = TypeVar("FiguresT")
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
 from kvcast.arguments import output_file, whole
 from kvcast.cli import need
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import draw_figures, machine_facts, write_figures
-from kvlab.wiring import add_json
+from kvlab.wiring import add_json, refusals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

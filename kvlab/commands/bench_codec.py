@@ -9,9 +9,9 @@ from rich.console import Console
 
 from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, run_forms
 from kvcast.arguments import whole
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_json
+from kvlab.wiring import add_json, refusals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from rich.console import Console
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
 from kvcast.arguments import output_folder, whole
 from kvcast.errors import UsageError
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_json, size
+from kvlab.wiring import add_json, refusals, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from bmv2_testbed.bench.datapath import DatapathPlan, datapath_table, run_datapath
 from kvcast.arguments import whole
-from kvlab.bars import isolation, progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_isolate, add_json, size
+from kvlab.wiring import add_isolate, add_json, isolation, refusals, size
 from p4switch.build import BuildError, find_compiler
 
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from bmv2_testbed.bench.disk import DiskPlan, disk_table, run_disk
 from kvcast.arguments import output_folder, whole
 from kvcast.errors import UsageError
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_json, size
+from kvlab.wiring import add_json, refusals, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,9 +17,9 @@ from bmv2_testbed.bench.fetch import (
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
 from kvcast.arguments import whole
-from kvlab.bars import isolation, progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_isolate, add_json, add_target, size
+from kvlab.wiring import add_isolate, add_json, add_target, isolation, refusals, size
 from kvproto.integrity import Integrity
 
 

@@ -18,9 +18,9 @@ from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
 from kvcast.cli import need
 from kvcast.errors import UsageError
-from kvlab.bars import isolation, progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import draw_figures, machine_facts, write_figures
-from kvlab.wiring import add_isolate, add_json, add_target, rate, size
+from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
 

@@ -25,8 +25,9 @@ from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
 from kvcast.cli import need
 from kvcast.errors import UsageError
-from kvlab.bars import bar, refusals
+from kvlab.bars import bar
 from kvlab.figures import draw_figures, write_figures
+from kvlab.wiring import refusals
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace
 
 POOLS_DEFAULT = (0.01, 0.05, 0.1, 0.2)

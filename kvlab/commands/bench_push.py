@@ -9,9 +9,8 @@ from rich.console import Console
 from bmv2_testbed.bench.push import measure_pushes, push_table
 from kvcast.arguments import whole
 from kvcast.errors import UsageError
-from kvlab.bars import refusals
 from kvlab.figures import write_figures
-from kvlab.wiring import add_json
+from kvlab.wiring import add_json, refusals
 from planner.traces import TraceError, open_trace
 
 

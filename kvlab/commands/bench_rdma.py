@@ -17,9 +17,9 @@ from hostagent.config import load
 from kvcast.arguments import between, checked, whole
 from kvcast.errors import UsageError
 from kvdaemon.errors import ConfigError
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_json
+from kvlab.wiring import add_json, refusals
 
 WANTED_RATIO: Final = 0.5
 """Of reads into a GPU's memory to reads into DRAM; below it something is in the way between NIC and GPU."""

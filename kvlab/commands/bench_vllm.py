@@ -13,9 +13,8 @@ from rich.table import Table
 from bmv2_testbed.bench.engine import EngineBenchFigures, EngineBenchPlan, run_engine_bench
 from bmv2_testbed.engines.small_models import make_model
 from kvcast.arguments import whole
-from kvlab.bars import refusals
 from kvlab.figures import write_figures
-from kvlab.wiring import add_json, need_vllm
+from kvlab.wiring import add_json, need_vllm, refusals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

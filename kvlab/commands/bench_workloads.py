@@ -14,9 +14,9 @@ from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
 from kvcast.arguments import above_zero, whole
 from kvcast.errors import UsageError
-from kvlab.bars import isolation, progress, refusals
+from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
-from kvlab.wiring import add_json, add_target
+from kvlab.wiring import add_json, add_target, isolation, refusals
 from planner.workloads.workload_catalog import Mode, Name, workload
 
 

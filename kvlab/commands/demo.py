@@ -18,10 +18,10 @@ from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
 from kvcast.cli import need
 from kvdaemon.programs import programs_directory
-from kvlab.bars import progress, refusals
+from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
 from kvlab.figures import machine_facts
-from kvlab.wiring import add_target, size
+from kvlab.wiring import add_target, refusals, size
 from kvproto.units import format_rate
 from planner.workloads.workload_catalog import NODES
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bmv2_testbed.bench.policy.replay import replay_into
 from bmv2_testbed.bench.policy.trees import Forest, forest
-from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters, selector
+from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, ValueParameters
 from kvpolicy.value.reuse import RECENCY, AgingScores, ReuseAges
 from kvpolicy.value.shadows import NOBODY, ShadowCache, ShadowCaches, ShownChunk
 from planner.traces import TraceRequest
@@ -66,7 +66,7 @@ def test_a_shadow_hits_what_a_pool_of_its_policy_hits(
 def test_a_shadow_among_others_hits_what_a_pool_hits_that_its_policy_decides(
     policy: Policy, name: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selector, "MARGIN", math.inf)
+    monkeypatch.setattr("kvpolicy.value.shadows.MARGIN", math.inf)
     trees = forest(MADE[name](3, 150.0))
     capacity = int(trees.count * share)
     others = tuple(one for one in POLICIES if one != policy)
@@ -117,7 +117,7 @@ def test_counting_by_turns_is_what_it_says(leaves: list[int], capacity: int) -> 
     trees = forest(requests)
     turnover = tuple(one for one in POLICIES if one.rule is Rule.TURNOVER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selector, "MARGIN", math.inf)
+        patch.setattr("kvpolicy.value.shadows.MARGIN", math.inf)
         hit, _ = replayed(trees, capacity, (POLICIES[0], *turnover))
     assert hit == pytest.approx(plain_replay(trees, capacity), abs=1e-12)
 
