@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from bmv2_testbed.bench.rdma.idle_port import IDLE_NUMBER, IdlePort
@@ -58,6 +59,9 @@ class _Holder:
 
     def casts_queued_bytes(self) -> int:
         return 0
+
+    def peers_read(self, _keys: Sequence[ChunkKey]) -> None:
+        """Nobody learns from it here."""
 
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return Extent(0, _CHUNK_BYTES, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,6 +33,8 @@ class Sink:
 
     def __init__(self) -> None:
         self.open: list[ChunkKey] = []
+        self.read: list[ChunkKey] = []
+        """Those whose first bytes somebody asked for."""
         self.changed = asyncio.Event()
 
     def casts_queued_bytes(self) -> int:
@@ -40,6 +43,9 @@ class Sink:
     def open_extent(self, key: ChunkKey) -> Extent:
         self.open.append(key)
         return Extent(0, SIZES[key], key)
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        self.read += keys
 
     def close_extent(self, extent: Extent) -> None:
         assert isinstance(extent.token, bytes)
@@ -59,6 +65,7 @@ def test_a_chunk_is_let_go_when_the_peer_has_it_though_more_is_being_sent() -> N
             while SMALL in sink.open:
                 await sink.changed.wait()
         assert sink.open == [LARGE]
+        assert sink.read == [SMALL, LARGE]
         await reader.readexactly(ANSWER.size + SIZES[LARGE])
         async with asyncio.timeout(10):
             while sink.open:

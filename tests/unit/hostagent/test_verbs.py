@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +107,9 @@ class Sink:
 
     def casts_queued_bytes(self) -> int:
         return 0
+
+    def peers_read(self, keys: Sequence[ChunkKey]) -> None:
+        """Nobody learns from it here."""
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         if key != KEY:
