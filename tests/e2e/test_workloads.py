@@ -21,4 +21,5 @@ def test_rows_on_one_testbed() -> None:
     # How much of it comes in time depends on the machine; that it comes, and is right, does not.
     assert sum(unicast.sources.values()) > 0
     assert sum(merged.sources.values()) > 0
-    assert sum(merged.decisions.values()) >= len(merged.ready_s)
+    # What a node has itself its engine reads without its agent: the gate is asked by the seven others.
+    assert sum(merged.decisions.values()) >= len(merged.ready_s) - 1
