@@ -124,7 +124,7 @@ class Network:
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""
         now_ns = time.monotonic_ns()
-        chunk = self._core.lend(key, now_ns, begins=False)
+        chunk = self._core.lend(key, now_ns)
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 

@@ -465,7 +465,9 @@ class Arrivals:
                 case _:
                     assert_never(command)
         due_ns = self._reader.next_timeout_ns()
-        if due_ns != self.reader_alarm.due_ns:
+        if due_ns is None:
+            self.reader_alarm.due_ns = None
+        elif due_ns != self.reader_alarm.due_ns:
             self.reader_alarm.set(due_ns)
         if ended:
             self._ended(ended)
@@ -514,7 +516,7 @@ class Arrivals:
         """Nothing is on its way any more; begin with a fresh reader."""
         self.parameters = parameters
         self._reader = self._make_reader(parameters)
-        self.reader_alarm.cancel()
+        self.reader_alarm.due_ns = None
 
     def _hash_early(self, key: ChunkKey) -> None:
         """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""

@@ -61,11 +61,8 @@ class Alarm:
         self.due_ns: int | None = None
 
     def set(self, due_ns: int | None) -> None:
-        """Ring at this time, or not at all (None); replaces the time set before."""
+        """Ring at this time, or not at all (None); replaces the time set before. To cancel it, None in `due_ns` is
+        enough."""
         self.due_ns = due_ns
         if due_ns is not None and due_ns < self._all.due_ns:
             self._all.due_ns = due_ns
-
-    def cancel(self) -> None:
-        """Not at all."""
-        self.due_ns = None

@@ -233,17 +233,18 @@ class AgentCore:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
 
-    def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
-        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
-        read begins with the chunk's first byte, and PeersRead does not tell of it."""
+    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. The values of
+        chunks learn of it by PeersRead."""
         self._clock.now_ns = now_ns
         self._load_reports.queue_grew()
-        return self._serving.lend(key, begins=begins)
+        return self._serving.lend(key)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self._serving.readers_began(event.keys)
-        self.engines.local_reads.chunks_lent()
+        if self.pool.shown.lingering:
+            self.engines.local_reads.chunks_lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
@@ -478,7 +479,7 @@ class AgentCore:
             loaded()
 
     def _peer_load_ended(self, key: ChunkKey) -> None:
-        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key, begins=False)))
+        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key)))
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
@@ -502,7 +503,8 @@ class AgentCore:
     def fetch_over(self, keys: Sequence[ChunkKey]) -> None:
         """Copies that an engine's fetch brought may be announced."""
         self._reports.fetch_over(keys)
-        self.lone_gets.costs_changed()
+        if self.lone_gets.offered:
+            self.lone_gets.costs_changed()
 
     def engines_served(self) -> None:
         """Background work may go on."""

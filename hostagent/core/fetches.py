@@ -507,7 +507,7 @@ class Fetches:
             self._pool.unpin(chunk)
         fetch.pinned.clear()
         if not self._fetches:
-            self._deadline_alarm.cancel()
+            self._deadline_alarm.due_ns = None
         return self._release(fetch, fetch.keys) if self._under_way else []
 
     def _release(self, fetch: Fetch, keys: Iterable[ChunkKey]) -> list[InboundChunk]:
@@ -566,7 +566,7 @@ class Fetches:
 
     def teach(self) -> None:
         """Have the pools learn from the fetches before, if they have not."""
-        self._teach_alarm.cancel()
+        self._teach_alarm.due_ns = None
         plans, self._untaught = self._untaught, []
         for plan in plans:
             self._planner.teach(plan.untaught)
@@ -664,7 +664,7 @@ class Fetches:
             for chunk in fetch.pinned.values():
                 self._pool.unpin(chunk)
         self._fetches.clear()
-        self._deadline_alarm.cancel()
+        self._deadline_alarm.due_ns = None
         inbounds = list(self._under_way.values())
         for inbound in inbounds:
             self.twins.given_up(inbound)

@@ -171,7 +171,7 @@ class Reports:
     def close(self) -> None:
         """Announce nothing any more."""
         for alarm in (self._announce_alarm, self._usage_alarm):
-            alarm.cancel()
+            alarm.due_ns = None
 
     def _report_usage(self) -> None:
         if not self._fabric.connected:
@@ -241,10 +241,10 @@ class LoadReports:
 
     def close(self) -> None:
         """Tell nothing any more."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
 
     def _look(self) -> None:
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         if not self._fabric.connected:
             return
         load, now_ns = self.load, self._clock.now_ns
@@ -277,7 +277,7 @@ class Heartbeat:
 
     def close(self) -> None:
         """Nobody listens."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
 
     def say_here(self, here: ChunkKey | None) -> None:
         """Say this to the switch from now on, from the data interface; None: there is no switch that asks for it."""
