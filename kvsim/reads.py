@@ -143,7 +143,7 @@ class Reads:
 
     def _load_but(self, peer: Address) -> HolderLoad:
         others = [wanted for address, wanted in self._wanted.items() if address != peer]
-        casts_bytes = self._host.core.casts_queued_bytes
+        casts_bytes = self._host.core.serving.queued_bytes
         return HolderLoad(sum(others) + casts_bytes, len(others) + (casts_bytes > 0))
 
     def end(self) -> None:

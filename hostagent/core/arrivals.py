@@ -379,6 +379,7 @@ class Arrivals:
                 offset,
                 size_bytes,
                 self._left_at_holder(node),
+                segment_bytes,
                 is_provable=is_whole_pieces and not inbound.is_cast and inbound.is_tree,
             )
         )

@@ -310,7 +310,6 @@ class Fetches:
         """A chunk is whole and right, and no longer on its way: READY, and pinned for the fetches that want it."""
         chunk = inbound.chunk
         key, number_of_holder = chunk.key, 0
-        self._pool.commit(chunk, inbound.found)
         if inbound.last_source is not None:
             holder = self._directory.node_at(inbound.last_source)
             number_of_holder = holder.node if holder is not None else 0
@@ -328,6 +327,7 @@ class Fetches:
             if inbound.decoded_from is not None:
                 fetch.decoded.add(key)
             asked_for |= fetch.request.purpose not in _RUSH
+        self._pool.commit(chunk, inbound.found)
         self._observer.copy_arrived(chunk, asked_for=asked_for)
         if self.twins.waiting:
             self.twins.came(chunk, inbound.last_source, inbound.came_as)

@@ -145,13 +145,6 @@ class Serving:
             self._pool.pin(chunk)
         return chunk
 
-    def readers_began(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, perhaps from several
-        holders, and counts once."""
-        for key in keys:
-            self._pool.touch(key)
-            self._asked(key)
-
     def taken_back(self, chunk: Chunk) -> None:
         """The peer has it, or went away."""
         self._pool.unpin(chunk)
