@@ -46,7 +46,6 @@ from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
 from kvchunk.ids import ChunkKey
-from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
@@ -481,13 +480,11 @@ class AgentCore:
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
-    def chunk_came(self, key: ChunkKey, source: ChunkSource, size_bytes: int, waited_s: float, holder: int) -> None:
-        """A fetch got it."""
-        self._reports.chunk_used(key, source, size_bytes, waited_s, holder)
-
-    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
-        """A chunk that should have come did not."""
-        self._reports.chunk_used(key, None, 0, waited_s, 0)
+    def chunks_used(self, uses: Sequence[effects.ChunkUse], over: Sequence[ChunkKey] = ()) -> None:
+        """For the controller, and copies that an engine's fetch brought may be announced."""
+        self._reports.chunks_used(uses, over)
+        if over and self.lone_gets.offered:
+            self.lone_gets.costs_changed()
 
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
         """Announced at once when the controller wanted it, else when the rush is over."""

@@ -25,7 +25,7 @@ from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
-from kvchunk.sources import ChunkSource
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -456,22 +456,25 @@ class Fetches:
 
     def _tell_observer(self, fetch: Fetch, stage: Stage, came: Mapping[ChunkKey, Chunk]) -> None:
         """What came of a stage, and what did not."""
-        observer, keys = self._observer, fetch.keys[stage.first : stage.end]
-        seconds = 0.0
+        keys, now_ns, seconds = fetch.keys[stage.first : stage.end], self._clock.now_ns, 0.0
+        over: Sequence[ChunkKey] = ()
         if stage.ticket is not None:
-            seconds = (self._clock.now_ns - stage.started_ns) / 1e9
+            seconds = (now_ns - stage.started_ns) / 1e9
             if fetch.request.purpose in _RUSH:
-                observer.fetch_over(keys)
+                over = keys
         missed: ChunkKey | None = None
+        uses: list[effects.ChunkUse] = []
         for key in keys:
             chunk = came.get(key)
             if chunk is None:
                 missed = key if missed is None else missed
-                observer.chunk_missed(key, seconds)
+                uses.append(effects.ChunkUse(key, None, 0, seconds, 0, now_ns))
                 continue
             # Of what was decoded, the twin crossed the network: that is told of the twin.
             source = ChunkSource.LOCAL if key in fetch.decoded else fetch.sources.get(key, ChunkSource.LOCAL)
-            observer.chunk_came(key, source, chunk.size_bytes, seconds, fetch.holders.get(key, 0))
+            network_bytes = chunk.size_bytes if source in NETWORK else 0
+            uses.append(effects.ChunkUse(key, source, network_bytes, seconds, fetch.holders.get(key, 0), now_ns))
+        self._observer.chunks_used(uses, over)
         if missed is not None:
             self._directory.failed(missed)
 

@@ -61,7 +61,9 @@ class LocalReads:
         """Learn what was read since the last look, and free what is not read any more."""
         for hits, chunks in self._pool.look():
             self.hits_count += hits.count
-            for chunk in chunks:
-                self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
+            now_ns = self._clock.now_ns
+            self._observer.chunks_used(
+                [effects.ChunkUse(chunk.key, ChunkSource.LOCAL, 0, 0.0, 0, now_ns) for chunk in chunks]
+            )
             delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
             self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))

@@ -112,7 +112,9 @@ class LoneChunks:
             self._emit(effects.TakeLone(event.buffer, self._room_for(entry, self._tenant_of(event.engine))))
         node = self._directory.node_named(event.node)
         number = node.node if node is not None else 0
-        self._observer.chunk_came(event.key, ChunkSource.HOLDER, event.size_bytes, event.took_s, number)
+        now_ns = self._clock.now_ns
+        use = effects.ChunkUse(event.key, ChunkSource.HOLDER, event.size_bytes, event.took_s, number, now_ns)
+        self._observer.chunks_used((use,))
         self._emit(effects.FetchEnded(Status.OK, event.took_s, ((ChunkSource.HOLDER, event.size_bytes),)))
 
     def _room_for(self, entry: ChunkEntry, tenant: str) -> Chunk | None:
