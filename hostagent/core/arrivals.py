@@ -465,7 +465,7 @@ class Arrivals:
                     self._report(command, self.under_way.get(command.key))
                 case _:
                     assert_never(command)
-        due_ns = self._reader.next_timeout_ns()
+        due_ns = self._reader.wake_ns
         if due_ns is None:
             self.reader_alarm.due_ns = None
         elif due_ns != self.reader_alarm.due_ns:

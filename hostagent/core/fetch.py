@@ -50,7 +50,8 @@ class ReaderMachine(Protocol):
         """What follows from the time alone."""
         ...
 
-    def next_timeout_ns(self) -> int | None:
+    @property
+    def wake_ns(self) -> int | None:
         """When `handle_timer` should come; None: not before another event."""
         ...
 
