@@ -243,9 +243,9 @@ class AgentCore:
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
-        for key in event.keys:
-            self.pool.touch(key)
-            if self.forms.has_wire:
+        self.pool.touch(event.keys)
+        if self.forms.has_wire:
+            for key in event.keys:
                 self.twin_making.peer_asked(key)
         if self.pool.shown.lingering:
             self.engines.local_reads.chunks_lent()

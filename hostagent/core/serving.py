@@ -247,7 +247,7 @@ class Serving:
                     if chunk is None:
                         raise LookupError(f"the holder pins {key.hex()}, which is not in its inventory")
                     self._pool.pin(chunk)
-                    self._pool.touch(key)
+                    self._pool.touch((key,))
                     self._pinned[key] = chunk
                     self._asked(key)
                 case UnpinChunk(key):

@@ -133,7 +133,7 @@ def test_a_peers_load_keeps_the_chunk_until_the_peer_had_its_turn() -> None:
 
 def test_a_reader_that_stripes_a_chunk_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[ChunkKey] = []
-    monkeypatch.setattr(ChunkPool, "touch", lambda _, key: touched.append(key))
+    monkeypatch.setattr(ChunkPool, "touch", lambda _, keys: touched.extend(keys))
     scene = holder()
     lent = [scene.core.lend(key(1), scene.now_ns) for _ in range(3)]
     assert not touched

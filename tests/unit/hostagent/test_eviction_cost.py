@@ -95,7 +95,7 @@ def test_a_pool_asks_for_the_loss_of_each_chunk_once_a_fetch_and_before_it_may_g
     assert not heard(key(1)), "it cannot go before it is whole"
     pool.commit(first, hashed(0))
     assert heard(key(1))
-    pool.touch(key(1))
+    pool.touch([key(1)])
     assert heard(key(1))
     pool.fetched([Touch(key(2), None, 0, MIB)])
     assert heard(key(2))
