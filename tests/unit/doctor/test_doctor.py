@@ -148,12 +148,12 @@ def test_an_agent_needs_no_compiler_but_what_its_wheel_brings(tmp_path: Path) ->
         assert done.returncode == (1 if folder else 0)
 
 
-def test_no_tools_is_slow_not_missing(tmp_path: Path) -> None:
+def test_a_testbed_needs_its_tools_and_not_its_peers(tmp_path: Path) -> None:
     done = _run("testbed", "--json", environment={**child_environment(), "PATH": str(tmp_path)})
     found = {one["check"]: one for one in json.loads(done.stdout)}
-    assert found["ip"]["level"] == "slow"
+    assert (found["ip"]["level"], found["ip"]["remedy"]) == ("missing", "apt install iproute2")
     assert found["redis-server"]["level"] == "note"
-    assert done.returncode == 0
+    assert done.returncode == 1
 
 
 def test_unknown_topic_and_unusable_configuration(tmp_path: Path) -> None:

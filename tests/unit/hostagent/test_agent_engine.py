@@ -362,7 +362,7 @@ def test_second_agent_at_the_same_socket_is_refused_and_a_stale_one_is_replaced(
     with AgentClient(stale) as client:
         assert client.contains([key(1)]) == [Where.NOWHERE]
     (one.folder / "file").write_text("precious")
-    with pytest.raises(ApiError, match="no socket"):
+    with pytest.raises(ApiError, match="not a socket"):
         one.call(
             lambda: ApiServer(agent.handle, agent.stats, Welcome(0, 0, 0), _NoRegions(), admission).listen(
                 str(one.folder / "file")

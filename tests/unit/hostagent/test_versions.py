@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.core.core import Core
 from controlplane.core.effects import CloseSession
+from controlplane.core.events import Event, HelloReceived, StreamEnded
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.read_client import ReadClient
@@ -127,26 +129,26 @@ def test_a_client_and_an_agent_with_another_local_api(tmp_path: Path) -> None:
         greeted.result()
 
 
+def closings(core: Core, event: Event) -> list[CloseSession]:
+    """The sessions that a core closes upon an event."""
+    return [effect for effect in core.handle(event, 0) if isinstance(effect, CloseSession)]
+
+
 def test_the_controller_refuses_agents_that_are_too_far_away() -> None:
-    scene = Scene()
-    scene.core.hello(1, hello(1, version="9.0", protocol=PROTOCOL + 2), 0)
-    (refusal,) = [effect for effect in scene.core.take_effects() if isinstance(effect, CloseSession)]
+    core = Scene().core
+    (refusal,) = closings(core, HelloReceived(1, hello(1, version="9.0", protocol=PROTOCOL + 2)))
     assert (refusal.code, refusal.session) == ("FAILED_PRECONDITION", 1)
     assert f"agent n1 runs kvcast 9.0 (protocol {PROTOCOL + 2}), this side {__version__}" in refusal.reason
-    scene.core.hello(2, hello(1, version="9.0", protocol=PROTOCOL + 1), 0)
-    assert not any(isinstance(effect, CloseSession) for effect in scene.core.take_effects())
+    assert not closings(core, HelloReceived(2, hello(1, version="9.0", protocol=PROTOCOL + 1)))
 
 
 def test_without_tls_a_name_belongs_to_the_host_that_has_it() -> None:
-    scene = Scene()
-    scene.core.hello(1, hello(1), 0, "10.0.0.1")
-    scene.core.hello(2, hello(1, incarnation=2), 0, "10.0.0.2")
-    (refusal,) = [effect for effect in scene.core.take_effects() if isinstance(effect, CloseSession)]
+    core = Scene().core
+    assert not closings(core, HelloReceived(1, hello(1), "10.0.0.1"))
+    (refusal,) = closings(core, HelloReceived(2, hello(1, incarnation=2), "10.0.0.2"))
     assert (refusal.code, refusal.session) == ("ALREADY_EXISTS", 2)
     assert refusal.reason == "node 'n1' is attached from 10.0.0.1: 10.0.0.2 needs another name"
-    scene.core.hello(3, hello(1, incarnation=2), 0, "10.0.0.1")
-    closed = [effect.session for effect in scene.core.take_effects() if isinstance(effect, CloseSession)]
-    assert closed == [1], "the same host may start its agent again"
-    scene.core.closed(3, 0)
-    scene.core.hello(4, hello(1, incarnation=3), 0, "10.0.0.2")
-    assert not any(isinstance(effect, CloseSession) for effect in scene.core.take_effects())
+    closed = closings(core, HelloReceived(3, hello(1, incarnation=2), "10.0.0.1"))
+    assert [one.session for one in closed] == [1], "the same host may start its agent again"
+    closings(core, StreamEnded(3))
+    assert not closings(core, HelloReceived(4, hello(1, incarnation=3), "10.0.0.2"))

@@ -110,7 +110,7 @@ def test_the_tokens_that_deviate_most_are_chosen() -> None:
     assert most_deviating(deviations, 0.41).tolist() == [0, 1, 3]
     assert most_deviating(deviations, 0.0).tolist() == []
     assert most_deviating(deviations, 1.0).tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="no share"):
+    with pytest.raises(ValueError, match="must be between 0 and 1"):
         most_deviating(deviations, 1.1)
     with pytest.raises(ValueError, match="beside one of"):
         deviation(fresh, reused[:, :4])
