@@ -300,7 +300,7 @@ def test_bad_configurations_are_refused(changes: dict[str, Any], says: str) -> N
 def test_nothing_native_stacks_on_it(tmp_path: Path) -> None:
     store = make_store(str(tmp_path / "none.sock"))
     try:
-        with pytest.raises(NotImplementedError, match="no native store"):
+        with pytest.raises(NotImplementedError, match="native stores"):
             store.cc_store()
     finally:
         store.close()
