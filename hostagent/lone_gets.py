@@ -77,7 +77,7 @@ class LoneGets:
         self._library, self._memory, self._loop, self._handle = library, memory, loop, handle
         self._tokens, self._own_address = tokens, own_address
         self._landings: dict[EngineId, mmap.mmap] = {}
-        self._peers: dict[str, _Peer] = {}
+        self.peers: dict[str, _Peer] = {}
         self._numbered: dict[int, _Peer] = {}
         self._got = (Got * limits.LONE_GET_BUFFERS)()
         self._kept: dict[int, tuple[int, int]] = {}
@@ -115,7 +115,7 @@ class LoneGets:
         if not self._getter:
             return
         self.learn()
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             self._leave(peer)
         self._closing.close()
         self._getter = None
@@ -227,11 +227,11 @@ class LoneGets:
 
     def _peer(self, node: str, endpoint: str) -> _Peer | None:
         """None: there are as many as the thread knows. A node that has begun anew listens elsewhere."""
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         if peer is None:
-            if len(self._peers) == PEERS_MAX:
+            if len(self.peers) == PEERS_MAX:
                 return None
-            peer = self._peers[node] = _Peer(len(self._peers), node, endpoint)
+            peer = self.peers[node] = _Peer(len(self.peers), node, endpoint)
             self._numbered[peer.number] = peer
         elif peer.endpoint != endpoint:
             peer.endpoint = endpoint
@@ -240,7 +240,7 @@ class LoneGets:
 
     def _renew(self) -> None:
         """Connections that have shown other tokens than this node has by now: peers would end them before long."""
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             if peer.shown != self._tokens.shown and peer.connecting is None:
                 peer.shown = self._tokens.shown
                 self._leave(peer)

@@ -119,12 +119,12 @@ class Network:
 
     def casts_queued_bytes(self) -> int:
         """Of casts that this node was asked for."""
-        return self._core.casts_queued_bytes
+        return self._core.serving.queued_bytes
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""
         now_ns = time.monotonic_ns()
-        chunk = self._core.lend(key, now_ns, begins=False)
+        chunk = self._core.lend(key, now_ns)
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 
@@ -171,7 +171,7 @@ class Network:
             ended = partial(self._proven_ended, effect.read, effect.offset, proof)
         progressed = None
         if effect.size_bytes > limits.READ_PROGRESS_BYTES:
-            progressed = partial(self._read_progressed, effect.read, self._core.segment_bytes)
+            progressed = partial(self._read_progressed, effect.read, effect.segment_bytes)
         chunk, offset = effect.chunk, effect.offset
         self._reads[effect.read] = self._transport.read(
             ReadRequest(
@@ -205,7 +205,7 @@ class Network:
 
     def _holder_told(self, node: str, load: HolderLoad) -> None:
         """What a peer has queued for others; whoever waits for what comes with it comes first."""
-        if load == IDLE and node not in self._loads_told and not self._core.thinks_busy(node):
+        if load == IDLE and node not in self._loads_told and node not in self._core.busy_nodes:
             return
         if not self._loads_told:
             self._loop.call_later(0, self._tell_loads)

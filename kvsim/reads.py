@@ -143,7 +143,7 @@ class Reads:
 
     def _load_but(self, peer: Address) -> HolderLoad:
         others = [wanted for address, wanted in self._wanted.items() if address != peer]
-        casts_bytes = self._host.core.casts_queued_bytes
+        casts_bytes = self._host.core.serving.queued_bytes
         return HolderLoad(sum(others) + casts_bytes, len(others) + (casts_bytes > 0))
 
     def end(self) -> None:
@@ -312,7 +312,7 @@ class Reads:
         self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
 
     def _serve_read(self, request: ReadRequest, source: Address) -> bool:
-        chunk = self._host.core.lend(request.key, self._engine.now_ns, begins=not request.first)
+        chunk = self._host.core.lend(request.key, self._engine.now_ns)
         if chunk is None:
             return False
         stream = self._streams.get(source)
@@ -323,6 +323,8 @@ class Reads:
         self._asked_more(source, len(part) * self._segment_bytes, request.wanted_bytes)
         stream.add(request.read, request.key, request.first, part)
         self._pump_streams()
+        if not request.first:
+            self._host.handle(events.PeersRead((request.key,)))
         if not self._probing:
             self._probing = True
             self._engine.at(self._engine.now_ns + STREAM_TICK_NS, self._probe)

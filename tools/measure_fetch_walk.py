@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/explanation/architecture.md"
 MARKS = ("<!-- walk: written by tools/measure_fetch_walk.py -->", "<!-- end of walk -->")
 MIB = 1 << 20
-RUNS = 3
+RUNS = 6
 """Timers of the agents, and what the kernel hands over at a time, make some runs longer."""
 QUIET_S = 0.05
 """What follows on a call is over by then; what agents do every tenth of a second is not the call's."""
@@ -51,7 +51,7 @@ class Budget:
     moves: int
 
 
-BUDGETS = {"fetch": Budget(480, 50, 290), "put": Budget(180, 30, 110)}
+BUDGETS = {"fetch": Budget(400, 45, 200), "put": Budget(150, 27, 80)}
 """What a walk takes now, with room for the timers of a busy machine."""
 AIMS = {"fetch": Budget(300, 40, 150), "put": Budget(150, 25, 80)}
 WHAT = {"fetch": "a fetch, two agents", "put": "a put, one agent"}

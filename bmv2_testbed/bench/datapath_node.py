@@ -292,7 +292,7 @@ class ReaderNode(Node):
                 case _:
                     raise TypeError(f"the reader asks for {command}")
         if not self._stopped:
-            due_ns = self._reader.next_timeout_ns()
+            due_ns = self._reader.wake_ns
             if due_ns is not None:
                 self._timer.set(due_ns, now_ns)
 

@@ -14,7 +14,7 @@ import socket
 import stat
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, assert_never, cast
@@ -94,6 +94,11 @@ class LocalTables(Protocol):
 
 class LoneFiles(Protocol):
     """Of whoever serves lone gets (`hostagent.lone_gets`)."""
+
+    @property
+    def peers(self) -> Mapping[str, object]:
+        """Nodes that engines may get chunks from, by name."""
+        ...
 
     def open(self, engine: EngineId) -> tuple[int, int]:
         """Descriptors of a socket and of a landing for a new engine, to be passed on and closed. Raises OSError."""
@@ -205,7 +210,7 @@ class ApiServer:
             self._stats,
             partial(self._connection_ended, peer, tenant),
             self._admission.tenancy.pace_of(tenant),
-            self._lone.learn if self._lone is not None else None,
+            self._lone,
         )
         self._connections[engine] = connection
         self._handle(events.EngineConnected(engine, tenant))
@@ -298,9 +303,9 @@ class _Connection(asyncio.Protocol):
         stats: Callable[[], dict[str, float]],
         gone: Callable[[EngineId], None],
         pace: Pace,
-        learn: Callable[[], None] | None,
+        lone: LoneFiles | None,
     ) -> None:
-        self._learn = learn
+        self._lone = lone
         self._engine = engine
         self._handle = handle
         self._stats = stats
@@ -323,9 +328,9 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._learn is not None:
+        if self._lone is not None and self._lone.peers:
             # What this engine has got by lone gets comes before what it asks for now.
-            self._learn()
+            self._lone.learn()
         try:
             self._waiting.extend(self._frames.feed(data))
         except MalformedFrameError as error:

@@ -379,6 +379,7 @@ class Arrivals:
                 offset,
                 size_bytes,
                 self._left_at_holder(node),
+                segment_bytes,
                 is_provable=is_whole_pieces and not inbound.is_cast and inbound.is_tree,
             )
         )
@@ -464,8 +465,10 @@ class Arrivals:
                     self._report(command, self.under_way.get(command.key))
                 case _:
                     assert_never(command)
-        due_ns = self._reader.next_timeout_ns()
-        if due_ns != self.reader_alarm.due_ns:
+        due_ns = self._reader.wake_ns
+        if due_ns is None:
+            self.reader_alarm.due_ns = None
+        elif due_ns != self.reader_alarm.due_ns:
             self.reader_alarm.set(due_ns)
         if ended:
             self._ended(ended)
@@ -514,7 +517,7 @@ class Arrivals:
         """Nothing is on its way any more; begin with a fresh reader."""
         self.parameters = parameters
         self._reader = self._make_reader(parameters)
-        self.reader_alarm.cancel()
+        self.reader_alarm.due_ns = None
 
     def _hash_early(self, key: ChunkKey) -> None:
         """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""

@@ -232,7 +232,7 @@ class Claims:
 
     def close(self) -> None:
         """Nothing is waited for any more."""
-        self._late_alarm.cancel()
+        self._late_alarm.due_ns = None
 
     # ------------------------------------------------------------------ inside
 

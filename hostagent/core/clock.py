@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 NEVER: Final = 1 << 63
@@ -11,14 +12,13 @@ NEVER: Final = 1 << 63
 class Clock:
     """Stands still while an event is handled."""
 
-    __slots__ = ("now_ns",)
+    __slots__ = ("now_ns", "read")
 
     def __init__(self) -> None:
         self.now_ns = 0
-
-    def read(self) -> int:
         """Nanoseconds of the shell's monotonic clock."""
-        return self.now_ns
+        self.read: Callable[[], int] = partial(getattr, self, "now_ns")
+        """For parts that know no more of a clock; no function of Python, because pools ask at every turn."""
 
 
 class Alarms:
@@ -61,11 +61,8 @@ class Alarm:
         self.due_ns: int | None = None
 
     def set(self, due_ns: int | None) -> None:
-        """Ring at this time, or not at all (None); replaces the time set before."""
+        """Ring at this time, or not at all (None); replaces the time set before. To cancel it, None in `due_ns` is
+        enough."""
         self.due_ns = due_ns
         if due_ns is not None and due_ns < self._all.due_ns:
             self._all.due_ns = due_ns
-
-    def cancel(self) -> None:
-        """Not at all."""
-        self.due_ns = None

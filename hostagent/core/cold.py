@@ -226,7 +226,7 @@ class ColdIndex:
     def close(self) -> None:
         """Those who wait are not told any more."""
         self._looks.clear()
-        self._alarm.cancel()
+        self._alarm.due_ns = None
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class ColdWrites:
 
     def close(self) -> None:
         """Begin nothing any more, and take the pins of what is being written back."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         for chunk in self._writing:
             self._pool.unpin(chunk)
         self._writing.clear()
@@ -284,7 +284,7 @@ class ColdWrites:
             self._alarm.set(self._clock.now_ns)
 
     def _pump(self) -> None:
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         if self._index.state is not ColdState.ON:
             self.counts.dropped += len(self.lane.drop(lambda _: True))
             return

@@ -42,11 +42,10 @@ from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
 from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
 from hostagent.pool.catalog import Catalog
-from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
+from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
 from kvchunk.ids import ChunkKey
-from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
@@ -104,7 +103,9 @@ class AgentCore:
         self.directory = node.directory
         self._clock = knowledge.clock
         self.gate = Gate(node.costs, GateParameters(wait_max_s=options.merge_wait_max_s))
-        self._loads = loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        loads = HolderLoads(lambda: node.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s)
+        self.busy_nodes = loads.by_name
+        """Of others it would be no news that they have nothing queued."""
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.twins = Twins(node, twins_here, sources, self.forms)
@@ -113,13 +114,13 @@ class AgentCore:
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
-        self._serving = Serving(node, self._peer_loads.load, self._peer_asked)
-        self._tasks = Tasks(node, self.fetches, self._serving, self.drop)
+        self.serving = Serving(node, self._peer_loads.load, self._peer_asked)
+        self._tasks = Tasks(node, self.fetches, self.serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
-        self._load_reports = LoadReports(node, served_reads or NoReads(), self._serving)
+        self._load_reports = LoadReports(node, served_reads or NoReads(), self.serving)
         heartbeat = Heartbeat(node, self.fetches, self._tasks, self.gate)
         self._membership = Membership(
-            node, self.fetches, self._serving, self.claims, self._reports, self._load_reports, heartbeat
+            node, self.fetches, self.serving, self.claims, self._reports, self._load_reports, heartbeat
         )
         self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
@@ -197,12 +198,12 @@ class AgentCore:
             protocol.ReadFailed: self._read_event,
             events.LeavesRead: self._leaves_read,
             events.ReadsProven: fetches.arrivals.reads_proven,
-            protocol.SegmentsSent: lambda event: self._serving.segments_sent(event.key, event.count),
-            protocol.SendFailed: lambda event: self._serving.segments_failed(event.key, event.count),
-            events.FillSent: lambda event: self._serving.fill_sent(event.key, event.count),
+            protocol.SegmentsSent: lambda event: self.serving.segments_sent(event.key, event.count),
+            protocol.SendFailed: lambda event: self.serving.segments_failed(event.key, event.count),
+            events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
-            events.PeerReadEnded: lambda event: self._serving.taken_back(event.chunk),
+            events.PeerReadEnded: lambda event: self.serving.taken_back(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.LoneGot: self.lone_gets.got,
@@ -233,17 +234,21 @@ class AgentCore:
         """The chunk of this key and which of its cast segments may be placed; report all by SegmentsReceived."""
         return self.fetches.arrivals.wanted(key)
 
-    def lend(self, key: ChunkKey, now_ns: int, *, begins: bool = True) -> Chunk | None:
-        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. `begins`: the
-        read begins with the chunk's first byte, and PeersRead does not tell of it."""
+    def lend(self, key: ChunkKey, now_ns: int) -> Chunk | None:
+        """A chunk for a peer's reliable read; it stays until PeerReadEnded. None: it is not in the pool. The values of
+        chunks learn of it by PeersRead."""
         self._clock.now_ns = now_ns
         self._load_reports.queue_grew()
-        return self._serving.lend(key, begins=begins)
+        return self.serving.lend(key)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
-        self._serving.readers_began(event.keys)
-        self.engines.local_reads.chunks_lent()
+        self.pool.touch(event.keys)
+        if self.forms.has_wire:
+            for key in event.keys:
+                self.twin_making.peer_asked(key)
+        if self.pool.shown.lingering:
+            self.engines.local_reads.chunks_lent()
 
     def quote(self, question: CostQuestion, now_ns: int) -> Quote:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
@@ -282,12 +287,7 @@ class AgentCore:
     @property
     def holder_counts(self) -> HolderCounts:
         """Running totals of what peers were served."""
-        return self._serving.counts
-
-    @property
-    def casts_queued_bytes(self) -> int:
-        """Of casts that this node was asked for and that have not left."""
-        return self._serving.queued_bytes
+        return self.serving.counts
 
     @property
     def load(self) -> HolderLoad:
@@ -306,10 +306,6 @@ class AgentCore:
             lanes["twin"] = self.twin_making.lane
         return lanes
 
-    def thinks_busy(self, node: str) -> bool:
-        """Whether it would be news that a node has nothing queued."""
-        return node in self._loads.by_name
-
     @property
     def idle(self) -> bool:
         """Whether nothing is under way, asked for or lent: no fetch, load, task, lease or pin."""
@@ -326,7 +322,8 @@ class AgentCore:
     # ------------------------------------------------------------------ what concerns several parts
 
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
-        costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, self._lies_beside)
+        beside = list(map(self._lies_beside, chunks))
+        costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, beside)
         twins = self._twins_here
         if twins:
             for at, chunk in enumerate(chunks):
@@ -334,9 +331,10 @@ class AgentCore:
                     costs_s[at] *= TWIN_COST_SHARE
         return costs_s
 
-    def _lies_beside(self, key: ChunkKey) -> list[Tier]:
+    def _lies_beside(self, chunk: Touch) -> list[Tier]:
         """Where this node finds a chunk that its pool does not have."""
-        tiers = list(self._knowledge.directory.tiers_elsewhere(key))
+        key = chunk.key
+        tiers = self._knowledge.directory.tiers_elsewhere(key)
         if self._disk is not None and self._disk.find(key) is not None:
             tiers.append(Tier.LOCAL_DISK)
         if self.cold.has_store and self.cold.knows(key):
@@ -420,7 +418,7 @@ class AgentCore:
             self.fetches.arrivals.controls_received(for_reader)
         for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
         if for_holder:
-            self._serving.controls_received(for_holder)
+            self.serving.controls_received(for_holder)
             self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
@@ -478,21 +476,19 @@ class AgentCore:
             loaded()
 
     def _peer_load_ended(self, key: ChunkKey) -> None:
-        self._effects.append(effects.PeerLoadEnded(key, self._serving.lend(key, begins=False)))
+        self._effects.append(effects.PeerLoadEnded(key, self.serving.lend(key)))
 
     # ------------------------------------------------------------------ of fetches (`FetchObserver`)
 
-    def chunk_came(self, key: ChunkKey, source: ChunkSource, size_bytes: int, waited_s: float, holder: int) -> None:
-        """A fetch got it."""
-        self._reports.chunk_used(key, source, size_bytes, waited_s, holder)
-
-    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
-        """A chunk that should have come did not."""
-        self._reports.chunk_used(key, None, 0, waited_s, 0)
+    def chunks_used(self, uses: Sequence[effects.ChunkUse], over: Sequence[ChunkKey] = ()) -> None:
+        """For the controller, and copies that an engine's fetch brought may be announced."""
+        self._reports.chunks_used(uses, over)
+        if over and self.lone_gets.offered:
+            self.lone_gets.costs_changed()
 
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
         """Announced at once when the controller wanted it, else when the rush is over."""
-        if self.pool.find(chunk.key) is chunk:
+        if chunk.state is ChunkState.READY:
             self._chunk_ready(chunk)
         if asked_for:
             self._reports.pool_changed()
@@ -502,7 +498,8 @@ class AgentCore:
     def fetch_over(self, keys: Sequence[ChunkKey]) -> None:
         """Copies that an engine's fetch brought may be announced."""
         self._reports.fetch_over(keys)
-        self.lone_gets.costs_changed()
+        if self.lone_gets.offered:
+            self.lone_gets.costs_changed()
 
     def engines_served(self) -> None:
         """Background work may go on."""
@@ -547,5 +544,5 @@ class AgentCore:
             self.tiering.close()
         if self.cold_writes is not None:
             self.cold_writes.close()
-        self._serving.close()
+        self.serving.close()
         self.engines.local_reads.close()

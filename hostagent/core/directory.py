@@ -134,6 +134,7 @@ class SequenceGapError(Exception):
 _Numbers = tuple[tuple[int, ...], tuple[int, ...]]
 Copies = tuple[_Numbers | None, _Numbers | None]
 """Numbers of the nodes that hold a chunk in DRAM and on disk; and the same from before the controller's restart."""
+NO_COPIES: Copies = (None, None)
 
 
 @dataclass(slots=True)
@@ -243,9 +244,13 @@ class DirectoryReplica:
 
     def copies(self, key: ChunkKey) -> Copies:
         """Who holds a chunk, this node too, as the directory has it: the same for most chunks of a prefix."""
+        return self.find_with_copies(key)[1]
+
+    def find_with_copies(self, key: ChunkKey) -> tuple[ChunkEntry | None, Copies]:
+        """`find`, and `copies`."""
         entry = self._current.chunks.get(key)
         stale = None if self._stale is None else self._stale.chunks.get(key)
-        return (
+        return stale if entry is None else entry, (
             None if entry is None else (entry.holders, entry.disk_holders),
             None if stale is None else (stale.holders, stale.disk_holders),
         )

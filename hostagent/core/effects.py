@@ -142,6 +142,7 @@ class StartRead:
     size_bytes: int
     wanted_bytes: int
     """What this node still wants of the holder, this included."""
+    segment_bytes: int
     is_provable: bool = False
     """Nobody else writes there, and it is whole pieces: whoever hashes it on its way says so with ReadsProven."""
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hostagent.core.effects import ChunkUse
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.tenants import NOBODY
 from kvchunk.ids import ChunkKey
@@ -49,7 +50,8 @@ class ReaderMachine(Protocol):
         """What follows from the time alone."""
         ...
 
-    def next_timeout_ns(self) -> int | None:
+    @property
+    def wake_ns(self) -> int | None:
         """When `handle_timer` should come; None: not before another event."""
         ...
 
@@ -133,12 +135,8 @@ class Wanted(NamedTuple):
 class FetchObserver(Protocol):
     """Who wants to know what fetches did."""
 
-    def chunk_came(self, key: ChunkKey, source: ChunkSource, size_bytes: int, waited_s: float, holder: int) -> None:
-        """A fetch got a chunk; `holder`: number of the node that it came from, 0 where that means nothing."""
-        ...
-
-    def chunk_missed(self, key: ChunkKey, waited_s: float) -> None:
-        """A chunk that should have come did not."""
+    def chunks_used(self, uses: Sequence[ChunkUse], over: Sequence[ChunkKey] = ()) -> None:
+        """Fetches got chunks, or should have and did not. `over`: those of an engine's fetch that is over with it."""
         ...
 
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:

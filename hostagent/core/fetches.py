@@ -25,7 +25,7 @@ from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
-from kvchunk.sources import ChunkSource
+from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -310,7 +310,6 @@ class Fetches:
         """A chunk is whole and right, and no longer on its way: READY, and pinned for the fetches that want it."""
         chunk = inbound.chunk
         key, number_of_holder = chunk.key, 0
-        self._pool.commit(chunk, inbound.found)
         if inbound.last_source is not None:
             holder = self._directory.node_at(inbound.last_source)
             number_of_holder = holder.node if holder is not None else 0
@@ -328,6 +327,7 @@ class Fetches:
             if inbound.decoded_from is not None:
                 fetch.decoded.add(key)
             asked_for |= fetch.request.purpose not in _RUSH
+        self._pool.commit(chunk, inbound.found)
         self._observer.copy_arrived(chunk, asked_for=asked_for)
         if self.twins.waiting:
             self.twins.came(chunk, inbound.last_source, inbound.came_as)
@@ -456,22 +456,25 @@ class Fetches:
 
     def _tell_observer(self, fetch: Fetch, stage: Stage, came: Mapping[ChunkKey, Chunk]) -> None:
         """What came of a stage, and what did not."""
-        observer, keys = self._observer, fetch.keys[stage.first : stage.end]
-        seconds = 0.0
+        keys, now_ns, seconds = fetch.keys[stage.first : stage.end], self._clock.now_ns, 0.0
+        over: Sequence[ChunkKey] = ()
         if stage.ticket is not None:
-            seconds = (self._clock.now_ns - stage.started_ns) / 1e9
+            seconds = (now_ns - stage.started_ns) / 1e9
             if fetch.request.purpose in _RUSH:
-                observer.fetch_over(keys)
+                over = keys
         missed: ChunkKey | None = None
+        uses: list[effects.ChunkUse] = []
         for key in keys:
             chunk = came.get(key)
             if chunk is None:
                 missed = key if missed is None else missed
-                observer.chunk_missed(key, seconds)
+                uses.append(effects.ChunkUse(key, None, 0, seconds, 0, now_ns))
                 continue
             # Of what was decoded, the twin crossed the network: that is told of the twin.
             source = ChunkSource.LOCAL if key in fetch.decoded else fetch.sources.get(key, ChunkSource.LOCAL)
-            observer.chunk_came(key, source, chunk.size_bytes, seconds, fetch.holders.get(key, 0))
+            network_bytes = chunk.size_bytes if source in NETWORK else 0
+            uses.append(effects.ChunkUse(key, source, network_bytes, seconds, fetch.holders.get(key, 0), now_ns))
+        self._observer.chunks_used(uses, over)
         if missed is not None:
             self._directory.failed(missed)
 
@@ -507,7 +510,7 @@ class Fetches:
             self._pool.unpin(chunk)
         fetch.pinned.clear()
         if not self._fetches:
-            self._deadline_alarm.cancel()
+            self._deadline_alarm.due_ns = None
         return self._release(fetch, fetch.keys) if self._under_way else []
 
     def _release(self, fetch: Fetch, keys: Iterable[ChunkKey]) -> list[InboundChunk]:
@@ -566,7 +569,7 @@ class Fetches:
 
     def teach(self) -> None:
         """Have the pools learn from the fetches before, if they have not."""
-        self._teach_alarm.cancel()
+        self._teach_alarm.due_ns = None
         plans, self._untaught = self._untaught, []
         for plan in plans:
             self._planner.teach(plan.untaught)
@@ -664,7 +667,7 @@ class Fetches:
             for chunk in fetch.pinned.values():
                 self._pool.unpin(chunk)
         self._fetches.clear()
-        self._deadline_alarm.cancel()
+        self._deadline_alarm.due_ns = None
         inbounds = list(self._under_way.values())
         for inbound in inbounds:
             self.twins.given_up(inbound)

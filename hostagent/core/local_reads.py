@@ -36,17 +36,17 @@ class LocalReads:
         """An engine is gone, and its leases with it."""
         self._engines_count -= 1
         self._pool.sweep()
-        if not (self._engines_count or self._pool.shown.lingering_count):
-            self._alarm.cancel()
+        if not (self._engines_count or self._pool.shown.lingering):
+            self._alarm.due_ns = None
 
     def chunks_lent(self) -> None:
-        """The shell has leased chunks for peers: those that have left the pool meanwhile are looked after."""
-        if self._pool.shown.lingering_count and self._alarm.due_ns is None:
+        """The shell has leased chunks for peers: some have left the pool meanwhile, and are looked after."""
+        if self._alarm.due_ns is None:
             self._look_again()
 
     def close(self) -> None:
         """The process ends: nobody reads any more."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         self._pool.sweep()
 
     def _look_again(self) -> None:
@@ -54,14 +54,16 @@ class LocalReads:
 
     def _look(self) -> None:
         self.look()
-        if self._engines_count or self._pool.shown.lingering_count:
+        if self._engines_count or self._pool.shown.lingering:
             self._look_again()
 
     def look(self) -> None:
         """Learn what was read since the last look, and free what is not read any more."""
         for hits, chunks in self._pool.look():
             self.hits_count += hits.count
-            for chunk in chunks:
-                self._observer.chunk_came(chunk.key, ChunkSource.LOCAL, chunk.size_bytes, 0.0, 0)
+            now_ns = self._clock.now_ns
+            self._observer.chunks_used(
+                [effects.ChunkUse(chunk.key, ChunkSource.LOCAL, 0, 0.0, 0, now_ns) for chunk in chunks]
+            )
             delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
             self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))

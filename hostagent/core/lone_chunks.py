@@ -50,7 +50,7 @@ class LoneChunks:
         self._costs = node.costs
         self._tenant_of = tenant_of
         self._is_on = node.options.lone_gets
-        self._offered: dict[ChunkKey, tuple[Digest, str, str]] = {}
+        self.offered: dict[ChunkKey, tuple[Digest, str, str]] = {}
         """What was said: digest, node and endpoint."""
         self._told: SourceCost | None = None
 
@@ -66,7 +66,7 @@ class LoneChunks:
 
     def costs_changed(self) -> None:
         """Tell what a chunk costs, if that is news."""
-        if not self._offered:
+        if not self.offered:
             return
         cost = self._costs.cost(Tier.REMOTE_DRAM)
         if cost != self._told:
@@ -77,12 +77,12 @@ class LoneChunks:
         entry = self._directory.find(key)
         node = self._only_holder(entry) if entry is not None else None
         if entry is None or node is None:
-            if self._offered.pop(key, None) is not None:
+            if self.offered.pop(key, None) is not None:
                 self._emit(effects.WithdrawLone(key))
             return
         offer = entry.digest, node.name, node.read_endpoint
-        if self._offered.get(key) != offer:
-            self._offered[key] = offer
+        if self.offered.get(key) != offer:
+            self.offered[key] = offer
             self._emit(effects.OfferLone(key, entry.size_bytes, *offer))
 
     def _only_holder(self, entry: ChunkEntry) -> NodeEntry | None:
@@ -112,7 +112,9 @@ class LoneChunks:
             self._emit(effects.TakeLone(event.buffer, self._room_for(entry, self._tenant_of(event.engine))))
         node = self._directory.node_named(event.node)
         number = node.node if node is not None else 0
-        self._observer.chunk_came(event.key, ChunkSource.HOLDER, event.size_bytes, event.took_s, number)
+        now_ns = self._clock.now_ns
+        use = effects.ChunkUse(event.key, ChunkSource.HOLDER, event.size_bytes, event.took_s, number, now_ns)
+        self._observer.chunks_used((use,))
         self._emit(effects.FetchEnded(Status.OK, event.took_s, ((ChunkSource.HOLDER, event.size_bytes),)))
 
     def _room_for(self, entry: ChunkEntry, tenant: str) -> Chunk | None:

@@ -35,7 +35,8 @@ class Knowledge:
 
     def _costs_of_disk(self, chunks: Sequence[Touch]) -> list[float]:
         """What evicting copies on the disk costs, once those in the pool are gone."""
-        return self.costs.eviction_costs_s(chunks, Tier.LOCAL_DISK, self.directory.tiers_elsewhere)
+        elsewhere = [self.directory.tiers_elsewhere(chunk.key) for chunk in chunks]
+        return self.costs.eviction_costs_s(chunks, Tier.LOCAL_DISK, elsewhere)
 
 
 @dataclass(slots=True)

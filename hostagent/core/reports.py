@@ -22,7 +22,6 @@ from hostagent.core.serving import Serving
 from hostagent.core.tasks import Tasks
 from hostagent.pool.chunks import Chunk, ChunkState
 from kvchunk.ids import ChunkKey
-from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
@@ -111,13 +110,12 @@ class Reports:
         if len(self._fresh) < count:
             self.pool_changed()
 
-    def chunk_used(
-        self, key: ChunkKey, source: ChunkSource | None, size_bytes: int, waited_s: float, holder: int
-    ) -> None:
-        """A chunk was delivered, or not at all (None)."""
-        network_bytes = size_bytes if source in NETWORK else 0
-        self._uses.append(effects.ChunkUse(key, source, network_bytes, waited_s, holder, self._clock.now_ns))
+    def chunks_used(self, uses: Sequence[effects.ChunkUse], over: Sequence[ChunkKey] = ()) -> None:
+        """Chunks were delivered, or not at all; an engine's fetch of those that are named in `over` is over with it."""
+        self._uses.extend(uses)
         self._usage_changed()
+        if over:
+            self.fetch_over(over)
 
     def hint_given(self, keys: Sequence[ChunkKey], hint: Hint, within_ms: int) -> None:
         """An engine knows something of the future."""
@@ -171,7 +169,7 @@ class Reports:
     def close(self) -> None:
         """Announce nothing any more."""
         for alarm in (self._announce_alarm, self._usage_alarm):
-            alarm.cancel()
+            alarm.due_ns = None
 
     def _report_usage(self) -> None:
         if not self._fabric.connected:
@@ -241,10 +239,10 @@ class LoadReports:
 
     def close(self) -> None:
         """Tell nothing any more."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
 
     def _look(self) -> None:
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         if not self._fabric.connected:
             return
         load, now_ns = self.load, self._clock.now_ns
@@ -277,7 +275,7 @@ class Heartbeat:
 
     def close(self) -> None:
         """Nobody listens."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
 
     def say_here(self, here: ChunkKey | None) -> None:
         """Say this to the switch from now on, from the data interface; None: there is no switch that asks for it."""

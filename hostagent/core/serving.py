@@ -59,9 +59,6 @@ class Serving:
         self._asked = asked
         self._clock = node.clock
         self._holder_alarm = node.alarms.add(self._holder_due)
-        self._touch_soon = node.alarms.add(self._touch)
-        self._touched: list[ChunkKey] = []
-        """Chunks that were lent, and that the pool has not learned of: peers get their answers first."""
         self._emit = node.emit
         self._pool = node.pool
         self._load = load
@@ -70,6 +67,8 @@ class Serving:
         self._waiting_count = 0
         self._segment_bytes = node.options.segment_bytes
         self._holder = self._make_holder()
+        self.queued_bytes = 0
+        """Of casts that were asked for and have not left."""
         self._pinned: dict[ChunkKey, Chunk] = {}
         self._on_way: Counter[ChunkKey] = Counter()
         """Segments that the transport has not reported yet."""
@@ -102,6 +101,7 @@ class Serving:
         self._pinned.clear()
         self._on_way.clear()
         self._holder = self._make_holder()
+        self.queued_bytes = 0
         for fill, ended in fills.items():
             ended(FillEnded(fill, ChunkKey(b""), complete=False, acknowledged=0))
 
@@ -109,11 +109,6 @@ class Serving:
     def counts(self) -> HolderCounts:
         """What the holder counted; starts from zero after a change of the segment size."""
         return self._holder.counts
-
-    @property
-    def queued_bytes(self) -> int:
-        """Of casts that were asked for and have not left."""
-        return self._holder.queued_segments * self._segment_bytes
 
     # ------------------------------------------------------------------ what peers ask
 
@@ -143,27 +138,12 @@ class Serving:
         self._waiting_count -= len(waiting)
         self._carry_out(self._holder.handle_all(waiting, self._clock.now_ns))
 
-    def lend(self, key: ChunkKey, *, begins: bool) -> Chunk | None:
-        """A peer reads a chunk reliably: it stays until `taken_back`. `begins`: from its first byte on."""
+    def lend(self, key: ChunkKey) -> Chunk | None:
+        """A peer reads a chunk reliably: it stays until `taken_back`."""
         chunk = self._pool.find(key)
         if chunk is not None:
             self._pool.pin(chunk)
-            if begins:
-                self.readers_began((key,))
         return chunk
-
-    def readers_began(self, keys: Sequence[ChunkKey]) -> None:
-        """Peers read these chunks, from the first byte on. A reader reads a chunk in stripes, perhaps from several
-        holders, and counts once."""
-        self._touched += keys
-        self._touch_soon.set(self._clock.now_ns)
-
-    def _touch(self) -> None:
-        self._touch_soon.cancel()
-        touched, self._touched = self._touched, []
-        for key in touched:
-            self._pool.touch(key)
-            self._asked(key)
 
     def taken_back(self, chunk: Chunk) -> None:
         """The peer has it, or went away."""
@@ -267,7 +247,7 @@ class Serving:
                     if chunk is None:
                         raise LookupError(f"the holder pins {key.hex()}, which is not in its inventory")
                     self._pool.pin(chunk)
-                    self._pool.touch(key)
+                    self._pool.touch((key,))
                     self._pinned[key] = chunk
                     self._asked(key)
                 case UnpinChunk(key):
@@ -279,4 +259,5 @@ class Serving:
                         ended(command)
                 case _:
                     assert_never(command)
+        self.queued_bytes = self._holder.queued_segments * self._segment_bytes
         self._holder_alarm.set(self._holder.next_timeout_ns())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import ChunkEntry, Copies
+from hostagent.core.directory import NO_COPIES, ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
@@ -68,7 +68,7 @@ class Sources:
         was found of others at this moment, to be added to."""
         stored = self._disk.find(key) if self._disk is not None else None
         forms = {} if stored is None else _forms(Tier.LOCAL_DISK, stored)
-        entry = None if from_disk_only else self._directory.find(key)
+        entry, copies = (None, NO_COPIES) if from_disk_only else self._directory.find_with_copies(key)
         if stored is not None and (entry is None or entry.size_bytes != stored.size_bytes):
             own = ChunkEntry(
                 key, stored.parent, stored.size_bytes, stored.digest, stored.position, (), namespace=stored.namespace
@@ -77,7 +77,12 @@ class Sources:
         cold = self.cold.find(key) if self.cold.has_store and not from_disk_only else None
         if entry is None:
             return None if cold is None else _in_cold(cold)
-        tiers, refs, load = self._elsewhere(entry, {} if known is None else known)
+        found = None if known is None else known.get((entry.served, copies))
+        if found is None:
+            found = self._elsewhere(copies, served=entry.served)
+            if known is not None:
+                known[entry.served, copies] = found
+        tiers, refs, load = found
         if stored is not None:
             tiers = (Tier.LOCAL_DISK, *tiers)
         if cold is not None and not tiers:
@@ -89,16 +94,9 @@ class Sources:
 
     def holders(self, entry: ChunkEntry) -> tuple[HolderRef, ...]:
         """Other nodes with a copy, or the switch where it alone has one."""
-        return self._elsewhere(entry, {}).holders
+        return self._elsewhere(self._directory.copies(entry.key), served=entry.served).holders
 
-    def _elsewhere(self, entry: ChunkEntry, known: Known) -> Elsewhere:
-        copies = self._directory.copies(entry.key)
-        found = known.get((entry.served, copies))
-        if found is None:
-            found = known[entry.served, copies] = self._look(copies, served=entry.served)
-        return found
-
-    def _look(self, copies: Copies, *, served: bool) -> Elsewhere:
+    def _elsewhere(self, copies: Copies, *, served: bool) -> Elsewhere:
         in_dram, on_disk = self._directory.nodes_with(copies)
         refs: list[HolderRef] = []
         least = None

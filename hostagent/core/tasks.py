@@ -153,8 +153,8 @@ class Tasks:
 
     def close(self) -> None:
         """Start nothing any more."""
-        self._pump_alarm.cancel()
-        self._begin_alarm.cancel()
+        self._pump_alarm.due_ns = None
+        self._begin_alarm.due_ns = None
         for chunk in self._rechecked:
             self._pool.unpin(chunk)
         self._rechecked.clear()
@@ -229,7 +229,7 @@ class Tasks:
 
     def _pump(self) -> None:
         """Start background fetches that may start now; come back when more may."""
-        self._pump_alarm.cancel()
+        self._pump_alarm.due_ns = None
         busy, now_ns = self._fetches.busy, self._clock.now_ns
         while (number := self.background.take(busy, now_ns)) is not None:
             running = self._running.get(number)

@@ -147,8 +147,8 @@ class Tiering:
 
     def close(self) -> None:
         """Plan nothing any more."""
-        self._pump_alarm.cancel()
-        self._plan_alarm.cancel()
+        self._pump_alarm.due_ns = None
+        self._plan_alarm.due_ns = None
 
     def flush(self) -> None:
         """Write unsaved chunks to disk, then emit Flushed. Engines are gone, so nothing has to wait."""
@@ -174,7 +174,7 @@ class Tiering:
 
     def _pump(self) -> None:
         """Fill the lane of writes, start what may start, and come back when more may."""
-        self._pump_alarm.cancel()
+        self._pump_alarm.due_ns = None
         self._plan_writes()
         now_ns = self._clock.now_ns
         busy = self._foreground.busy and not self._flushing

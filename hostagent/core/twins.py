@@ -205,7 +205,7 @@ class TwinMaking:
         return (key in self._twins.here and self._pool.find(key) is not None) or self._directory.find(key) is not None
 
     def _pump(self) -> None:
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         busy, now_ns = self._foreground.busy, self._clock.now_ns
         while (key := self.lane.take(busy, now_ns)) is not None:
             self._begin(key)
@@ -272,7 +272,7 @@ class TwinMaking:
 
     def close(self) -> None:
         """Make nothing any more."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         for chunk in self._encoding:
             self._pool.unpin(chunk)
         self._encoding.clear()

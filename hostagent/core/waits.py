@@ -102,7 +102,7 @@ class Waits:
 
     def close(self) -> None:
         """The process ends: nobody is answered any more."""
-        self._alarm.cancel()
+        self._alarm.due_ns = None
         self._waiting.clear()
 
     # ------------------------------------------------------------------ news

@@ -241,18 +241,13 @@ class Shown(Generic[T]):
         """Those that engines find, by their words."""
         self._leased: set[int] = set()
         """Words of chunks that engines had leased at the last look."""
-        self._lingering: list[T] = []
+        self.lingering: list[T] = []
         """Those that engines do not find any more, and had leased when they were hidden."""
 
     @property
     def is_on(self) -> bool:
         """Whether engines find anything."""
         return self._catalog is not None
-
-    @property
-    def lingering_count(self) -> int:
-        """Chunks that stay although nobody finds them, because an engine has leased them."""
-        return len(self._lingering)
 
     def show(self, chunk: T) -> None:
         """Engines find a chunk from now on, if there is an entry for it."""
@@ -271,7 +266,7 @@ class Shown(Generic[T]):
             del self._chunks[chunk.shown]
         words = self._catalog.hide([chunk.shown for chunk in hidden])
         leased = [chunk for chunk in hidden if chunk.shown in words]
-        self._lingering += leased
+        self.lingering += leased
         return leased
 
     def is_leased(self, chunk: T) -> bool:
@@ -292,10 +287,10 @@ class Shown(Generic[T]):
             return []
         if anew:
             self._leased = self._catalog.leased()
-        if not self._lingering:
+        if not self.lingering:
             return []
-        over = [chunk for chunk in self._lingering if chunk.shown not in self._leased]
-        self._lingering = [chunk for chunk in self._lingering if chunk.shown in self._leased]
+        over = [chunk for chunk in self.lingering if chunk.shown not in self._leased]
+        self.lingering = [chunk for chunk in self.lingering if chunk.shown in self._leased]
         for chunk in over:
             self._catalog.forget(chunk.shown)
         return over

@@ -8,7 +8,7 @@ objects, not to keys, so a key that is dropped and put again while the old copy 
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -435,11 +435,20 @@ class ChunkPool:
             self._evicting.discard(chunk)
             self._free(chunk)
 
-    def touch(self, key: ChunkKey) -> None:
-        """The chunk was of use to a reader elsewhere."""
-        chunk = self._chunks.get(key)
-        if chunk is not None:
-            self.values.fetched([_touch(chunk)], self._now_ns())
+    def touch(self, keys: Iterable[ChunkKey]) -> None:
+        """Chunks were of use to readers elsewhere, all at once. Those that follow on each other in a prefix are one
+        fetch, as they were at the node that asked for them."""
+        fetch: list[Touch] = []
+        for key, readers in Counter(keys).items():
+            chunk = self._chunks.get(key)
+            if chunk is None:
+                continue
+            if fetch and chunk.parent != fetch[-1].key:
+                self.values.fetched(fetch, self._now_ns())
+                fetch = []
+            fetch.append(Touch(key, chunk.parent, chunk.position, chunk.size_bytes, readers))
+        if fetch:
+            self.values.fetched(fetch, self._now_ns())
 
     def fetched(self, touches: Sequence[Touch]) -> None:
         """An engine asked for these, in prefix order, here or not: what the values learn from."""

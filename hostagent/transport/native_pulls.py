@@ -117,6 +117,8 @@ class PulledConnection(PeerConnection):
         """By number: reads that the thread has and somebody wants."""
         self._id = 0
         self._carries_soon = False
+        self._gave_up = False
+        """Whether it had reads that nobody wants any more."""
         super().__init__(endpoint, reading)
 
     def _begin(self) -> None:
@@ -153,6 +155,7 @@ class PulledConnection(PeerConnection):
     def _give_up(self, read: Read) -> None:
         # The thread writes to what is carried until then.
         self._pulls.cancel(self._id, read.number)
+        self._gave_up = True
         del self._carried[read.number]
 
     def _stop(self) -> list[Read]:
@@ -171,7 +174,7 @@ class PulledConnection(PeerConnection):
         return bool(self._carried)
 
     def _unwanted_bytes(self) -> int:
-        return int(self._pulls.look(self._id).unwanted_bytes)
+        return int(self._pulls.look(self._id).unwanted_bytes) if self._gave_up else 0
 
     def heard(self, pulled: Pulled) -> None:
         """The thread tells of a read, or of the connection."""

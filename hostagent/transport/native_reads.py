@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import struct
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -16,7 +17,6 @@ from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportSink
 from hostagent.transport.read_protocol import ANSWER_HEAD, LEVELS_BYTES, READ_HEAD
-from kvchunk.ids import ChunkKey
 
 Back: TypeAlias = Callable[[Why, bytes], None]
 """Called when a connection comes back, with the bytes that came and are not answered."""
@@ -131,6 +131,4 @@ class NativeReads:
         )
         if reads.keys_count:
             keys = ctypes.string_at(reads.keys, reads.keys_count * KEY_BYTES)
-            self._sink.peers_read(
-                [ChunkKey(keys[start : start + KEY_BYTES]) for start in range(0, len(keys), KEY_BYTES)]
-            )
+            self._sink.peers_read(struct.unpack(f"{KEY_BYTES}s" * reads.keys_count, keys))

@@ -115,7 +115,7 @@ def set_load(answer: memoryview, load: HolderLoad) -> None:
 
 def load_of(field: int) -> HolderLoad:
     """What an answer's `load` says."""
-    queued_bytes = _bytes_of(field & _LEVEL_MAX)
+    queued_bytes = LEVELS_BYTES[field & _LEVEL_MAX]
     return HolderLoad(queued_bytes, field >> 10) if queued_bytes else IDLE
 
 

@@ -405,7 +405,7 @@ class ServedConnection:
             answer.tell(status)
             return
         if not answer.offset:
-            self._sink.peers_read((answer.key,))
+            self._loop.call_soon(self._sink.peers_read, (answer.key,))  # the peer gets its answer first
         if answer.one_sided:
             self._open_one_sided(answer, extent)
         else:

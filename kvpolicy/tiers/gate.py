@@ -379,10 +379,11 @@ def _refusal(plan: Plan, count: int, now_ns: int) -> _Refusal:
 def _verdict(plan: Plan, local: tuple[Tier, ...], count: int, probe: Probe | None) -> Verdict:
     """The plan cut after `count` chunks."""
     routes = tuple(plan.routes[:count])
+    choice = _name(routes, whole=count == len(plan.routes))
     loads = plan.loads(count)
     without_prefill = plan.prefill is None
     return Verdict(
-        Choice.WAIT if plan.waits(count) else _name(routes, whole=count == len(plan.routes)),
+        Choice.WAIT if plan.waits(count) else choice,
         local + routes,
         plan.total_s(count),
         # Later than this, computing the same chunks would have been quicker.

@@ -106,6 +106,8 @@ class Plan:
         self.compute_left_s = (0.0,) * (len(offers) + 1) if prefill is None else prefill.left_s(weights, first)
         """Seconds to compute what lies behind the first k."""
         self.prefill = prefill
+        self.queue_s = 0.0 if prefill is None else prefill.queue_s
+        """Until the engine begins with the request in any case."""
 
     def _route(self, offer: Offer) -> None:
         sources = offer.sources
@@ -151,11 +153,6 @@ class Plan:
     def wanted_bytes(self) -> int:
         """Of all chunks."""
         return self.brought_bytes[-1]
-
-    @property
-    def queue_s(self) -> float:
-        """Until the engine begins with the request in any case."""
-        return 0.0 if self.prefill is None else self.prefill.queue_s
 
     @property
     def ready_s(self) -> float:

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import formula
-from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch
+from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch, class_of, kind_of_session
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
 from kvpolicy.value.policies import POLICIES, Policy, Rule, Scorer
-from kvpolicy.value.reuse import FINISHED_SCORE, KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, kind_of_session
+from kvpolicy.value.reuse import FINISHED_SCORE, KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes
 from kvpolicy.value.shadows import PolicySelector, ShownChunk
 from kvpolicy.value.table import FINISHED, NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 
@@ -104,8 +104,8 @@ class CacheValues:
         slots = self._slots(keys, mixes)
         touches = list(map(self._table.touches_at.__getitem__, slots))
         kind = self._kind(touches, chunks[0].parent)
-        self._access_history.fetched(chunks, slots, touches, kind, now_s)
-        self._learn_ages()
+        if self._access_history.fetched(chunks, slots, touches, kind, now_s):
+            self._ages_changed()
         if self._eviction_costs is not None:
             self._weigh(slots, chunks, self._eviction_costs)
         turn = self._selector.turn
@@ -120,8 +120,8 @@ class CacheValues:
         """Fetches of these chunks, each named once, that somebody else counted and nobody told of here."""
         now_s = self._seconds(now_ns)
         slots = self._slots([touch.key for touch in chunks], [mixed(touch.key) for touch in chunks])
-        self._access_history.remember(chunks, slots, pasts, now_s)
-        self._learn_ages()
+        if self._access_history.remember(chunks, slots, pasts, now_s):
+            self._ages_changed()
         for slot in slots:
             if self._table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
@@ -492,11 +492,10 @@ class CacheValues:
         if self._active.rule is _AGE:
             self._order.expire()
 
-    def _learn_ages(self) -> None:
-        if self._ages.work_out(self._now_s):
-            self._selector.ages_changed()
-            if self._active.rule is _AGE:
-                self._order.forget()
+    def _ages_changed(self) -> None:
+        self._selector.ages_changed()
+        if self._active.rule is _AGE:
+            self._order.forget()
 
     def _find(self, key: ChunkKey) -> int:
         """Slot of a key, NONE if it has none."""

@@ -10,12 +10,11 @@ from rate. Then the overhead assumed so far (at most half of what was seen) stan
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from kvchunk.ids import ChunkKey
 from kvpolicy.value.history import Touch
 
 FORGETTING: Final = 0.8
@@ -144,15 +143,13 @@ class SourceCosts:
         line = self._fitted.get(source) or self.priors[source]
         return line.overhead_s + size_bytes / line.rate_bytes_per_s
 
-    def eviction_costs_s(
-        self, chunks: Sequence[Touch], here: Tier, others: Callable[[ChunkKey], Iterable[Tier]]
-    ) -> list[float]:
-        """`eviction_cost_s` of each chunk, of which `others(key)` have copies. Chunks of one prefix mostly have one
-        size and lie in the same places: each case is worked out once."""
+    def eviction_costs_s(self, chunks: Sequence[Touch], here: Tier, others: Sequence[Sequence[Tier]]) -> list[float]:
+        """`eviction_cost_s` of each chunk; `others`: of each, who has a copy besides. Chunks of one prefix mostly have
+        one size and lie in the same places: each case is worked out once."""
         known: dict[tuple[int, tuple[Tier, ...]], float] = {}
         costs_s: list[float] = []
-        for chunk in chunks:
-            case = chunk.size_bytes, tuple(others(chunk.key))
+        for chunk, tiers in zip(chunks, others, strict=True):
+            case = chunk.size_bytes, tuple(tiers)
             cost_s = known.get(case)
             if cost_s is None:
                 cost_s = known[case] = self.eviction_cost_s(chunk.size_bytes, here, case[1])

@@ -5,13 +5,25 @@ Owns nothing: rows stand in the table, counts of classes in `ReuseTimes` and `Re
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp2
-from typing import TypeAlias
+from math import exp2, log2
+from typing import Final, TypeAlias
 
 from kvchunk.ids import ChunkKey
-from kvpolicy.value.reuse import KIND_KNOWN, KIND_NEW, ReuseAges, ReuseTimes, class_of, place_in_prefix
+from kvpolicy.value.parameters import GAP_EDGES_S, POSITION_EARLY, TOUCHES_EXACT
+from kvpolicy.value.reuse import (
+    GAP_FIRST,
+    KIND_KNOWN,
+    KIND_NEW,
+    PER_GAP,
+    PER_TOUCH,
+    POSITIONS,
+    TOUCH_CLASSES,
+    ReuseAges,
+    ReuseTimes,
+)
 from kvpolicy.value.table import FINISHED, MOVED, RESIDENT, ChunkTable
 
 TOUCHES_MAX = 0xFFFF
@@ -56,6 +68,33 @@ class PastFetches:
         )
 
 
+def _touch_class(touches: int) -> int:
+    if touches <= TOUCHES_EXACT:
+        return max(0, touches - 1)
+    return min(TOUCH_CLASSES - 1, TOUCHES_EXACT + int(2 * log2(touches / TOUCHES_EXACT)))
+
+
+_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * PER_TOUCH for touches in range(TOUCHES_MAX + 1))
+
+
+def kind_of_session(touches_of_branch: int) -> int:
+    """Kind by how often the chunk was fetched on which a fetch's new part hangs."""
+    if touches_of_branch <= 1:
+        return 1
+    return 2 if touches_of_branch <= 3 else 3 if touches_of_branch <= 15 else 4
+
+
+def place_in_prefix(position: int) -> int:
+    """Part of a class: the first chunk, an early one, or one behind."""
+    return 2 if position == 0 else 1 if position < POSITION_EARLY else 0
+
+
+def class_of(touches: int, gap_s: float | None, kind: int, place: int, is_last: bool) -> int:
+    """Class of a chunk after a fetch; `touches` counts it, `gap_s` is None for the first (`place_in_prefix`)."""
+    gap = GAP_FIRST if gap_s is None else bisect_right(GAP_EDGES_S, gap_s)
+    return _TOUCH_OFFSET[touches] + gap * PER_GAP + (kind * POSITIONS + place) * 2 + is_last
+
+
 _History: TypeAlias = tuple[int, float, float, int, int, int, bool]
 """Of a chunk before a fetch: times fetched, the last one in s, decayed weight, class. And of its place in the fetch:
 readers, place in the prefix, whether it is the last."""
@@ -87,16 +126,17 @@ class AccessHistory:
 
     def fetched(
         self, chunks: Sequence[Touch], slots: Sequence[int], touches: Sequence[int], kind: int, now_s: float
-    ) -> None:
+    ) -> bool:
         """One fetch of `chunks`, in prefix order, whose rows are `slots` and which were fetched `touches` times before;
-        `kind` of session (`reuse`)."""
+        `kind` of session (`reuse`). Returns whether ages say something else than before."""
         self._rank(slots, self._note(chunks, slots, touches, kind, now_s))
+        return self._ages.work_out(now_s)
 
     def remember(
         self, chunks: Sequence[Touch], slots: Sequence[int], pasts: Sequence[PastFetches], now_s: float
-    ) -> None:
+    ) -> bool:
         """Fetches of `chunks`, whose rows are `slots`, that somebody else counted. They teach as if all had been as far
-        apart as the last two."""
+        apart as the last two. Returns whether ages say something else than before."""
         groups = [
             self._remember_one(touch, slot, past, now_s) for touch, slot, past in zip(chunks, slots, pasts, strict=True)
         ]
@@ -105,6 +145,7 @@ class AccessHistory:
         levels, level_at = self._reuse.levels, self._table.level_at
         for slot, group in zip(slots, groups, strict=True):
             level_at[slot] = max(level_at[slot], levels[group])
+        return self._ages.work_out(now_s)
 
     def _remember_one(self, touch: Touch, slot: int, past: PastFetches, now_s: float) -> int:
         """The row of one chunk, with what it knew already. Returns the class of the chunk."""

@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kvpolicy.value.parameters import GAP_EDGES_S, POSITION_EARLY, TOUCHES_EXACT
+from kvpolicy.value.parameters import GAP_EDGES_S
 
 TOUCH_CLASSES: Final = 32
 KINDS: Final = 6
@@ -46,8 +46,7 @@ GAPS: Final = len(GAP_EDGES_S) + 2
 CLASSES: Final = TOUCH_CLASSES * 2 * KINDS * POSITIONS * GAPS
 PER_TOUCH: Final = CLASSES // TOUCH_CLASSES
 """Classes with equally many fetches, side by side."""
-_PER_GAP: Final = PER_TOUCH // GAPS
-_TOUCHES_MAX: Final = 0xFFFF
+PER_GAP: Final = PER_TOUCH // GAPS
 
 KIND_NEW: Final = 0
 """Nothing of the fetch was known."""
@@ -70,33 +69,6 @@ assert _LEVEL_MAX / LEVEL_STEPS - LEVEL_LOWEST > 20
 def level_of(rate_per_s: float) -> int:
     """Level of a rate above 0."""
     return min(_LEVEL_MAX, max(0, round((math.log2(rate_per_s) + LEVEL_LOWEST) * LEVEL_STEPS)))
-
-
-def _touch_class(touches: int) -> int:
-    if touches <= TOUCHES_EXACT:
-        return max(0, touches - 1)
-    return min(TOUCH_CLASSES - 1, TOUCHES_EXACT + int(2 * math.log2(touches / TOUCHES_EXACT)))
-
-
-_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * PER_TOUCH for touches in range(_TOUCHES_MAX + 1))
-
-
-def kind_of_session(touches_of_branch: int) -> int:
-    """Kind by how often the chunk was fetched on which a fetch's new part hangs."""
-    if touches_of_branch <= 1:
-        return 1
-    return 2 if touches_of_branch <= 3 else 3 if touches_of_branch <= 15 else 4
-
-
-def place_in_prefix(position: int) -> int:
-    """Part of a class: the first chunk, an early one, or one behind."""
-    return 2 if position == 0 else 1 if position < POSITION_EARLY else 0
-
-
-def class_of(touches: int, gap_s: float | None, kind: int, place: int, is_last: bool) -> int:
-    """Class of a chunk after a fetch; `touches` counts it, `gap_s` is None for the first (`place_in_prefix`)."""
-    gap = GAP_FIRST if gap_s is None else bisect_right(GAP_EDGES_S, gap_s)
-    return _TOUCH_OFFSET[touches] + gap * _PER_GAP + (kind * POSITIONS + place) * 2 + is_last
 
 
 class ReuseTimes:

@@ -226,7 +226,8 @@ class ShadowCache:
         if self._aging is None:
             score = (own.scores or self._scores(own))[self._at]
         else:
-            score = self._score(own)
+            # A pass comes before the next leaf goes while there is no border, and works out the score again.
+            score = self._score(own) if self._order.border > -math.inf else 0.0
             self._moved.add(leaf)
         self._leaves[leaf] = score
         if score < self._order.border:

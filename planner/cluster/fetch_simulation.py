@@ -80,7 +80,8 @@ class FlowReader:
     def half_window(self) -> int:
         return 1
 
-    def next_timeout_ns(self) -> None:
+    @property
+    def wake_ns(self) -> None:
         """Nothing is due by time alone: flows end by themselves."""
 
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:

@@ -261,7 +261,7 @@ def test_what_the_disk_is_about_to_evict_is_written_through_the_pool() -> None:
     assert scene.disk is not None
     for number in range(8):
         scene.disk.store(number)
-        scene.disk.pool.touch(key(number))
+        scene.disk.pool.touch([key(number)])
     scene.put(20)
     scene.pass_ms(15)
     loaded = scene.load()

@@ -168,7 +168,7 @@ def test_casts_that_wait_are_part_of_the_queue() -> None:
     attached_segments = 64
     scene.ask(Op.GET, 1, attached_segments, attached_segments, 1)
     assert scene.core.load == HolderLoad(64 * PAGE, 1)
-    assert scene.core.casts_queued_bytes == 64 * PAGE
+    assert scene.core.serving.queued_bytes == 64 * PAGE
     sent = scene.take(effects.CastSegments)
     for one in sent:
         scene.say(events.protocol.SegmentsSent(one.chunk.key, one.count))

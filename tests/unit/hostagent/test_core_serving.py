@@ -133,12 +133,12 @@ def test_a_peers_load_keeps_the_chunk_until_the_peer_had_its_turn() -> None:
 
 def test_a_reader_that_stripes_a_chunk_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[ChunkKey] = []
-    monkeypatch.setattr(ChunkPool, "touch", lambda _, key: touched.append(key))
+    monkeypatch.setattr(ChunkPool, "touch", lambda _, keys: touched.extend(keys))
     scene = holder()
-    lent = [scene.core.lend(key(1), scene.now_ns, begins=begins) for begins in (True, False, False)]
-    scene.say(events.PeersRead((key(1),)))  # another one, of whom the shell tells
-    scene.pass_ms(1)
-    assert touched == [key(1)] * 2
+    lent = [scene.core.lend(key(1), scene.now_ns) for _ in range(3)]
+    assert not touched
+    scene.say(events.PeersRead((key(1),)))
+    assert touched == [key(1)]
     for chunk in lent:
         assert chunk is not None
         scene.say(events.PeerReadEnded(chunk))

@@ -66,7 +66,7 @@ def test_under_pressure_what_would_be_evicted_is_written_first() -> None:
     for number in range(40):
         stage.put(number)
     for number in range(20):
-        stage.core.pool.touch(key(number))
+        stage.core.pool.touch([key(number)])
     stage.pass_ms(1)
     # What is queued already goes first; the plan that follows is made under pressure.
     stage.free(request)

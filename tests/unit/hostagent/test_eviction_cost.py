@@ -35,7 +35,7 @@ def dram(made: DirectoryReplica, number: int, *, on_disk: bool = False) -> float
     here_too = [Tier.LOCAL_DISK] if on_disk else []
     touch = Touch(key(number), None, 0, MIB)
     (cost_s,) = SourceCosts().eviction_costs_s(
-        [touch], Tier.LOCAL_DRAM, lambda key: [*made.tiers_elsewhere(key), *here_too]
+        [touch], Tier.LOCAL_DRAM, [[*made.tiers_elsewhere(touch.key), *here_too]]
     )
     return cost_s
 
@@ -47,7 +47,9 @@ def test_the_more_others_have_a_chunk_the_less_is_lost_with_it() -> None:
     assert unknown == alone == own, "the directory's word on this node itself is no other source"
     assert dram(made, 1, on_disk=True) < alone
     touches = [Touch(key(number), None, 0, MIB) for number in (3, 1)]
-    in_dram, alone = SourceCosts().eviction_costs_s(touches, Tier.LOCAL_DISK, made.tiers_elsewhere)
+    in_dram, alone = SourceCosts().eviction_costs_s(
+        touches, Tier.LOCAL_DISK, [made.tiers_elsewhere(touch.key) for touch in touches]
+    )
     assert in_dram < alone
     assert dram(directory_of(entry(1, 0, served=True)), 1) < alone
 
@@ -60,7 +62,9 @@ def test_of_chunks_fetched_alike_the_one_that_nobody_else_has_stays() -> None:
         4 * MIB,
         PAGE,
         lambda: now_ns,
-        lambda chunks: costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, made.tiers_elsewhere),
+        lambda chunks: costs.eviction_costs_s(
+            chunks, Tier.LOCAL_DRAM, [made.tiers_elsewhere(chunk.key) for chunk in chunks]
+        ),
     )
     for number in range(4):
         pool.fetched([Touch(key(number), None, 0, MIB)])
@@ -91,7 +95,7 @@ def test_a_pool_asks_for_the_loss_of_each_chunk_once_a_fetch_and_before_it_may_g
     assert not heard(key(1)), "it cannot go before it is whole"
     pool.commit(first, hashed(0))
     assert heard(key(1))
-    pool.touch(key(1))
+    pool.touch([key(1)])
     assert heard(key(1))
     pool.fetched([Touch(key(2), None, 0, MIB)])
     assert heard(key(2))

@@ -343,7 +343,7 @@ def test_bytes_stay_while_others_fill_the_pool(one: Cluster) -> None:
     for number in range(40, 80):
         writer.put(key(number), None, os.urandom(MIB // 2))
     assert bytes(got.views[0]) == before
-    assert one.agents[0].core.pool.shown.lingering_count == 1
+    assert len(one.agents[0].core.pool.shown.lingering) == 1
     got.release()
     one.until(lambda: one.agents[0].core.pool.pins_count == 0)
 

@@ -88,16 +88,28 @@ def test_abort_gives_the_room_back_without_an_event() -> None:
     assert pool.take_changes() == ([], [])
 
 
+def test_chunks_of_one_prefix_that_peers_read_together_are_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool(8)
+    for number, parent in ((1, None), (2, 1), (3, 2), (5, None), (6, 5)):
+        stored(pool, number, parent)
+    fetches: list[list[tuple[ChunkKey, int]]] = []
+    monkeypatch.setattr(
+        pool.values, "fetched", lambda touches, _: fetches.append([(one.key, one.readers) for one in touches])
+    )
+    pool.touch([key(1), key(2), key(9), key(3), key(6), key(2)])
+    assert fetches == [[(key(1), 1), (key(2), 2), (key(3), 1)], [(key(6), 1)]], "nobody has chunk 9, or read chunk 5"
+
+
 def test_least_recently_used_leaf_goes_first_then_its_parent() -> None:
     pool = make_pool(3)
     stored(pool, 1)
     stored(pool, 2, parent=1)
     stored(pool, 3, parent=2)
-    pool.touch(key(3))
+    pool.touch([key(3)])
     pool.take_changes()
     stored(pool, 4)
     assert pool.take_changes()[1] == [key(3)]
-    pool.touch(key(2))
+    pool.touch([key(2)])
     stored(pool, 5)
     assert pool.take_changes()[1] == [key(4)]
     stored(pool, 6, pages=3)
@@ -189,7 +201,7 @@ def test_room_for_a_chunk_is_not_made_from_its_own_prefix() -> None:
     pool = make_pool(8)
     for number in range(8):
         stored(pool, number)
-        pool.touch(key(number))
+        pool.touch([key(number)])
     chain = range(100, 108)
     for number in chain:
         stored(pool, number, parent=number - 1 if number > chain[0] else None)
@@ -276,7 +288,7 @@ class PoolMachine(RuleBasedStateMachine):
         chunk = self.pool.find(key(number))
         if chunk is not None:
             self.pool.pin(chunk)
-            self.pool.touch(chunk.key)
+            self.pool.touch([chunk.key])
             self.pinned.append(chunk)
 
     @precondition(lambda self: self.pinned)

@@ -81,7 +81,7 @@ def test_alone_it_joins_reads_leaves_and_verifies() -> None:
     assert it.missing(KEYS[0]) is None
     assert it.handle(ChunkVerified(KEYS[0], good=True), now) == [ChunkHere(KEYS[0], ChunkSource.HOLDER)]
     assert it.idle
-    assert it.next_timeout_ns() is None
+    assert it.wake_ns is None
 
 
 def test_in_company_that_pulls_it_follows() -> None:
@@ -102,7 +102,7 @@ def silent(it: Reader, until_ns: int) -> tuple[list, int]:
     commands: list = []
     now = 0
     while not asked(commands) and not kinds(commands, StartRead):
-        due = it.next_timeout_ns()
+        due = it.wake_ns
         assert due is not None
         now = max(due, now)
         assert now <= until_ns
@@ -293,7 +293,7 @@ def test_a_join_that_was_lost_is_repeated_by_the_first_measured_answer() -> None
     now = MS // 10
     commands = it.handle(notice(KEYS[0], ME, OTHER), now)
     while not controls(commands, Op.JOIN):
-        due = it.next_timeout_ns()
+        due = it.wake_ns
         assert due is not None
         now = max(now, due)
         commands += it.handle_timer(now)
@@ -420,7 +420,7 @@ def test_what_is_proven_on_its_way_is_here_without_a_question() -> None:
         it.handle(ReadDone(each.read), now)
     assert it.handle(ReadDone(read.read, proves=True), now) == [ChunkHere(KEYS[0], ChunkSource.HOLDER)]
     assert it.idle
-    assert it.next_timeout_ns() is None
+    assert it.wake_ns is None
 
 
 def read_out(it: Reader, commands: list[ReaderCommand], now: int) -> tuple[list[ReaderCommand], int]:
@@ -518,7 +518,7 @@ def test_nothing_of_a_chunk_that_nobody_wants_goes_on() -> None:
     assert controls(commands, Op.LEAVE)
     assert kinds(commands, AbortRead)
     assert it.idle
-    assert it.next_timeout_ns() is None
+    assert it.wake_ns is None
     assert it.handle(ChunkUnwanted(KEYS[0]), 51 * MS) == []
 
 
@@ -592,14 +592,14 @@ def test_the_switch_alone_is_asked_again_and_never_read_from() -> None:
     commands = it.handle(wanted(KEYS[0], switch), 0)
     now = 0
     for _ in range(20):  # no NOTICE for seconds
-        now = it.next_timeout_ns()
+        now = it.wake_ns
         commands += it.handle_timer(now)
     assert now > 2000 * MS
     assert len(controls(commands, Op.JOIN)) > 10
     # It is there, and then loses everything that it is asked for, for seconds more.
     commands += it.handle(notice(KEYS[0], ME, flags=Flag.JOINED | Flag.CACHED), now)
     for _ in range(20):
-        now = it.next_timeout_ns()
+        now = it.wake_ns
         commands += it.handle_timer(now)
     assert len(controls(commands, Op.GET)) > 10
     assert not kinds(commands, StartRead)

@@ -42,7 +42,7 @@ def lone_read(have: int = 0) -> tuple[Reader, StartRead, list[ReaderCommand], in
     now = 2 * MS
     commands = it.handle(ReadProgress(read.read, have), now)
     while now + 1 < 2 * MS + READ_SILENCE.ceiling_ns:
-        due = it.next_timeout_ns()
+        due = it.wake_ns
         assert due is not None
         now = min(due, 2 * MS + READ_SILENCE.ceiling_ns - 1)
         commands += it.handle_timer(now)

@@ -76,7 +76,8 @@ class Reader:
         self._stale = False
         """Something other than the arrival of segments has happened since the rules last ran."""
         self._evaluated_ns = -EVALUATE.ceiling_ns
-        self._wake_ns: int | None = None
+        self.wake_ns: int | None = None
+        """When handle_timer should be called next; None: not before another event. May change with every call."""
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ChunkWanted: self._on_wanted,
             ChunkUnwanted: lambda event, now_ns: self._chunks.unwant(event.key, now_ns),
@@ -143,10 +144,6 @@ class Reader:
         """How many of the segments that it has asked for may wait to be reported: while it asks for as many again, the
         others keep the path busy."""
         return self._pull.window.segments // 2
-
-    def next_timeout_ns(self) -> int | None:
-        """When handle_timer should be called next; None: not before another event. May change with every call."""
-        return self._wake_ns
 
     def missing(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
@@ -223,7 +220,7 @@ class Reader:
             self._stale |= all(other.phase is not Phase.JOINING for other in self._chunks.open.values())
         self._stale |= chunk.interest.leader != followed
         soon_ns = now_ns + self._pace[EVALUATE]
-        self._wake_ns = min(self._wake_ns or soon_ns, soon_ns)
+        self.wake_ns = min(self.wake_ns or soon_ns, soon_ns)
         if notice.member != me and notice.flags & Flag.JOINED:
             if notice.tag & TAG_LEADS:
                 self._schedule.deposed(chunk)
@@ -334,9 +331,9 @@ class Reader:
 
     def _finish(self, now_ns: int) -> list[ReaderCommand]:
         """Run timers and rules as far as due; hand over the commands."""
-        due = self._wake_ns is not None and now_ns >= self._wake_ns
-        if due and self._wake_ns is not None:
-            self._pace.note_late(now_ns - self._wake_ns)
+        due = self.wake_ns is not None and now_ns >= self.wake_ns
+        if due and self.wake_ns is not None:
+            self._pace.note_late(now_ns - self.wake_ns)
         if self._stale or due or now_ns - self._evaluated_ns >= self._pace[EVALUATE]:
             self._stale = False
             if self._chunks.wanted:
@@ -344,7 +341,7 @@ class Reader:
             else:
                 if self._liveness.since_ns is not None:
                     self._liveness.rest()
-                self._wake_ns = None
+                self.wake_ns = None
             self._evaluated_ns = now_ns
         elif self._schedule.led:
             self._out += self._schedule.refill(now_ns)
@@ -356,7 +353,7 @@ class Reader:
         self._expire(now_ns)
         self._open_waiting(now_ns)
         self._out += self._schedule.run(self._chunks.open.values(), now_ns)
-        self._wake_ns = min(self._timeouts(), default=None)
+        self.wake_ns = min(self._timeouts(), default=None)
 
     def _expire(self, now_ns: int) -> None:
         """Stalled reads, lost segments, JOINs without an answer."""

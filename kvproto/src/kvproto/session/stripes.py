@@ -73,8 +73,10 @@ class Stripes:
             size -= size % STRIPE_ROUND_SEGMENTS
         if not self.reads:
             return size
-        outstanding = sum(stripe.count for stripe in self.reads.values())
-        return size if self._tested and outstanding + size <= budget else 0
+        if not self._tested:
+            return 0
+        outstanding = sum([stripe.count for stripe in self.reads.values()])
+        return size if outstanding + size <= budget else 0
 
     def next_read(self) -> ReadId:
         """A name for a read that no other has."""

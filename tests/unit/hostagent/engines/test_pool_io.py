@@ -83,7 +83,7 @@ def test_what_is_here_is_found_and_leased_without_the_agent(
     ]
     pool = cluster.agents[0].core.pool
     assert cluster.client(0).drop(many(2)) == [True, True]
-    assert cluster.call(lambda: pool.shown.lingering_count) == 2, "their memory stays"
+    assert cluster.call(lambda: len(pool.shown.lingering)) == 2, "their memory stays"
     io.do(Release("a", 2))
     assert io.leases_count == 0
     cluster.until(lambda: pool.pins_count == 0)
