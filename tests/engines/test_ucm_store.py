@@ -198,7 +198,7 @@ class TestShards:
     def test_a_last_shard_alone_is_not_stored(self, stores: tuple[KvcastStore, KvcastStore]) -> None:
         scheduler, worker = stores
         dump(worker, [1], [0], [content_of(0)])
-        with pytest.raises(RuntimeError, match="took 0 of 1"):
+        with pytest.raises(RuntimeError, match="had room for 0 of 1 shards"):
             dump(worker, [1], [SHARDS - 1], [content_of(2)])
         assert scheduler.lookup([block_id(1)]) == [False]
 
@@ -287,7 +287,7 @@ class TestBesideUcmsOwn:
         ({"kvcast": {"socket": "/x"}}, "set weights_digest"),
         ({"kvcast": {"sockets": "/x"}}, "unknown setting 'sockets'"),
         ({"kvcast": []}, "must be an object"),
-        ({"shard_size": 100, "block_size": 250}, "no multiple"),
+        ({"shard_size": 100, "block_size": 250}, "not a multiple"),
         ({"shard_size": 100, "block_size": 100, "tensor_size_list": [99, 2]}, "more than its shard_size"),
     ],
 )

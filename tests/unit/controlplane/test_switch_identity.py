@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from controlplane.config import parse
-from controlplane.p4runtime import target as p4runtime
+from controlplane.p4runtime import p4runtime_target as p4runtime
 from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from kvdaemon.errors import ConfigError
