@@ -193,7 +193,7 @@ def test_the_page_works_as_it_stands() -> None:
         for tokens, pages in zip(prompts, tables, strict=True):
             one["save"](agents.client(0), tokens, pages)
         for tokens in prompts:
-            shared, alone = (int.from_bytes(key, "big") for key in one["prefix_keys"](one["namespace"], tokens))
+            shared, alone = (int.from_bytes(key, "big") for key in one["prefix_keys"](one["identity"], tokens))
             agents.publish(shared, 0)
             agents.publish(alone, 0, parent=shared)
         reader = agents.client(1)
