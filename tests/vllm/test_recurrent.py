@@ -29,7 +29,13 @@ from tests.vllm.vllm_suite import (
     tokens_of,
 )
 
-RECURRENT: dict[str, Any] = {"dtype": "bfloat16", "enable_prefix_caching": True, "mamba_cache_mode": "align"}
+RECURRENT: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "enable_prefix_caching": True,
+    "mamba_cache_mode": "align",
+    # How many tokens' KV is as large as a state depends on the processor: vLLM takes blocks of 32 or 64.
+    "block_size": CHUNK_TOKENS,
+}
 NO_LOAD = {"kvcast.no_load": True}
 STEP_TOKENS = 4 * CHUNK_TOKENS
 JUDGED_TOKENS, OTHERS_MAX = 8, 2
