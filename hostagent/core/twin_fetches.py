@@ -131,10 +131,6 @@ class TwinFetches:
             self._pool.unpin(inbound.chunk)
             self._settle_soon.set(self._clock.now_ns)
 
-    def is_brought(self, inbound: InboundChunk) -> bool:
-        """Whether the twin of a chunk is still on its way."""
-        return inbound.twin is not None and inbound.twin.key in self.waiting
-
     def close(self) -> None:
         """The chunks were given up. Memory that a thread still writes to is given back without its word."""
         self._brought.clear()
