@@ -14,4 +14,7 @@ if [ ! -x "$venv/bin/python" ]; then
         exit 1
     }
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable p4switch --editable client --editable kvproto --editable lab --editable '.[test]'
+pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+# In two steps: pip does not see that what kvcast-lab wants of kvcast is what lies here, if it is asked for with extras.
+pip --editable p4switch --editable client --editable kvproto --editable . --editable lab
+pip --editable '.[test]'
