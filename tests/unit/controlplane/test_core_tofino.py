@@ -15,6 +15,7 @@ from controlplane.core.switch.entries import (
     FillingEntry,
     ReplicateByBitmapEntry,
     ReplicateToPortEntry,
+    Report,
     ServingEntry,
 )
 from controlplane.core.switch.target import LostReport, SwitchFacts
@@ -51,7 +52,7 @@ def test_it_is_told_what_its_program_needs() -> None:
     assert switch["replicate_default", None] == ReplicateByBitmapEntry(Bitmap.ONE)
     assert switch["group", FLOOD_GROUP].ports == ports(1, 2)
     assert ("group", 1) in switch, "member 0 alone"
-    assert {which for kind, which in switch if kind == "digest"} == {None, "lost", "sighting"}
+    assert {which for kind, which in switch if kind == "digest"} == set(Report)
     assert not any(isinstance(entry, ReplicateToPortEntry) for entry in switch.values())
     assert scene.core.link.present
 
