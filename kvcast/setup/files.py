@@ -75,7 +75,7 @@ def controller_yaml(answers: Answers) -> str:
 
 def _tls(answers: Answers, name: str) -> str:
     if answers.tls is None:
-        return "insecure: true               # no TLS: whoever reaches the controller may do everything (kvcast pki)"
+        return "insecure: true               # no TLS: any process that reaches the controller can do everything (kvcast pki)"
     folder = answers.tls
     return f"tls: {{cert: '{folder}/{name}.pem', key: '{folder}/{name}.key', ca: '{folder}/ca.pem'}}"
 

@@ -151,7 +151,7 @@ def test_no_more_circulates_than_the_configuration_says() -> None:
         (switch_of(), "switch.orbit_bytes is missing: how many bytes of the switch's packet buffer"),
         (switch_of(orbit_bytes=4197), "switch.orbit_bytes: 4197 is less than one segment with its headers, 4198 bytes"),
         (switch_of(orbit_bytes="16MiB"), "switch.orbit_bytes: '16MiB' is not a whole number"),
-        (switch_of(target="p4switch", orbit_bytes=1 << 20), "switch.orbit_bytes goes with target tofino"),
+        (switch_of(target="p4switch", orbit_bytes=1 << 20), "switch.orbit_bytes needs switch.target: tofino"),
         (switch_of(orbit_bytes=1 << 20, recirculation_port=0), "switch.recirculation_port: 0 is not a whole number"),
         (switch_of(orbit_bytes=1 << 20, groups_max=70_000), "switch.groups_max: 70000 is not a whole number"),
     ],
