@@ -11,8 +11,9 @@ import controlplane.daemon
 import hostagent.daemon
 from kvcast.cli import main
 from kvcast.commands import init
-from kvcast.setup.files import HEADERS_BYTES, pool_for, segment_for
+from kvcast.setup.files import pool_for, segment_for
 from kvcast.setup.machine import Interface, Machine, data_interface, look
+from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
 MANAGEMENT = Interface("eth0", True, 1500, 1_000_000_000, "192.0.2.5", default_route=True)
 DATA = Interface("eth1", True, 9000, 100_000_000_000, "198.51.100.1", default_route=False)
@@ -106,7 +107,7 @@ def test_questions_on_a_terminal(
 def test_sizes_that_fit() -> None:
     assert segment_for(9000) == 4096
     assert segment_for(1500) == 1024
-    assert segment_for(4096 + HEADERS_BYTES - 1) == 2048
+    assert segment_for(4096 + FILL_OVERHEAD_BYTES - 1) == 2048
     with pytest.raises(ValueError, match="an MTU of 300 is too small"):
         segment_for(300)
     assert pool_for(1 << 30) == 512 << 20
