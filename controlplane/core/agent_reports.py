@@ -112,7 +112,7 @@ class AgentReports:
             self._directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
-            self._publication.node_announced(node.index)
+            self._publication.settling.announced.add(node.index)
             self._pushes.node_announced(node)
 
     def _is_full(self, node: Node, copy: parse.AnnouncedCopy) -> bool:
@@ -197,7 +197,7 @@ class AgentReports:
         whole = self._directory.get(parent) if parent is not None and chunk.facts.is_twin else chunk
         if whole is not None:
             self._pushes.chunk_fetched(node, whole, fetch)
-        if fetch.source in PEERS and self._values.touched_again(key, now_ns):
+        if fetch.source in PEERS and self._values.cache.touched_again(key, now_ns):
             self._switch_cache.heat_reported(key, 1)
 
     def _hint_given(self, hint: rpc.ReuseHint) -> None:

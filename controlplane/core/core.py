@@ -261,7 +261,7 @@ class Core:
         node.load = HolderLoad(load.queued_bytes, load.readers)
         self.switch_cache.price.load_reported(node.index, node.load, self.now_ns)
         self.switch_cache.holder_load_changed()
-        self.publication.load_changed(node.index)
+        self.publication.loads_changed.add(node.index)
 
     def _task_result_received(self, node: Node, result: rpc.TaskResult) -> None:
         task = self.tasks.get(TaskId(result.task))

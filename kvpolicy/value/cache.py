@@ -67,7 +67,7 @@ class CacheValues:
         self._half_life_s = self.parameters.half_life_s
         self._access_history = AccessHistory(self._table, self._reuse, self._ages, self._half_life_s)
         self._scorer = Scorer(policies, self.parameters.rate_prior, self._half_life_s)
-        self._selector = PolicySelector(
+        self.selector = PolicySelector(
             policies,
             capacity_bytes,
             self._ages,
@@ -108,7 +108,7 @@ class CacheValues:
             self._ages_changed()
         if self._eviction_costs is not None:
             self._weigh(slots, chunks, self._eviction_costs)
-        turn = self._selector.turn
+        turn = self.selector.turn
         self._shadow(chunks, slots, touches, mixes, turn)
         flags_at, children_at, turn_at = self._table.flags_at, self._table.children_at, self._table.turn_at
         for slot in slots:
@@ -138,7 +138,7 @@ class CacheValues:
                 self._order.changed(slot)
             mix = mixed(key)
             if not mix & self._sample_mask:
-                self._selector.finished(mix)
+                self.selector.shadows.finished(mix)
 
     def expect(self, keys: Iterable[ChunkKey], within_s: float, now_ns: int) -> None:
         """These will be fetched in about `within_s`: each counts as one reader then, at least, and as fetched now for
@@ -350,18 +350,9 @@ class CacheValues:
         return float(now_s - self._table.last_at[slot])
 
     @property
-    def active_policy(self) -> str:
-        """Name of the policy that decides now."""
-        return self._active.name
-
-    def scores(self) -> dict[str, float]:
-        """Recent share of what was fetched that each policy would have had, by name."""
-        return self._selector.shares()
-
-    @property
     def sampled_share(self) -> float:
         """Share of all chunks that the shadow caches see."""
-        return self._selector.sampled_share
+        return self.selector.sampled_share
 
     @property
     def tracked_count(self) -> int:
@@ -430,10 +421,10 @@ class CacheValues:
                 scored = (last_s, weight, min(known + 1, TOUCHES_MAX), level, worth, turn)
                 one = ShownChunk(scored, group, size_bytes, exp2(worth) * size_bytes * readers, known > 0)
             shown.append(one)
-        if self._selector.fetched([mixes[at] for at in sampled] if mask else mixes, shown, self._now_s):
-            self._active = self._policies[self._selector.active]
+        if self.selector.fetched([mixes[at] for at in sampled] if mask else mixes, shown, self._now_s):
+            self._active = self._policies[self.selector.active]
             self._order.forget()
-        self._sample_mask = self._selector.sample_mask
+        self._sample_mask = self.selector.sample_mask
 
     def _presume(self, slot: int) -> None:
         """Nobody has fetched this chunk yet: it was put here for somebody who will, as if fetched once now."""
@@ -446,7 +437,7 @@ class CacheValues:
     def _stamp(self, slot: int) -> None:
         """As if the chunk were fetched now, for orders that ask when that was."""
         table = self._table
-        table.last_at[slot], table.turn_at[slot] = self._now_s, self._selector.turn
+        table.last_at[slot], table.turn_at[slot] = self._now_s, self.selector.turn
 
     def _weigh(self, slots: Iterable[int], chunks: Sequence[Touch], eviction_costs: EvictionCosts) -> None:
         """Note what evicting these chunks costs for each of their bytes."""
@@ -493,7 +484,7 @@ class CacheValues:
             self._order.expire()
 
     def _ages_changed(self) -> None:
-        self._selector.ages_changed()
+        self.selector.shadows.ages_changed()
         if self._active.rule is _AGE:
             self._order.forget()
 

@@ -488,7 +488,7 @@ class PolicySelector:
         half_touches: int,
     ) -> None:
         self._policies = tuple(policies)
-        self._shadows = ShadowCaches(policies, capacity_bytes, ages, every)
+        self.shadows = ShadowCaches(policies, capacity_bytes, ages, every)
         self._chunks_max = shadow_chunks_max
         self._fade = 0.5 ** (1 / half_touches)
         self._unit = 1.0
@@ -513,7 +513,7 @@ class PolicySelector:
     def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], now_s: float) -> bool:
         """Sampled chunks of one fetch, in its order. True if another policy decides from now on."""
         unit, count = self._unit, len(chunks)
-        self.turn += self._shadows.fetched(chunks, shown, unit, now_s)
+        self.turn += self.shadows.fetched(chunks, shown, unit, now_s)
         self._total += unit * sum([one.saved for one in shown])
         self._seen += unit * count
         self._unit = unit / self._fade**count
@@ -523,27 +523,19 @@ class PolicySelector:
         self._until_check = _CHECK_EVERY
         return self._check()
 
-    def finished(self, chunk: int) -> None:
-        """The chunk goes first in every shadow."""
-        self._shadows.finished(chunk)
-
-    def ages_changed(self) -> None:
-        """Ages say something else than before."""
-        self._shadows.ages_changed()
-
     def shares(self) -> dict[str, float]:
         """Recent share of what was fetched that each policy would have had, by name."""
         total = self._total or 1.0
         return {
-            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self._shadows.each, strict=True)
+            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self.shadows.each, strict=True)
         }
 
     def _check(self) -> bool:
-        shadows = self._shadows.each
+        shadows = self.shadows.each
         if max(map(len, shadows)) > self._chunks_max:
             self._shift += 1
             self.sample_mask = ((1 << self._shift) - 1) << (MIX_BITS - self._shift)
-            self._shadows.shrink(1 << (MIX_BITS - self._shift))
+            self.shadows.shrink(1 << (MIX_BITS - self._shift))
         if self._unit > 1e100:
             for shadow in shadows:
                 shadow.hits /= self._unit

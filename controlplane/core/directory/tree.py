@@ -47,8 +47,10 @@ class Directory:
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
         self._last_copies: Counter[NodeIndex] = Counter()
         """Chunks that only this node has, in its pool or on its disk."""
-        self._copies = 0
-        self._bytes = 0
+        self.copies = 0
+        """In hosts' pools, of all chunks together."""
+        self.size_bytes = 0
+        """Of distinct chunks."""
 
     # -- reading
 
@@ -60,16 +62,6 @@ class Directory:
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self._chunks.values())
-
-    @property
-    def copies(self) -> int:
-        """Copies in hosts' pools, all chunks together."""
-        return self._copies
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of distinct chunks."""
-        return self._bytes
 
     def get(self, key: ChunkKey) -> Chunk | None:
         """The chunk of this key; None if nobody has it."""
@@ -342,7 +334,7 @@ class Directory:
         chunk.children = self._orphans.pop(facts.key, set())
         self._chunks[facts.key] = chunk
         self._link(facts)
-        self._bytes += facts.size_bytes
+        self.size_bytes += facts.size_bytes
         self._note(facts.key, is_new_or_lost=True)
         return chunk
 
@@ -383,7 +375,7 @@ class Directory:
     def _replace_facts(self, chunk: Chunk, facts: ChunkFacts) -> None:
         self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
         self._unlink(chunk.facts)
-        self._bytes += facts.size_bytes - chunk.facts.size_bytes
+        self.size_bytes += facts.size_bytes - chunk.facts.size_bytes
         chunk.facts = facts
         self._link(facts)
         self._note(facts.key)
@@ -393,7 +385,7 @@ class Directory:
         chunk.holders.add(node)
         self._count_last_copies(before, chunk)
         self._by_node.setdefault(node, set()).add(chunk.key)
-        self._copies += 1
+        self.copies += 1
         self._note(chunk.key)
 
     def _count_last_copies(self, before: NodeIndex | None, chunk: Chunk) -> None:
@@ -411,7 +403,7 @@ class Directory:
         chunk.holders.discard(node)
         self._count_last_copies(before, chunk)
         self._by_node[node].discard(chunk.key)
-        self._copies -= 1
+        self.copies -= 1
         self._note(chunk.key)
 
     def _drop_unless_available(self, chunk: Chunk) -> None:
@@ -435,7 +427,7 @@ class Directory:
         self._unlink(chunk.facts)
         if chunk.children:
             self._orphans[chunk.key] = chunk.children
-        self._bytes -= chunk.facts.size_bytes
+        self.size_bytes -= chunk.facts.size_bytes
         self._note(chunk.key, is_new_or_lost=True)
 
 

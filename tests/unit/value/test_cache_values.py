@@ -324,8 +324,8 @@ def test_the_order_that_suits_the_stream_comes_to_decide() -> None:
         for cold in range(100):
             now += SECOND // 100
             _use(values, touch(1000 + turn * 100 + cold), now)
-    shares = values.scores()
-    assert shares[values.active_policy] >= max(shares.values()) * 0.97
+    shares = values.selector.shares()
+    assert shares[POLICIES[values.selector.active].name] >= max(shares.values()) * 0.97
     assert shares["rate-300s"] > shares["lru"]
 
 
