@@ -157,12 +157,6 @@ class EngineProcess:
         """How often a request was preempted."""
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
 
-    def do_spent(self) -> object:
-        """[calls, seconds, CPU seconds] in each of the connector's calls so far; only of a TimedConnector."""
-        from bmv2_testbed.engines.timed_connector import Spent
-
-        return {name: [calls.count, calls.wall_s, calls.cpu_s] for name, calls in Spent.calls.items()}
-
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)
