@@ -72,10 +72,6 @@ class EngineProcess:
         """One request of the client."""
         return getattr(self, f"do_{request.pop('do')}")(**request)
 
-    def do_ping(self) -> object:
-        """The engine is up."""
-        return {"pid": os.getpid()}
-
     def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
         """Run requests together; `abort`: request -> after how many steps it is aborted."""
         from vllm import SamplingParams

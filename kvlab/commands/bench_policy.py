@@ -19,7 +19,6 @@ from bmv2_testbed.bench.policy.compare import (
     replay_count,
     summaries,
 )
-from bmv2_testbed.bench.policy.library import has_library
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
@@ -60,8 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the traces with every policy at every size."""
     console = Console()
-    if not has_library():
-        console.print("without libCacheSim's LFUDA and W-TinyLFU: pip install 'kvcast-lab[policy]' for them")
     traces = _load(args)
     with refusals():
         hits = _compared(traces, args.pool, args.hints, console)

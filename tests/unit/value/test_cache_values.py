@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmv2_testbed.bench.policy.library import LibraryCache, has_library
 from bmv2_testbed.bench.policy.peers import PEERS, replay_blocks
 from bmv2_testbed.bench.policy.replay import replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
@@ -23,6 +22,7 @@ from kvpolicy.value.formula import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
+from tests.unit.value.library_cache import LibraryCache, needs_library
 from tests.unit.value.tuning_loads import MADE
 
 SECOND = 1_000_000_000
@@ -350,7 +350,7 @@ def test_session_ends_name_what_only_that_session_used() -> None:
     assert session_ends(trees) == [[2], [0, 1, 3, 4], [5]]
 
 
-@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast-lab[policy]'")
+@needs_library
 def test_on_single_chunks_the_library_lru_is_ours() -> None:
     rng = np.random.default_rng(5)
     requests = [TraceRequest(float(at), 512, 1, (int(rng.zipf(1.3)) % 300,)) for at in range(3000)]
