@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -96,25 +96,30 @@ class Answer:
         return len(self.sources)
 
 
+class Place(NamedTuple):
+    """Where a host is in the network."""
+
+    name: NodeId
+    address: Address
+    member: Member
+    switch: SwitchModel
+    uplink: Link
+
+
 class Node:
     """A host with its link to the switch. Everything it does, it does in `_wake`, some time after the cause."""
 
     def __init__(
         self,
         engine: Engine,
-        name: NodeId,
-        address: Address,
-        member: Member,
-        switch: SwitchModel,
-        link: Link,
+        place: Place,
         reader: ReaderParameters,
         scheduling: Scheduling,
         chance: Chance,
         equipment: Equipment,
     ) -> None:
         self._engine = engine
-        self.name, self.address, self.member = name, address, member
-        self._switch, self.link = switch, link
+        self.name, self.address, self.member, self._switch, self.uplink = place
         self._reader = reader
         self._segment_bytes = reader.segment_bytes
         self._scheduling, self._chance = scheduling, chance
@@ -175,16 +180,7 @@ class Node:
             has_cold=equipment.cold is not None,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
         )
-        self._connections = Reads(
-            self,
-            self._engine,
-            self.link,
-            self.address,
-            self.directory,
-            self._segment_bytes,
-            self._life,
-            equipment.proves,
-        )
+        self._connections = Reads(self, self._engine, self._segment_bytes, self._life, proves=equipment.proves)
         self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
         self._carriers = self._carriers_by_effect()
         self._task = 0
@@ -472,7 +468,7 @@ class Node:
     def send(self, packet: Packet) -> None:
         """Onto the link to the switch."""
         now = self._engine.now_ns
-        for at in self.link.send(packet, now):
+        for at in self.uplink.send(packet, now):
             self._engine.at(at, lambda: self._switch.receive(packet, self.member))
 
     # --- the serving side --------------------------------------------------------------------------------------------
@@ -489,7 +485,7 @@ class Node:
         """Send as much as the socket takes; the rest when the link has sent some."""
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
-        while self._sending and self.link.backlog_ns(now) < SOCKET_BUFFER_NS:
+        while self._sending and self.uplink.backlog_ns(now) < SOCKET_BUFFER_NS:
             leaving = self._sending.popleft()
             self._send_segment(leaving)
             sent[leaving.chunk.key] += 1

@@ -19,7 +19,7 @@ from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import SendControl
 from kvproto.rpc import control_pb2 as rpc
-from planner.cluster.agent import Agent
+from planner.cluster.agent import Agent, Surroundings
 from planner.cluster.background import Background
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -109,12 +109,14 @@ class Replay:
             node,
             self.clock,
             self.scenario,
-            partial(self._say, node),
-            self._fetches.bring,
-            self._fetches.abandon,
-            lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
-            self._background.fill,
-            partial(self._to_switch, node),
+            Surroundings(
+                partial(self._say, node),
+                self._fetches.bring,
+                self._fetches.abandon,
+                lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
+                self._background.fill,
+                partial(self._to_switch, node),
+            ),
         )
 
     def _say(self, node: int, message: rpc.FromAgent) -> None:
