@@ -14,6 +14,7 @@ from hostagent.core.core import AgentCore
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import ColdState
 from hostagent.core.tiering import Tiering
+from hostagent.core.twins import Twins
 from hostagent.disk.store import DiskStore
 from hostagent.pool.chunks import PoolUsage
 from kvpolicy.tiers.gate import Choice, Gate
@@ -56,7 +57,8 @@ def watched_tiers(core: AgentCore, store: DiskStore | None, cold: ColdTier | Non
     """What says how an agent's tiers are: the gate, background work, twins, and the stores that there are."""
     yield WatchedGate(core.gate)
     yield _WatchedLanes(core.lanes)
-    yield _WatchedTwins(core)
+    if core.twins is not None:
+        yield _WatchedTwins(core.twins)
     if store is not None and core.tiering is not None:
         yield _WatchedDisk(store, core.tiering)
     if cold is not None and core.cold_writes is not None:
@@ -171,17 +173,17 @@ class _WatchedCold(WatchedPart):
 class _WatchedTwins(WatchedPart):
     """Chunks that cross the network in fewer bytes."""
 
-    def __init__(self, core: AgentCore) -> None:
-        self._core = core
+    def __init__(self, twins: Twins) -> None:
+        self._twins = twins
 
     def collect(self) -> Iterator[Metric]:
         """Figures of this moment."""
-        twins, making, fetches = self._core.twins, self._core.twin_making, self._core.fetches.twins
+        twins, making = self._twins, self._twins.making
         yield _gauge("twin_bytes", "Of the pool, what twins take", twins.here.size_bytes)
         yield _counter("twins_made", "Chunks that were encoded for other nodes", making.made_count)
         yield _counter("twin_made_bytes", "What they took", making.made_bytes)
-        yield _counter("twins_decoded", "Chunks that came by their twins", fetches.decoded_count)
-        yield _counter("twin_saved_bytes", "What these had more than their twins", fetches.saved_bytes)
+        yield _counter("twins_decoded", "Chunks that came by their twins", twins.decoded_count)
+        yield _counter("twin_saved_bytes", "What these had more than their twins", twins.saved_bytes)
         yield _counter("twins_wrong", "Twins that did not give their chunk", twins.wrong_count)
 
 

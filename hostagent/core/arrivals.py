@@ -19,8 +19,7 @@ from hostagent.core.directory import ChunkEntry, NodeEntry
 from hostagent.core.events import LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node
-from hostagent.core.sources import SWITCH_NODE
-from hostagent.core.twins import Twin
+from hostagent.core.sources import SWITCH_NODE, StandIn
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, ROOT_CODE, Hashed, leaves_bytes, root_of, wrong_segments
 from kvchunk.ids import ChunkKey
@@ -79,16 +78,16 @@ class InboundChunk:
     """What the gate reckons with, where the source has the chunk in fewer bytes; None: the chunk's own."""
     from_casts: int = 0
     """Segments that came by cast, those from the switch's memory included."""
-    twin: Twin | None = None
+    stand_in: StandIn | None = None
     """By which it comes; None: as it is."""
     decoded_from: ChunkSource | None = None
-    """Where its twin came from, once that is here."""
+    """Where its stand-in came from, once that is here."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""
     is_cast: bool = False
     """Casts of it are expected, or came: others than reads may write to it."""
     is_asked: bool = False
-    """The reader brings it; else this node's disk, the cold store or a twin does."""
+    """The reader brings it; else this node's disk, the cold store or a stand-in does."""
     proven: dict[int, bytes] = field(default_factory=dict)
     """Leaves of reads that were hashed on their way, by where they begin in the chunk."""
 
@@ -185,9 +184,8 @@ class Arrivals:
         """Bytes of a chunk still to come; all of them while it is loaded from disk."""
         if inbound.whole:
             return 0
-        if inbound.twin is not None:
-            twin = self.under_way.get(inbound.twin.key)
-            return 0 if twin is None else self.left_bytes(twin)
+        if inbound.stand_in is not None:
+            return self.left_of(inbound.stand_in.key)
         missing = self._reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
         if missing is None:
@@ -389,7 +387,7 @@ class Arrivals:
         left_bytes = self._left_at.get(holder.node)
         if left_bytes is None:
             left_bytes = self._left_at[holder.node] = sum(
-                [one.entry.size_bytes for one in self.coming_from(holder) if one.twin is None]
+                [one.entry.size_bytes for one in self.coming_from(holder) if one.stand_in is None]
             )
         return left_bytes
 

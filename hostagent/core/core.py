@@ -5,7 +5,7 @@
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
 their way), `PartFetches` (parts of chunks), `Claims` and `Waits` (chunks that are still being computed),
 `FetchPlanner` (from where, or not at all), `Serving` (what peers get), `Tiering` and `PeerLoads` (the disk),
-`ColdIndex` and `ColdWrites` (the cold store), `Twins` and `TwinMaking` (chunks in fewer bytes for the network),
+`ColdIndex` and `ColdWrites` (the cold store), `Twins` (chunks in fewer bytes for the network),
 `Membership` (this node's place in the fabric), `DirectoryNews` (what is heard of others), `Tasks` (the controller's
 work), `Reports`, `LoadReports` and `Heartbeat` (what the controller is told). What they share is a `Node`. The shell
 owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the effects
@@ -29,7 +29,7 @@ from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
-from hostagent.core.forms import Forms, is_twin
+from hostagent.core.forms import Forms
 from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
@@ -40,7 +40,6 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
-from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -85,9 +84,6 @@ class AgentCore:
         self._effects: list[effects.Effect] = []
         alarms = Alarms(knowledge.clock)
         self.cold = ColdIndex(options, alarms, self._effects.append)
-        twins_here = TwinsHere()
-        self._twins_here = twins_here
-        # What evicting a chunk costs depends on all three: on disk, in the cold store, a twin.
         self.pool = ChunkPool(
             options.pool_bytes,
             limits.EXTENT_ALIGN_BYTES,
@@ -108,9 +104,9 @@ class AgentCore:
         """Of others it would be no news that they have nothing queued."""
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
-        self.twins = Twins(node, twins_here, sources, self.forms)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(node, sources, self.gate, self.claims, self.twins, self, make_reader)
+        self.fetches = Fetches(node, sources, self.gate, self.claims, self.forms, self, make_reader)
+        self.twins = self.fetches.twins
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
@@ -122,7 +118,6 @@ class AgentCore:
         self._membership = Membership(
             node, self.fetches, self.serving, self.claims, self._reports, self._load_reports, heartbeat
         )
-        self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
@@ -185,9 +180,6 @@ class AgentCore:
             events.ColdLookedUp: self.cold.lookup_ended,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
-            events.TwinEncoded: self.twin_making.twin_encoded,
-            events.TwinPlaced: self.twin_making.twin_placed,
-            events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.arrivals.casts_placed(event.arrivals),
@@ -213,6 +205,7 @@ class AgentCore:
             events.FlushRequested: self._flush_requested,
             events.Stopped: self._stopped,
             events.TimerFired: self._timer_fired,
+            **({} if self.twins is None else self.twins.routes()),
         }
 
     # ------------------------------------------------------------------ the shell's side
@@ -244,9 +237,9 @@ class AgentCore:
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self.pool.touch(event.keys)
-        if self.forms.has_wire:
+        if self.twins is not None:
             for key in event.keys:
-                self.twin_making.peer_asked(key)
+                self.twins.making.peer_asked(key)
         if self.pool.shown.lingering:
             self.engines.local_reads.chunks_lent()
 
@@ -302,8 +295,8 @@ class AgentCore:
             lanes |= {"write": self.tiering.writes, "promote": self.tiering.promotions}
         if self.cold_writes is not None:
             lanes["cold"] = self.cold_writes.lane
-        if self.forms.has_wire:
-            lanes["twin"] = self.twin_making.lane
+        if self.twins is not None:
+            lanes["twin"] = self.twins.making.lane
         return lanes
 
     @property
@@ -324,11 +317,8 @@ class AgentCore:
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
         beside = list(map(self._lies_beside, chunks))
         costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, beside)
-        twins = self._twins_here
-        if twins:
-            for at, chunk in enumerate(chunks):
-                if chunk.key in twins:
-                    costs_s[at] *= TWIN_COST_SHARE
+        if self.twins is not None:
+            self.twins.here.make_cheap(chunks, costs_s)
         return costs_s
 
     def _lies_beside(self, chunk: Touch) -> list[Tier]:
@@ -343,8 +333,8 @@ class AgentCore:
 
     def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        if self.forms.has_wire:
-            self.twin_making.peer_asked(key)
+        if self.twins is not None:
+            self.twins.making.peer_asked(key)
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
@@ -376,17 +366,15 @@ class AgentCore:
     def chunk_put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
         self._keep_copies(chunk)
-        if self.forms.has_wire:
-            self.twin_making.chunk_put(chunk)
+        if self.twins is not None:
+            self.twins.making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
         self.waits.came((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
-        if chunk.parent is not None and is_twin(chunk):
-            self._twins_here[chunk.key] = chunk
-        else:  # a disk and a cold store have forms of their own
-            self._keep_copies(chunk)
+        if self.twins is None or not self.twins.here.take_in(chunk):
+            self._keep_copies(chunk)  # which have forms of their own
 
     def _keep_copies(self, chunk: Chunk) -> None:
         """A chunk is in the pool, and may go to the disk and the cold store."""
@@ -505,8 +493,8 @@ class AgentCore:
         """Background work may go on."""
         if self._tasks.background.waiting:
             self._tasks.engines_served()
-        if self.twin_making.lane.waiting:
-            self.twin_making.engines_served()
+        if self.twins is not None:
+            self.twins.making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:
@@ -533,7 +521,6 @@ class AgentCore:
         self.cold.close()
         self.claims.close()
         self.fetches.close()
-        self.twin_making.close()
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()

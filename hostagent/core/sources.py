@@ -11,7 +11,7 @@ from hostagent.core.directory import NO_COPIES, ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
-from kvcodec.forms import StoredForm
+from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
@@ -26,6 +26,16 @@ _ON_DISK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class StandIn:
+    """A chunk of fewer bytes that crosses the network in place of another, which is decoded from it."""
+
+    key: ChunkKey
+    form: Form
+    size_bytes: int
+    """Still to come; 0: it is in this node's pool."""
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A chunk that can be had."""
 
@@ -37,6 +47,8 @@ class Found:
     """What the least busy of them has queued for its readers."""
     stored: Mapping[Tier, StoredForm] = field(default_factory=dict)
     """By tier: how it lies there, where in fewer bytes than it has."""
+    stand_in: StandIn | None = None
+    """By which it should come; None: as it is."""
 
 
 class Elsewhere(NamedTuple):
