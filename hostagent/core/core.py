@@ -54,7 +54,6 @@ from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import Member
-from kvproto.session.holder import HolderCounts
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Op
 
@@ -276,11 +275,6 @@ class AgentCore:
     def connected(self) -> bool:
         """Whether the controller listens."""
         return self._node.fabric.connected
-
-    @property
-    def holder_counts(self) -> HolderCounts:
-        """Running totals of what peers were served."""
-        return self.serving.counts
 
     @property
     def load(self) -> HolderLoad:
