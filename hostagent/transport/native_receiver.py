@@ -110,7 +110,7 @@ class NativeIntake:
         self._closing.close()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`. Raises MemoryError."""
+        """See `CastPart.expect`. Raises MemoryError."""
         self._set_patience_soon()
         known = self._expected.get(chunk.key)
         if known is not None and known.chunk == chunk and known.missing is missing:
@@ -129,14 +129,14 @@ class NativeIntake:
         self._expected[chunk.key] = self._tickets[ticket] = _Expected(ticket, chunk, missing)
 
     def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
+        """See `CastPart.forget`."""
         known = self._expected.pop(key, None)
         if known is not None:
             self._library.dp_receiver_forget(self._receiver, known.ticket)
             del self._tickets[known.ticket]
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         self._library.dp_receiver_settle(self._receiver)
 
     def drain_receive(self) -> None:

@@ -45,7 +45,7 @@ class ReadClient:
         self._stalled: list[PeerConnection] = []
 
     def read(self, request: ReadRequest) -> Read:
-        """See `Transport.read`."""
+        """See `ReadPart.read`."""
         is_small = max(request.size_bytes, request.wanted_bytes) <= self._small_bytes_max
         lane = request.endpoint, self._pulls is not None and is_small
         peer = self._newest.get(lane)

@@ -57,7 +57,7 @@ class SegmentSocket:
         self._fabric = fabric
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
+        """See `CastPart.cast`."""
         run = SegmentRun(chunk, self._fabric, first, count)
         sink = self._host.sink
         self._sender.send(
@@ -66,7 +66,7 @@ class SegmentSocket:
         self._host.counters.cast_packets_sent += count
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`. The switch keeps the port that they come from."""
+        """See `CastPart.fill`. The switch keeps the port that they come from."""
         sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
         if cast_too:
             sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
@@ -128,20 +128,20 @@ class SocketCasts(ExpectedCasts):
         return self._intake
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         if self._intake is not None:
             self._intake.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
+        """See `CastPart.cast`."""
         self._outgoing.cast(chunk, first, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`."""
+        """See `CastPart.fill`."""
         self._outgoing.fill(chunk, first, count, pool, cast_too=cast_too)
 
     def data_socket(self) -> socket.socket | None:
-        """See `Transport.data_socket`."""
+        """See `CastPart.data_socket`."""
         return self._outgoing.socket
 
     def give_up(self) -> None:

@@ -62,19 +62,19 @@ class NativeCastReceiver:
         self._closing.close()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
+        """See `CastPart.expect`."""
         self._intake.expect(chunk, missing)
 
     def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
+        """See `CastPart.forget`."""
         self._intake.forget(key)
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         self._intake.settle()
 
     def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
+        """See `CastPart.drain_receive`."""
         self._intake.drain_receive()
 
     def _broke(self, what: Broken) -> None:

@@ -84,7 +84,7 @@ class VerbsReads:
         return f"{address}:{port}"
 
     def read(self, request: ReadRequest) -> ReadHandle:
-        """See `Transport.read`."""
+        """See `ReadPart.read`."""
         if request.leaves is not None:
             return self._tcp.read(request)
         if not self._usable or self._detours.needed(request.endpoint, self.loop.time()):
