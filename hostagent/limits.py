@@ -114,8 +114,8 @@ READ_CONNECTIONS_PER_PEER_MAX = 8
 """From one address: a peer has one for small and one for large reads, and READ_STALLED_CONNECTIONS_MAX more that stand
 still."""
 READ_SMALL_BYTES_MAX = 256 * KIB
-"""Where no more than this is wanted of a peer, reads do not go through the thread in C: handing them over takes longer
-than they do."""
+"""Where no more than this is wanted of a peer, reads have a connection of their own, so that they wait for
+no large ones, and are not hashed on their way."""
 LONE_GET_WAIT_S = 0.01
 """How long the thread of lone gets waits for a peer, and other lone gets with it; its clients have more patience."""
 LONE_GET_SPIN_S = 0.00003

@@ -171,10 +171,10 @@ def read_client(host: Host) -> ReadClient:
     return ReadClient(
         host.memory,
         host.counters,
+        NativePulls(host.native, host.loop),
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
         own_address=host.address,
-        pulls=NativePulls(host.native, host.loop),
     )
 
 
