@@ -119,7 +119,7 @@ class SocketCasts(ExpectedCasts):
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
         socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
-        self._intake = self._take(casts, fabric)
+        self._intake = NativeIntake(host, casts, fabric)
         for chunk, missing in self._expected.values():
             self._intake.expect(chunk, missing)
         return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
@@ -152,10 +152,6 @@ class SocketCasts(ExpectedCasts):
         """End both directions."""
         self._outgoing.close()
         self._leave()
-
-    def _take(self, casts: socket.socket, fabric: Fabric) -> NativeIntake:
-        host = self._host
-        return NativeIntake(host.native, casts, host.loop, host.sink, host.counters, host.memory, fabric, host.own)
 
     def _leave(self) -> None:
         if self._intake is not None:

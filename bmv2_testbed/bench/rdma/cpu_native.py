@@ -11,10 +11,12 @@ import numpy as np
 
 from bmv2_testbed.bench.rdma.idle_port import idle_nic
 from hostagent import limits
+from hostagent.config import DataConfig
 from hostagent.native.library import datapath
 from hostagent.native.nic_queues import CompletionQueueParts, ReceiveQueue
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters
+from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.verbs import abi
 from kvchunk.ids import ChunkKey
@@ -82,17 +84,17 @@ class NativeReceiving:
         self._place = ChunkPlace(key, 0, rows_count * fabric.segment_bytes)
         self._counters = TransportCounters()
         self._loop = asyncio.new_event_loop()
-        self._intake = NativeIntake(
-            datapath(),
-            queue,
-            self._loop,
-            _Sink(),  # type: ignore[arg-type]
-            self._counters,
-            self._memory,
-            fabric,
-            _OWN,
-            threaded=False,
+        host = Host(
+            config=DataConfig(),
+            memory=self._memory,
+            loop=self._loop,
+            sink=_Sink(),  # type: ignore[arg-type]
+            counters=self._counters,
+            address="",
+            own=_OWN,
+            native=datapath(),
         )
+        self._intake = NativeIntake(host, queue, fabric, threaded=False)
 
     def ring_once(self, batch_count: int) -> int:
         """Receive the whole ring, `batch_count` messages for each time that Python hears of it; returns how many."""

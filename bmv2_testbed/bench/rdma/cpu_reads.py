@@ -21,6 +21,7 @@ from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadReques
 from hostagent.transport.read_protocol import QueuePairEnd, RemoteExtent
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs.device import VerbsError
+from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
@@ -127,8 +128,7 @@ async def _measure(window_bytes: int, batch: int) -> float:
     host.asker = Asker(
         datapath(),
         port,
-        completions,
-        channel,
+        completion_queue_parts(port, completions, channel),
         host.target,  # type: ignore[arg-type]
         loop,
         _broke,

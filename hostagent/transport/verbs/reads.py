@@ -17,6 +17,7 @@ from hostagent.transport.sockets import read_client
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
@@ -65,8 +66,7 @@ class VerbsReads:
             self._asker = Asker(
                 host.native,
                 port,
-                self._completions,
-                self._channel,
+                completion_queue_parts(port, self._completions, self._channel),
                 self.target,
                 host.loop,
                 self._broke,

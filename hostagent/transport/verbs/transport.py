@@ -18,6 +18,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts
+from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
 from hostagent.transport.verbs import abi
@@ -230,13 +231,13 @@ class VerbsCasts(ExpectedCasts):
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = NativeCastReceiver(port, fabric, host, host.native, self._broke)
+        self._receiver = NativeCastReceiver(port, fabric, host, self._broke)
         return self._receiver.waiting_bytes_max
 
     @property
-    def _intake(self) -> NativeCastReceiver | SocketCasts | None:
+    def _intake(self) -> NativeIntake | SocketCasts | None:
         """Whoever receives casts now."""
-        return self._receiver or self._sockets
+        return self._sockets if self._receiver is None else self._receiver.intake
 
     def _expect_again(self) -> None:
         """Somebody else receives casts from now on."""

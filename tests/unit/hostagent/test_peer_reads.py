@@ -35,6 +35,7 @@ from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
+from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.rdma_read import ReadOwner
@@ -219,8 +220,7 @@ class Reader:
         self.asker = Asker(
             datapath(),
             calls,
-            calls.queue,
-            calls.channel,
+            completion_queue_parts(calls, calls.queue, calls.channel),
             self.target,  # type: ignore[arg-type]
             self.loop,
             lambda why: self.cq_broken.append(str(why)),
