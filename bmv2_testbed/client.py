@@ -168,7 +168,7 @@ class Testbed:
 
     def set_link(self, host: str, up: bool) -> None:
         """Cut or mend a host's data link."""
-        self._ask("link", host=host, up=up)
+        self._ask("link", place=host, up=up)
 
     def set_faults(self, faults: Faults, port: int | None = None) -> None:
         """Hurt the frames that leave one switch port, or all of them."""

@@ -72,10 +72,6 @@ class EngineProcess:
         """One request of the client."""
         return getattr(self, f"do_{request.pop('do')}")(**request)
 
-    def do_ping(self) -> object:
-        """The engine is up."""
-        return {"pid": os.getpid()}
-
     def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
         """Run requests together; `abort`: request -> after how many steps it is aborted."""
         from vllm import SamplingParams
@@ -156,12 +152,6 @@ class EngineProcess:
     def do_preemptions(self) -> object:
         """How often a request was preempted."""
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
-
-    def do_spent(self) -> object:
-        """[calls, seconds, CPU seconds] in each of the connector's calls so far; only of a TimedConnector."""
-        from bmv2_testbed.engines.timed_connector import Spent
-
-        return {name: [calls.count, calls.wall_s, calls.cpu_s] for name, calls in Spent.calls.items()}
 
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""

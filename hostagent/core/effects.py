@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,7 @@ class CommitAnswered:
     digest: Digest = NO_DIGEST
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswered:
+class FetchAnswered(NamedTuple):
     """Leading chunks, pinned for the lease, and why it stopped there."""
 
     engine: EngineId
@@ -363,8 +362,7 @@ class Announce:
     snapshot_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkUse:
+class ChunkUse(NamedTuple):
     """One chunk of a fetch."""
 
     key: ChunkKey
@@ -527,8 +525,7 @@ class FetchPlanned:
     recompute_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEnded:
+class FetchEnded(NamedTuple):
     """Any fetch, whoever wanted it."""
 
     status: Status

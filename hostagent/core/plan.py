@@ -20,7 +20,7 @@ from hostagent.core.fetch import FetchRequest, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
-from hostagent.pool.chunks import Chunk, Refusal
+from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
@@ -110,8 +110,9 @@ class FetchPlanner:
                 break
             offers.append(offer)
             offered.append(key)
+        wanted = {key: room_wanted(one.entry) for key, one in found.items()}
         is_engines = request.purpose is Purpose.ENGINE
-        touches = self._touches(offered, offers, here, found) if is_engines else []
+        touches = self._touches(offered, here, wanted) if is_engines else []
         if found and touches and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
             # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
@@ -129,25 +130,19 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        coming: list[Found] = []
-        rooms: list[tuple[Touch, str]] = []
-        for key in plan.keys:
-            if key in found:
-                one = found[key]
-                coming.append(one)
-                rooms.append(wanted(one.entry))
+        coming = [found[key] for key in plan.keys if key in found]
         if not coming:
             return plan
         if stand_ins is not None:
             coming = stand_ins.settled(coming, routes)
-        made = self._pool.reserve_all(rooms, tenant, any_order=any_order)
+        made = self._pool.reserve_all([wanted[one.entry.key] for one in coming], tenant, any_order=any_order)
         for one, room in zip(coming, made, strict=False):
+            key = one.entry.key
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
                 why = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
-                self._leave_out(plan, one.entry.key, why, any_order=any_order)
+                self._leave_out(plan, key, why, any_order=any_order)
             else:
-                key = one.entry.key
                 plan.to_come.append((one, room, routes[key]))
                 reckoned = self._forms.reckoned(one.entry.size_bytes, one.stored) if one.stored else NOTHING_RECKONED
                 if routes[key] in reckoned:
@@ -253,23 +248,17 @@ class FetchPlanner:
         return Offer(size_bytes, (Tier.REMOTE_DRAM,), ready_s=expected_s) if expected_s > 0 else None
 
     def _touches(
-        self,
-        keys: Sequence[ChunkKey],
-        offers: Sequence[Offer],
-        here: Mapping[ChunkKey, Chunk],
-        found: Mapping[ChunkKey, Found],
+        self, keys: Sequence[ChunkKey], here: Mapping[ChunkKey, Chunk], wanted: Mapping[ChunkKey, tuple[Touch, str]]
     ) -> list[Touch]:
         """What the pools learn from an engine's fetch. Chunks that nobody has count later, when they are put here."""
         touches = []
-        for key, offer in zip(keys, offers, strict=False):
-            known: Chunk | ChunkEntry | None = here.get(key)
-            if known is None and key in found:
-                known = found[key].entry
-            elif known is None and key in self._inbound:
-                known = self._inbound[key].entry
-            if known is None:
-                continue
-            touches.append(Touch(key, known.parent, known.position, offer.size_bytes))
+        for key in keys:
+            if key in wanted:
+                touches.append(wanted[key][0])
+            elif key in here:
+                touches.append(touch_of(here[key]))
+            elif key in self._inbound:
+                touches.append(room_wanted(self._inbound[key].entry)[0])
         return touches
 
     def _cut(self, plan: FetchPlan, key: ChunkKey, why: Status) -> None:
@@ -282,6 +271,6 @@ class FetchPlanner:
         plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
 
 
-def wanted(entry: ChunkEntry) -> tuple[Touch, str]:
+def room_wanted(entry: ChunkEntry) -> tuple[Touch, str]:
     """What a pool must know of a chunk that is to have room in it: the chunk, and its namespace."""
     return Touch(entry.key, entry.parent, entry.position, entry.size_bytes), entry.namespace

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from hostagent.core import effects
@@ -20,7 +20,7 @@ from hostagent.core.events import LoadOutcome, TwinDecoded, TwinEncoded, TwinPla
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.forms import Forms, is_twin
 from hostagent.core.node import Foreground, Node
-from hostagent.core.plan import FetchPlan, wanted
+from hostagent.core.plan import FetchPlan, room_wanted
 from hostagent.core.sources import Found, Sources, StandIn
 from hostagent.pool.chunks import Chunk, ChunkState, Refusal
 from hostagent.tree import NOT_HASHED, Hashed
@@ -177,7 +177,7 @@ class Twins:
             if twin is not None:
                 smaller = StoredForm(form, max(1, twin.size_bytes))
                 crossed: dict[Tier, StoredForm] = {tier: smaller for tier in found.tiers if tier in _CROSSING}
-                return replace(found, stored={**found.stored, **crossed}, stand_in=twin)
+                return found._replace(stored={**found.stored, **crossed}, stand_in=twin)
         return found
 
     def _here_or_there(self, key: ChunkKey, form: Form, found: Found) -> StandIn | None:
@@ -213,7 +213,7 @@ class Twins:
                     at_rest: dict[Tier, StoredForm] = {
                         tier: form for tier, form in found.stored.items() if tier not in _CROSSING
                     }
-                    found = replace(found, stored=at_rest, stand_in=None)
+                    found = found._replace(stored=at_rest, stand_in=None)
             made.append(found)
         return made
 
@@ -262,7 +262,7 @@ class Twins:
         route = None if found is None else next((tier for tier in _CROSSING if tier in found.tiers), None)
         if found is None or route is None:
             return False
-        (room,) = self._pool.reserve_all([wanted(found.entry)])
+        (room,) = self._pool.reserve_all([room_wanted(found.entry)])
         if isinstance(room, Refusal):
             return False
         plan.to_come.append((found, room, route))

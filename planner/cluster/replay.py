@@ -24,7 +24,7 @@ from planner.cluster.background import Background
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
 from planner.cluster.fetch_simulation import FetchSimulation, Transfers
-from planner.cluster.figures import ReplayFigures, Uplinks, figures_of
+from planner.cluster.figures import Management, Measured, ReplayFigures, Uplinks, figures_of
 from planner.cluster.options import Scenario, Sharing
 from planner.cluster.requests import Outcome, Request
 from planner.cluster.routing import Router
@@ -153,7 +153,39 @@ class Replay:
                 told = len(self.outcomes)
                 progress(told / len(requests))
         self._uplinks.end(self.clock.now_s)
-        return figures_of(self, self._uplinks)
+        return figures_of(self._sharing, self.scenario.cluster.link_rate, [self.measured()])
+
+    def measured(self) -> Measured:
+        """What was counted, once all requests have their first token."""
+        gates = [agent.core.gate.counts for agent in self.agents]
+        engines = [agent.engine.busy_s for agent in self.agents], [gpu.busy_s for gpu in self.gpus]
+        return Measured(
+            nodes=len(self.agents),
+            duration_s=self.clock.now_s,
+            outcomes=self.outcomes,
+            saved_s=sum(counts.saved_s for counts in gates),
+            regret_s=sum(sum(counts.regret_s.values()) for counts in gates),
+            given_up=sum(counts.given_up for counts in gates),
+            busy_s=sum(map(sum, engines)),
+            uplink_bytes=self._uplinks.total_bytes,
+            busiest_uplinks=self._uplinks.busiest,
+            management=self._management(),
+            core_cpu_s=self.controller.cpu_s if self.controller is not None else 0.0,
+        )
+
+    def _management(self) -> Management:
+        packets, size = self.delivery.control_packets, round(sum(self.delivery.control_bytes))
+        if self.controller is None:
+            return Management(0, 0, packets, size, 0, {})
+        accounting = self.controller.core.accounting
+        return Management(
+            accounting.messages.total(),
+            accounting.message_bytes.total(),
+            packets,
+            size,
+            accounting.switch_updates,
+            {**accounting.decisions, **self.controller.core.switch_cache.decisions},
+        )
 
     def step(self) -> None:
         """Go to the next moment when something happens, and let it happen."""

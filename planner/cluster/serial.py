@@ -153,11 +153,3 @@ class Gpu:
 def computed_chunks(gpus: Sequence[Gpu]) -> int:
     """Chunks that engines computed, the same one on several nodes included."""
     return sum(gpu.computed_chunks for gpu in gpus)
-
-
-def distinct_chunks(requests: Sequence[Request]) -> int:
-    """Chunks that somebody has to compute."""
-    keys: set[ChunkKey] = set()
-    for request in requests:
-        keys.update(request.keys)
-    return len(keys)

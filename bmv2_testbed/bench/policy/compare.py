@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bmv2_testbed.bench.policy.library import POLICIES as LIBRARY
-from bmv2_testbed.bench.policy.library import has_library, replay_library
 from bmv2_testbed.bench.policy.peers import PEERS, replay_peer
 from bmv2_testbed.bench.policy.replay import Tick, replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, session_ends
@@ -81,8 +79,6 @@ def replays(trees: Forest, hints: bool) -> dict[str, Replay]:
         every[WITHOUT_HINTS] = lambda capacity, tick: replay_ours(trees, capacity, tick)
     for name in PEERS:
         every[name] = lambda capacity, tick, name=name: replay_peer(trees, capacity, name, tick)  # type: ignore[misc]
-    for name in LIBRARY if has_library() else ():
-        every[name] = lambda capacity, tick, name=name: replay_library(trees, capacity, name, tick)  # type: ignore[misc]
     every[BELADY] = lambda capacity, tick: replay_belady(trees, capacity, tick)
     return every
 
@@ -110,7 +106,7 @@ def compare(
 
 def replay_count(hints: bool) -> int:
     """Replays of each trace at each size."""
-    return len(PEERS) + (len(LIBRARY) if has_library() else 0) + 3 + hints
+    return len(PEERS) + 3 + hints
 
 
 def case_results(hits: Sequence[PolicyHit]) -> list[CaseResult]:
