@@ -175,8 +175,6 @@ VERBS_CAST_CHAIN_SEGMENTS = 128
 VERBS_RECEIVE_BLOCK_ROWS = 64
 """Rows of the receive ring that go back to the NIC by one call."""
 VERBS_RECEIVE_BLOCKS_MIN = 2
-VERBS_RECEIVE_BATCH_ROWS = 512
-"""Messages handed on at once; their rows go back to the NIC in between."""
 VERBS_READ_PIECES_MAX = 16
 """RDMA READs of one peer in flight. The NIC has its own limit, usually 16."""
 VERBS_READ_WINDOW_BYTES = 4 * MIB

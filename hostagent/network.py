@@ -96,14 +96,14 @@ class Network:
 
     def cast_patience_segments(self) -> int:
         """The same patience as `cast_patience_s`, in segments."""
-        arrivals = self._core.fetches.arrivals
-        if arrivals.patient:
+        reader = self._core.fetches.arrivals.reader
+        if reader.patient:
             return limits.CAST_FOLLOWER_WAKE_SEGMENTS
-        return min(limits.CAST_WAKE_SEGMENTS, arrivals.half_window)
+        return min(limits.CAST_WAKE_SEGMENTS, reader.half_window)
 
     def cast_patience_s(self) -> float:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
-        return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.patient else limits.CAST_POLL_S_MAX
+        return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.reader.patient else limits.CAST_POLL_S_MAX
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """Segments left."""

@@ -48,7 +48,7 @@ from kvchunk.ids import ChunkKey
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
-from kvpolicy.tiers.holder_load import HolderLoad, HolderLoads
+from kvpolicy.tiers.holder_load import HolderLoads
 from kvpolicy.tiers.lane import Lane
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
@@ -161,7 +161,7 @@ class AgentCore:
             events.HintGiven: self._hint_given,
             events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
-            events.ClaimWithdrawn: engines.disclaim,
+            events.ClaimWithdrawn: lambda event: self.claims.disclaim(event.engine, event.keys),
             events.EngineConnected: engines.engine_connected,
             events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
@@ -194,7 +194,7 @@ class AgentCore:
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
-            events.PeerReadEnded: lambda event: self.serving.taken_back(event.chunk),
+            events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.LoneGot: self.lone_gets.got,
@@ -246,7 +246,7 @@ class AgentCore:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
         self._clock.now_ns = now_ns
-        return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
+        return self.fetches.planner.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """The namespace of a chunk in the pool or on disk; None: it is not here."""
@@ -275,11 +275,6 @@ class AgentCore:
     def connected(self) -> bool:
         """Whether the controller listens."""
         return self._node.fabric.connected
-
-    @property
-    def load(self) -> HolderLoad:
-        """What is queued for readers of this node: reliable reads and casts."""
-        return self._load_reports.load
 
     @property
     def lanes(self) -> Mapping[str, Lane[Any]]:
@@ -518,7 +513,7 @@ class AgentCore:
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()
-        self._membership.close()
+        self._membership.controller_lost()
         self._tasks.close()
         self._peer_loads.close()
         if self.tiering is not None:

@@ -105,11 +105,6 @@ class Engines:
         self._lease = 0
         self._fabric = node.fabric
 
-    @property
-    def leases_count(self) -> int:
-        """Leases of chunks that fetches gave out."""
-        return sum(len(holdings.leases) for holdings in self._engines.values())
-
     def _of(self, engine: EngineId) -> _Holdings:
         return self._engines.setdefault(engine, _Holdings())
 
@@ -222,10 +217,6 @@ class Engines:
         self._of(event.engine)
         self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
         self._fetches.waits.promised(event.keys)
-
-    def disclaim(self, event: events.ClaimWithdrawn) -> None:
-        """An engine does not compute chunks any more."""
-        self._claims.disclaim(event.engine, event.keys)
 
     # ------------------------------------------------------------------ reading
 

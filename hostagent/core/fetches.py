@@ -27,9 +27,8 @@ from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
+from kvpolicy.tiers.gate import Gate, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.ids import FetchId, NodeId
@@ -77,7 +76,7 @@ class Fetches:
         self._under_way = self.arrivals.under_way
         self.twins = Twins(node, sources, forms, self, observer) if forms.has_wire else None
         """None: every chunk crosses the network as it is."""
-        self._planner = FetchPlanner(node, sources, gate, claims, forms, self.arrivals, self.twins)
+        self.planner = FetchPlanner(node, sources, gate, claims, forms, self.arrivals, self.twins)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
         self._untaught: list[FetchPlan] = []
         self._teach_alarm = node.alarms.add(self.teach)
@@ -109,10 +108,6 @@ class Fetches:
         if self._pool.find(key) is not None or key in self._under_way:
             return True
         return not self._pool.is_filling(key) and self._sources.find(key) is not None
-
-    def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
-        """What it would take this node to have these chunks."""
-        return self._planner.quote(keys, prefill)
 
     # ------------------------------------------------------------------ beginning
 
@@ -171,9 +166,9 @@ class Fetches:
         if request.prefill is not None and self._claims:
             behind = max(request.prefill.behind, self._claims.behind)
             request = request._replace(prefill=replace(request.prefill, behind=behind))
-        plan = self._planner.plan(request)
+        plan = self.planner.plan(request)
         if request.traced:
-            self._emit(self._planner.told(plan))
+            self._emit(self.planner.told(plan))
         if plan.awaited:
             self.waits.begin(fetch, plan)
         self._carry_out(fetch, plan)
@@ -186,7 +181,7 @@ class Fetches:
         keys = tuple(fetch.awaited[:count])
         del fetch.awaited[:count]
         self.teach()
-        plan = self._planner.plan(fetch.request._replace(keys=keys, prefill=None, may_wait=False))
+        plan = self.planner.plan(fetch.request._replace(keys=keys, prefill=None, may_wait=False))
         if len(plan.keys) < count:
             self.waits.forget(fetch)
         self._carry_out(fetch, plan)
@@ -270,7 +265,7 @@ class Fetches:
         """Fetch one chunk from a refused source, in parallel with the request that was refused."""
         deadline_ns = self._clock.now_ns + int(limits.PROBE_DEADLINE_S * 1e9)
         request = FetchRequest((key,), Purpose.PROBE, deadline_ns)
-        plan = self._planner.plan(request)
+        plan = self.planner.plan(request)
         if not plan.keys or len(plan.pinned) == len(plan.keys) or self.is_full:
             for chunk in plan.pinned.values():
                 self._pool.unpin(chunk)
@@ -574,7 +569,7 @@ class Fetches:
         self._teach_alarm.due_ns = None
         plans, self._untaught = self._untaught, []
         for plan in plans:
-            self._planner.teach(plan.untaught)
+            self.planner.teach(plan.untaught)
 
     # ------------------------------------------------------------------ directory and parameters
 

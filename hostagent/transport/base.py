@@ -166,10 +166,6 @@ class TransportCounters:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
-    def refuse_version(self, peer: str, line: str) -> None:
-        """Count a peer of another release, and say so once for each peer's host."""
-        self.refuse("read_version_other", peer, line)
-
     def refuse(self, reason: str, peer: str, line: str) -> None:
         """Count what cannot be with a peer, and say so once for each peer's host."""
         self.drop(reason)

@@ -226,7 +226,7 @@ class PeerConnection:
 
     def _skewed(self, version: int) -> None:
         """The peer's protocol is another one."""
-        self._counters.refuse_version(self.endpoint.rpartition(":")[0], skew(version))
+        self._counters.refuse("read_version_other", self.endpoint.rpartition(":")[0], skew(version))
         self.close()
 
     def _malformed(self) -> None:

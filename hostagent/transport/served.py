@@ -299,7 +299,7 @@ class ServedConnection:
         take = self._TAKERS.get(kind)
         if magic == MAGIC and version != VERSION:
             with contextlib.suppress(OSError):  # It is gone already, and with it the need to say anything.
-                self._counters.refuse_version(self._sock.getpeername()[0], skew(version))
+                self._counters.refuse("read_version_other", self._sock.getpeername()[0], skew(version))
             return False
         if magic != MAGIC or version != VERSION or zero or take is None:
             self._counters.drop("read_request_malformed")
