@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ClaimedChunk
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvchunk.ids import ChunkKey, Digest
@@ -245,8 +245,12 @@ class ComputeDigest(AgentEffect):
 
     chunk: Chunk
     integrity: Integrity
-    in_background: bool = False
-    """Nobody waits for it: it is not to hold anything up."""
+    use: DigestUse
+
+    @property
+    def in_background(self) -> bool:
+        """Nobody waits for it: it is not to hold anything up."""
+        return self.use in (DigestUse.ADOPTION, DigestUse.RECHECK)
 
 
 @dataclass(frozen=True, slots=True)
