@@ -173,7 +173,7 @@ class AgentCore:
             events.EngineConnected: engines.engine_connected,
             events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
-            events.DirectoryChanged: self._directory_news.changed,
+            events.DirectoryChanged: self._directory_news.directory_changed,
             events.SwitchStateGiven: membership.switch_state_given,
             events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
@@ -335,7 +335,7 @@ class AgentCore:
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
-        self.waits.freed(keys, why)
+        self.waits.claims_ended(keys, why)
 
     def _controller_lost(self, _: events.ControllerLost) -> None:
         self._membership.controller_lost()
@@ -367,7 +367,7 @@ class AgentCore:
             self.twins.making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
-        self.waits.came((chunk.key,))
+        self.waits.chunks_available((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
         if self.twins is None or not self.twins.here.take_in(chunk):

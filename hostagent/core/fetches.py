@@ -168,7 +168,7 @@ class Fetches:
             request = request._replace(prefill=replace(request.prefill, behind=behind))
         plan = self.planner.plan(request)
         if request.traced:
-            self._emit(self.planner.told(plan))
+            self._emit(self.planner.trace_of(plan))
         if plan.awaited:
             self.waits.begin(fetch, plan)
         self._carry_out(fetch, plan)
@@ -245,7 +245,7 @@ class Fetches:
             if coming.reckoned_bytes is not None:
                 fetch.reckoned[key] = coming.reckoned_bytes
         if stage.ticket is not None and stage.ticket.verdict.compute_left_s:
-            self._reviews.began(fetch, stage.ticket.verdict)
+            self._reviews.fetch_began(fetch, stage.ticket.verdict)
         if wanted:
             self.arrivals.want(wanted)
         for load in loads:
@@ -387,11 +387,11 @@ class Fetches:
         """Whoever asked gets what is here; the gate, the pools and the metrics learn from how it went."""
         del self._fetches[fetch.number]
         if fetch.review_ns is not None:
-            self._reviews.ended(fetch)
+            self._reviews.fetch_ended(fetch)
         came = self._came(fetch)
         status = fetch.stopped if len(came) == len(fetch.keys) else fetch.missed
         if fetch.verdict is not None:
-            self.waits.ended(fetch, len(came))
+            self.waits.fetch_ended(fetch, len(came))
         for stage in fetch.stages:
             if stage.ticket is not None:
                 self._teach_gate(fetch, stage, stage.ticket, came)
@@ -484,7 +484,7 @@ class Fetches:
             return
         self.waits.forget(fetch)
         if fetch.review_ns is not None:
-            self._reviews.ended(fetch)
+            self._reviews.fetch_ended(fetch)
         for stage in fetch.stages:
             if stage.ticket is not None and fetch.request.purpose is not Purpose.STAND_IN:
                 self._gate.cancelled(stage.ticket)
@@ -598,7 +598,7 @@ class Fetches:
             )
         numbers = {number for inbound in coming for number in inbound.fetches}
         waiting = [self._fetches[number] for number in sorted(numbers)]
-        self._reviews.told([fetch for fetch in waiting if fetch.request.purpose is not Purpose.STAND_IN], load)
+        self._reviews.load_changed([fetch for fetch in waiting if fetch.request.purpose is not Purpose.STAND_IN], load)
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed; another segment size ends all fetches under way."""
@@ -661,7 +661,7 @@ class Fetches:
         self.arrivals.abort_reads()
         for fetch in self._fetches.values():
             if fetch.review_ns is not None:
-                self._reviews.ended(fetch)
+                self._reviews.fetch_ended(fetch)
             for chunk in fetch.pinned.values():
                 self._pool.unpin(chunk)
         self._fetches.clear()

@@ -164,7 +164,7 @@ class FetchPlanner:
         else:
             self._cut(plan, key, why)
 
-    def told(self, plan: FetchPlan) -> FetchPlanned:
+    def trace_of(self, plan: FetchPlan) -> FetchPlanned:
         """A plan just made, for who traces the fetch."""
         asked = {chunk.key: (chunk.size_bytes, route) for _, chunk, route in plan.to_come}
         for key in plan.keys:

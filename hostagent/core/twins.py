@@ -145,7 +145,7 @@ class Twins:
         return {
             TwinEncoded: self.making.twin_encoded,
             TwinPlaced: self.making.twin_placed,
-            TwinDecoded: self.decoded,
+            TwinDecoded: self.chunk_decoded,
         }
 
     def make_room(self, size_bytes: int, kept: Set[ChunkKey]) -> bool:
@@ -286,7 +286,7 @@ class Twins:
         self._decoding[inbound.chunk] = _Decoding(inbound, twin, form)
         self._emit(effects.DecodeTwin(twin, inbound.chunk, form, algorithm_of(inbound.entry.digest)))
 
-    def decoded(self, event: TwinDecoded) -> None:
+    def chunk_decoded(self, event: TwinDecoded) -> None:
         """What became of DecodeTwin."""
         decoding = self._decoding.pop(event.into, None)
         if decoding is None:

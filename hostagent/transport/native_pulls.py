@@ -20,7 +20,7 @@ _TOLD_AT_ONCE: Final = 64
 class Puller(Protocol):
     """A connection whose reads the thread carries."""
 
-    def pulled(self, pulled: Pulled, /) -> None:
+    def pull_progressed(self, pulled: Pulled, /) -> None:
         """The thread tells of a read, or of the connection."""
         ...
 
@@ -99,4 +99,4 @@ class NativePulls:
         for pulled in self._told[:count]:
             connection = self._connections.get(pulled.connection)
             if connection is not None:
-                connection.pulled(pulled)
+                connection.pull_progressed(pulled)

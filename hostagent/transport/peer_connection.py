@@ -275,7 +275,7 @@ class PeerConnection:
             leaves = _address_of(carried.leaves)
         return Pull(read.number, into, request.size_bytes, leaves, packed, len(packed))
 
-    def pulled(self, pulled: Pulled) -> None:
+    def pull_progressed(self, pulled: Pulled) -> None:
         """The thread tells of a read, or of the connection."""
         self._since_s = self._loop.time()
         what = What(pulled.what)

@@ -1,7 +1,8 @@
 """Reliable reads over TCP: range requests on persistent connections. The format is in `read_protocol`.
 
 A peer has one connection for large reads and one for small ones, which wait for no large ones so. A read is small when
-it is, and all that is wanted of the peer with it.
+it is, and all that is wanted of the peer with it. Two connections for large reads are slower than one (16 MiB in 14.4
+instead of 13.0 ms), because each side has one thread for all.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class NativePieces:
         """Forget all reads; call it after `end`."""
         self._reads.clear()
 
-    def lost(self, since_ns: int, now_ns: int) -> None:
+    def packets_lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times."""
         self._catch_up()
         self._window.lost(since_ns, now_ns)

@@ -165,4 +165,4 @@ class VerbsReads:
     def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
         self.counters.read_retransmissions += count
         for peer in self._peers.values():
-            peer.lost(since_ns, now_ns)
+            peer.packets_lost(since_ns, now_ns)
