@@ -105,11 +105,6 @@ class Engines:
         self._lease = 0
         self._fabric = node.fabric
 
-    @property
-    def leases_count(self) -> int:
-        """Leases of chunks that fetches gave out."""
-        return sum(len(holdings.leases) for holdings in self._engines.values())
-
     def _of(self, engine: EngineId) -> _Holdings:
         return self._engines.setdefault(engine, _Holdings())
 
@@ -214,18 +209,14 @@ class Engines:
         """An engine does not write it any more."""
         self._pool.abort(chunk)
         self._claims.put_failed(chunk.key)
-        self._fetches.waits.came((chunk.key,))
-        self._fetches.waits.freed((chunk.key,), Freed.WITHDRAWN)
+        self._fetches.waits.chunks_available((chunk.key,))
+        self._fetches.waits.claims_ended((chunk.key,), Freed.WITHDRAWN)
 
     def claim(self, event: events.ClaimMade) -> None:
         """An engine computes chunks."""
         self._of(event.engine)
         self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
-        self._fetches.waits.promised(event.keys)
-
-    def disclaim(self, event: events.ClaimWithdrawn) -> None:
-        """An engine does not compute chunks any more."""
-        self._claims.disclaim(event.engine, event.keys)
+        self._fetches.waits.claims_made(event.keys)
 
     # ------------------------------------------------------------------ reading
 

@@ -115,11 +115,6 @@ class PartFetches:
         self._last_read = 0
         """Counts down: the reader's own reads count up."""
 
-    @property
-    def under_way_count(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._under_way)
-
     def begin(
         self,
         keys: Sequence[ChunkKey],

@@ -11,7 +11,7 @@ from hostagent.core.directory import NO_COPIES, ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
-from kvcodec.forms import StoredForm
+from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
@@ -26,6 +26,15 @@ _ON_DISK = 1.0
 """Load of a copy on a disk: as good as any once it is in that node's DRAM, but asked only if there is no other."""
 
 
+class StandIn(NamedTuple):
+    """A chunk of fewer bytes that crosses the network in place of another, which is decoded from it."""
+
+    key: ChunkKey
+    form: Form
+    size_bytes: int
+    """Still to come; 0: it is in this node's pool."""
+
+
 class Found(NamedTuple):
     """A chunk that can be had."""
 
@@ -37,6 +46,8 @@ class Found(NamedTuple):
     """What the least busy of them has queued for its readers."""
     stored: Mapping[Tier, StoredForm] = _AS_IT_IS
     """By tier: how it lies there, where in fewer bytes than it has."""
+    stand_in: StandIn | None = None
+    """By which it should come; None: as it is."""
 
 
 class Elsewhere(NamedTuple):

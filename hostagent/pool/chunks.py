@@ -355,24 +355,24 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         self._retire([chunk])
 
-    def restore(
-        self,
-        key: ChunkKey,
-        parent: ChunkKey | None,
-        position: int,
-        namespace: str,
-        offset: int,
-        size_bytes: int,
-        digest: Digest,
-        stored: StoredForm | None = None,
-    ) -> Chunk | None:
+    def restore(self, found: Record) -> Chunk | None:
         """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest, stored=stored)
+        chunk = Chunk(
+            found.key,
+            found.parent,
+            found.position,
+            found.namespace,
+            found.offset,
+            found.size_bytes,
+            ChunkState.READY,
+            found.digest,
+            stored=found.stored,
+        )
         chunk.extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        if key in self._chunks or not self._extents.take(offset, chunk.extent_bytes):
+        if found.key in self._chunks or not self._extents.take(found.offset, chunk.extent_bytes):
             return None
         self._enter(chunk)
-        self._added[key] = chunk
+        self._added[found.key] = chunk
         self.tenants.use(NOBODY, chunk.extent_bytes)
         self.values.add([touch_of(chunk)], self._now_ns())
         return chunk

@@ -130,7 +130,7 @@ def test_holder_unreachable_with_another(checked) -> None:
 
 
 def leader(world):
-    return next((node for node in world.readers if node.core.fetches.arrivals.led_count), None)
+    return next((node for node in world.readers if node.core.fetches.arrivals.reader.led_count), None)
 
 
 @pytest.mark.parametrize("seed", range(4))

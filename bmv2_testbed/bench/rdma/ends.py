@@ -140,7 +140,7 @@ class KvcastEnds:
     async def _read_once(self) -> None:
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
         request = ReadRequest(self._endpoint, KEYS[0], 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
-        self._transports[1].read(request)
+        self._transports[1].reads.read(request)
         outcome = await done
         if outcome is not ReadOutcome.DONE:
             drops = ", ".join(f"{why} {count}" for why, count in self._transports[1].counters.dropped.items())
@@ -190,9 +190,9 @@ class KvcastEnds:
         if first == 0:
             # Its last turn was a whole chunk ago, four windows.
             place = replace(self._places[name], offset=self._chunk_bytes)
-            self._transports[1].forget(place.key)
-            self._transports[1].expect(place, np.ones(SEGMENTS, np.bool_))
-        self._transports[0].cast(self._places[name], first, WINDOW_MESSAGES // 2)
+            self._transports[1].casts.forget(place.key)
+            self._transports[1].casts.expect(place, np.ones(SEGMENTS, np.bool_))
+        self._transports[0].casts.cast(self._places[name], first, WINDOW_MESSAGES // 2)
 
     def _compare(self, way: str) -> None:
         if not np.array_equal(self._arriving, self._content):
