@@ -138,12 +138,6 @@ class Testbed:
         metrics: str = self._ask("agent_metrics", host=host)
         return metrics
 
-    def leftovers(self, dead: Sequence[int] = (), patience_s: float = 10.0) -> list[str]:
-        """Leftovers after `patience_s` that should be gone once all fetches are over: pins, slots, groups,
-        interest. `dead`: hosts whose agents died and were not started again."""
-        found: list[str] = self._ask("leftovers", dead=list(dead), patience_s=patience_s)
-        return found
-
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}

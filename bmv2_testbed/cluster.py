@@ -34,7 +34,6 @@ from bmv2_testbed.switches import (
     shaped_by_switch,
     switch_command,
 )
-from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
@@ -206,19 +205,6 @@ class Cluster:
         """Have the switch take in a prefix, and wait until it serves all of it."""
         with self._calls() as calls:
             calls.serve_from_switch(last_key, chunks, unpinned, deadline_s)
-
-    def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
-        """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""
-        from bmv2_testbed.audit import Scene  # finsy and its dependencies: only when asked for
-
-        running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
-        agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
-        p4runtime = self._endpoints.p4runtime if self._programs_switch else None
-        with self._calls() as calls:
-            gone = [host_name(host) for host in dead]
-            members = [Member(node.member) for node in calls.status().nodes if node.name in gone]
-            scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
-            return scene.leftovers(deadline_s)
 
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""

@@ -83,9 +83,6 @@ class Requests:
     def serve_from_switch(self, last_key: str, chunks: int, unpinned: bool) -> None:
         self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, unpinned, self._deadline_s())
 
-    def leftovers(self, dead: list[int], patience_s: float) -> list[str]:
-        return self._cluster.leftovers(dead, time.monotonic() + patience_s)
-
     def _deadline_s(self) -> float:
         return time.monotonic() + start_deadline_s(self._cluster.spec)
 
