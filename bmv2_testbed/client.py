@@ -128,11 +128,6 @@ class Testbed:
         """
         self._ask("serve_from_switch", last_key=last_key.hex(), chunks=chunks, unpinned=unpinned)
 
-    def agent_health(self, host: int) -> dict[str, Any]:
-        """What an agent says of itself."""
-        health: dict[str, Any] = self._ask("agent_health", host=host)
-        return health
-
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics in Prometheus' text format."""
         metrics: str = self._ask("agent_metrics", host=host)
@@ -141,10 +136,6 @@ class Testbed:
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
-
-    def await_traffic(self, host: str, *, received_bytes: int = 0, sent_bytes: int = 0, timeout_s: float) -> None:
-        """Wait until a host's data interface has received and sent that many bytes since the run began."""
-        self._ask("await_traffic", host=host, received_bytes=received_bytes, sent_bytes=sent_bytes, timeout_s=timeout_s)
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds used so far, by process."""

@@ -37,7 +37,6 @@ from bmv2_testbed.switches import (
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
-_TRAFFIC_POLL_S: Final = 0.005
 
 
 class Cluster:
@@ -157,30 +156,9 @@ class Cluster:
                 said = last_line(self.processes.log_tail(SWITCH))
                 raise TestbedError(f"{SWITCH} does not serve P4Runtime in time: {said}") from None
 
-    def agent_health(self, host: int) -> dict[str, object]:
-        """What an agent's /healthz says."""
-        url = f"http://{self._endpoints.agent_http[host]}/healthz"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                health: dict[str, object] = yaml.safe_load(answer.read())
-        except (OSError, urllib.error.URLError) as error:
-            raise TestbedError(f"{agent_name(host)} does not answer: {error}") from error
-        return health
-
     def counters(self) -> dict[str, InterfaceCounters]:
         """What each host has sent and received: at its data interface or, of guests, at its switch port."""
         return self.network.counters()
-
-    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, deadline_s: float) -> None:
-        """Wait until a host's counters reach these values. Nothing announces changes: polls every few ms."""
-        while True:
-            counters = self.counters()[host]
-            if counters.rx_bytes >= received_bytes and counters.tx_bytes >= sent_bytes:
-                return
-            if time.monotonic() > deadline_s:
-                seen = f"received {counters.rx_bytes} of {received_bytes}, sent {counters.tx_bytes} of {sent_bytes}"
-                raise TestbedError(f"{host} did not in time: {seen} bytes")
-            time.sleep(_TRAFFIC_POLL_S)
 
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics, in Prometheus' text format."""

@@ -68,9 +68,6 @@ class Requests:
     def counters(self) -> dict[str, tuple[int, ...]]:
         return {host: astuple(value) for host, value in self._cluster.counters().items()}
 
-    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, timeout_s: float) -> None:
-        self._cluster.await_traffic(host, received_bytes, sent_bytes, time.monotonic() + timeout_s)
-
     def processor_times(self) -> dict[str, tuple[float, float]]:
         return {name: astuple(times) for name, times in self._cluster.processes.processor_times().items()}
 
@@ -96,7 +93,6 @@ def methods(cluster: Cluster, stop: threading.Event) -> dict[str, Callable[..., 
         "restart": cluster.restart,
         "reboot": cluster.reboot,
         "reload_program": cluster.reload_program,
-        "agent_health": cluster.agent_health,
         "agent_metrics": cluster.agent_metrics,
         "link": cluster.network.set_link,
         "forget": processes.forget,

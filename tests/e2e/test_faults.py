@@ -18,6 +18,7 @@ from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec
+from tests.e2e.traffic import await_traffic
 from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.root
@@ -268,7 +269,7 @@ def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed, prefix: Pre
     words = ("pin", prefix.chunk_keys()[-1].hex(), "--switch", "--controller", controller)
     testbed.run("kvcast", "switch", python_module("kvcast.cli", *words))
     testbed.finish("kvcast", DEADLINE_S)
-    testbed.await_traffic("h0", sent_bytes=before + prefix.size_bytes // 8, timeout_s=DEADLINE_S)
+    await_traffic(testbed, "h0", sent_bytes=before + prefix.size_bytes // 8, timeout_s=DEADLINE_S)
     testbed.kill("agent0")
     other = new_prefix(2**20)
     put_prefix(testbed, other, host=1)
