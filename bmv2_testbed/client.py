@@ -21,7 +21,7 @@ from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network import namespaces
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Outcome, ProcessorTimes, child_environment, last_line, python_module
-from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, agent_name
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, Wiring, agent_name
 
 
 class Testbed:
@@ -197,7 +197,7 @@ def wait_gone(pid: int, timeout_s: float) -> None:
 def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subprocess.Popen[bytes]]:
     """Start a run and wait until it is up. It ends with this process unless `detached`. Raises TestbedError."""
     argv = python_module("bmv2_testbed.supervisor", *([] if detached else ["--attached"]))
-    if spec.in_namespaces:
+    if spec.wiring is Wiring.NAMESPACES:
         argv = [*namespaces.entry(), *argv]
     with tempfile.TemporaryFile() as errors:
         supervisor = subprocess.Popen(

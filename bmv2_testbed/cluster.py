@@ -20,7 +20,6 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.guests import GuestNetwork, guest_endpoints
-from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, child_environment, last_line, python_module
@@ -51,8 +50,6 @@ class Cluster:
             self._endpoints = namespace_endpoints(spec)
             self.network: WiredNetwork | GuestNetwork = WiredNetwork(spec)
         else:
-            if spec.taps:
-                make_taps(spec)
             self._endpoints = guest_endpoints(spec)
             self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
 

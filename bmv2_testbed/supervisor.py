@@ -209,7 +209,7 @@ def main() -> int:
         namespaces.die_with_parent()
     try:
         spec = TestbedSpec.from_json(sys.stdin.read())
-        return _run_namespaces(spec) if spec.in_namespaces else _run_guests(spec)
+        return _run_namespaces(spec) if spec.wiring is Wiring.NAMESPACES else _run_guests(spec)
     except TestbedError as error:
         print(f"kvcast testbed: {error}", file=sys.stderr)
         return 1
