@@ -110,7 +110,7 @@ class Testbed:
 
     def start_daemons_again(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
         """Start agents and the controller again, the latter with other settings and, unless `plain`, with the switch,
-        which stays. So nobody has learned anything before."""
+        which stays. So no daemon knows anything of what ran before."""
         self._ask("start_daemons_again", plain=plain, settings=dict(settings))
 
     def await_ready(self, name: str) -> None:
@@ -181,16 +181,16 @@ class Testbed:
 
 
 def wait_gone(pid: int, timeout_s: float) -> None:
-    """Wait until a process that need not be our child is gone. Raises TestbedError after timeout_s."""
+    """Wait until a process that need not be our child has ended. Raises TestbedError after timeout_s."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     poller = select.poll()
     poller.register(handle, select.POLLIN)
-    gone = poller.poll(timeout_s * 1000)
+    ended = poller.poll(timeout_s * 1000)
     os.close(handle)
-    if not gone:
+    if not ended:
         raise TestbedError(f"process {pid} does not end: kill it with kill -9 {pid}")
 
 

@@ -87,8 +87,8 @@ class TestbedSpec:
     socket_hosts: tuple[int, ...] = ()
     """Guests without RDMA: their agents use sockets."""
     plain: bool = False
-    """True: no controller programs the switch. It forwards as one told it before; if none ever did, it floods, and all
-    hosts share the rate of one link."""
+    """True: no controller programs the switch. It keeps the forwarding of the controller before; if there was none, it
+    floods, and all hosts share the rate of one link."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False

@@ -188,7 +188,7 @@ def _run_guests(spec: TestbedSpec) -> int:
 
 
 def _janitor(alive: int, directory: Path) -> None:
-    """Wait, in a session of its own, until the supervisor is gone by whatever signal; then remove its files."""
+    """Wait, in a session of its own, until the supervisor has ended, by whatever signal; then remove its files."""
     os.setsid()
     for stream in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)

@@ -46,7 +46,7 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
 
 
 def shaped_by_switch(spec: TestbedSpec, host: int) -> int | None:
-    """Rate that the switch has to keep a host's port to; None: the kernel does, or nobody."""
+    """Rate that the switch has to keep a host's port to; None: the kernel does, or the link is not shaped."""
     return None if spec.wiring is Wiring.NAMESPACES else spec.link_rate_bit_s(host)
 
 

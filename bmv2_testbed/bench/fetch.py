@@ -32,7 +32,7 @@ CHUNK_BYTES = 2**20
 LOCAL_REPEAT = 100
 """Fetches of what is here already for one over the network: they take a hundredth of the time."""
 PAUSED = "paused"
-"""As `tcp`, but each fetch comes after what comes before each fetch from the pool: the chunk is dropped from the
+"""As `tcp`, but before each fetch happens what happens before each fetch from the pool: the chunk is dropped from the
 reader's pool, which takes a millisecond of three processes and leaves little of others in the processor's caches."""
 WAYS = {
     "pool": "kvcast: holder",

@@ -153,7 +153,7 @@ class GuestProcess:
         self._streams[stream].write(piece)
 
     def ended(self, status: int) -> None:
-        """From the guest, or when it is gone."""
+        """From the guest, or when it has ended."""
         for stream in self._streams.values():
             stream.close()
         self.returncode = status
@@ -164,7 +164,7 @@ class GuestProcess:
         """From the guest."""
         if self._notify is not None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
-                # Nobody may be listening any more.
+                # The listener may have closed the socket.
                 sender.sendto(text.encode(), self._notify)
 
 

@@ -112,7 +112,7 @@ class GuestNetwork:
         return guest
 
     def reboot(self, place: str) -> None:
-        """Pull the plug of a guest and start it again; what ran in it is gone."""
+        """Pull the plug of a guest and start it again, without the processes that ran in it."""
         host = self._host_of(place)
         self._guests[host].stop()
         self._configured.discard(host)

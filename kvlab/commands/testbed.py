@@ -95,7 +95,7 @@ def _up(args: argparse.Namespace) -> int:
     _show(args.name, testbed)
     testbed.close()
     if not args.foreground:
-        supervisor.returncode = 0  # It stays; do not warn that nobody waits for it.
+        supervisor.returncode = 0  # It stays: Popen must not warn that no call waits for it.
         return 0
     print("Interrupt (^C) to end it.", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.terminate())
