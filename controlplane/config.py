@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.core.ids import SwitchPort
-from controlplane.core.limits import BITMAP_GROUPS_MAX, NAMESPACE_BYTES_MAX, SWITCH_PORT_MAX
-from controlplane.core.options import SwitchCacheRules
+from controlplane.core.limits import (
+    BITMAP_GROUPS_MAX,
+    NAMESPACE_BYTES_MAX,
+    PUSHES_AT_ONCE_UNICAST,
+    SWITCH_PORT_MAX,
+)
+from controlplane.core.nodes import ASCENDING, Graces
+from controlplane.core.options import CoreOptions, FabricParameters, SwitchCacheRules
+from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.p4runtime.codec import V1ModelCodec
@@ -32,41 +39,12 @@ _PER_S_MAX = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class FabricConfig:
-    """What all agents and the switch must agree on."""
-
-    entry: FabricEntry
-    qkey: int
-    segment_bytes: int
-    integrity: Integrity
-    """How chunks are digested."""
-
-
-@dataclass(frozen=True, slots=True)
 class SwitchConfig:
-    """`target` none: no switch, and `reach` and `codec` are None."""
+    """How to reach the switch. `target` none: no switch, and `reach` and `codec` are None."""
 
     target: str
-    reach: P4RuntimeOptions | None
-    codec: V1ModelCodec | None
-    flood_ports: tuple[SwitchPort, ...]
-    reconcile_ns: int
-    groups_max: int
-    """Groups by bitmap, on a Tofino."""
-    limits: PortLimits | None
-    """Of what each member's port may cause; None: it may cause anything."""
-    salt_interval_ns: int
-    """After which the interest table gets another salt; 0: never."""
-
-
-@dataclass(frozen=True, slots=True)
-class MembershipConfig:
-    """How long nodes, their copies and their members are remembered."""
-
-    heartbeat_ns: int
-    copies_grace_ns: int
-    member_grace_ns: int
-    settle_ns: int
+    reach: P4RuntimeOptions | None = None
+    codec: V1ModelCodec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +61,11 @@ class Config:
     ready_file: Path | None
     log_level: str
     log_format: str
-    ports: Mapping[str, SwitchPort]
     switch: SwitchConfig
-    fabric: FabricConfig
-    values: ValueParameters
-    rules: SwitchCacheRules
-    pushes: PushParameters
-    fill_timeout_ms: int
-    transfer_timeout_ms: int
-    membership: MembershipConfig
+    core: CoreOptions
+    """But for what the daemon knows of a start: incarnation, secret, seals."""
     remote_cost: bool
     """Other machines may ask what chunks would cost."""
-    read_token_ms: int
-    namespaces: Mapping[str, tuple[str, ...]]
-    """By pattern: the nodes that may have chunks of these namespaces."""
     expelled: Path | None
     """Names nodes that are put out; None: what operators say is forgotten with this controller."""
 
@@ -119,9 +88,32 @@ def load(path: Path) -> Config:
 def parse(values: object, folder: Path) -> Config:
     """Check the values of a file; relative paths are taken from `folder`. Raises ConfigError."""
     top = Section(values)
-    fabric = _fabric(top.section("fabric"))
-    policy = top.section("policy")
     tls = take_tls(top.section("tls"), folder)
+    fabric, switch = _fabric(top.section("fabric")), top.section("switch")
+    policy, membership = top.section("policy"), top.section("membership")
+    target = switch.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
+    core = CoreOptions(
+        fabric=fabric,
+        graces=_graces(membership),
+        incarnation=0,
+        with_switch=target != "none",
+        values=_values(policy),
+        rules=_rules(policy),
+        pushes=_push(top.section("push"), with_switch=target != "none"),
+        ports=_ports(top.section("nodes")),
+        flood_ports=switch.take("flood_ports", _switch_ports, ()),
+        is_p4switch=target == "p4switch",
+        member_order=MEMBER_ORDER if target == "tofino" else ASCENDING,
+        bitmap_groups_max=switch.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX),
+        limits=_limits(switch, fabric.segment_bytes),
+        salt_interval_ns=switch.take("salt_interval_ms", checks.whole(0, 24 * _HOUR_MS), 600_000) * _MS,
+        check_switch_ns=switch.take("reconcile_ms", checks.whole(50, _HOUR_MS), 2000) * _MS,
+        fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
+        transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
+        read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
+        namespaces=_namespaces(top.take("namespaces", _lists, None)),
+        settle_ns=membership.take("settle_ms", checks.whole(0, 60_000), 3000) * _MS,
+    )
     config = Config(
         listen=top.take("listen", checks.endpoint, "127.0.0.1:4800"),
         metrics=top.take("metrics", _metrics, "127.0.0.1:9470"),
@@ -130,18 +122,9 @@ def parse(values: object, folder: Path) -> Config:
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
-        ports=_ports(top.section("nodes")),
-        switch=_switch(top.section("switch"), folder, fabric.segment_bytes, tls),
-        fabric=fabric,
-        values=_values(policy),
-        rules=_rules(policy),
-        pushes=_push(top.section("push")),
-        fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
-        transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
-        membership=_membership(top.section("membership")),
+        switch=_switch(target, switch, folder, fabric.segment_bytes, tls),
+        core=core,
         remote_cost=top.take("remote_cost", checks.flag, False),
-        read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
-        namespaces=_namespaces(top.take("namespaces", _lists, None)),
         expelled=top.take("expelled", _path_in(folder), None),
     )
     top.done()
@@ -172,8 +155,7 @@ def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tup
     return lists
 
 
-def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings | None) -> SwitchConfig:
-    target = section.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
+def _switch(target: str, section: Section, folder: Path, segment_bytes: int, own: TlsSettings | None) -> SwitchConfig:
     address = section.take("address", checks.endpoint, None)
     p4info = section.take("p4info", _file_in(folder), None)
     program = section.take("program", _file_in(folder), None)
@@ -181,23 +163,16 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     election_id = section.take("election_id", checks.whole(1, 2**63 - 1), 10)
     reconnect_ms = section.take("reconnect_ms", checks.whole(10, 60_000), 500)
     answer_ms = section.take("answer_ms", checks.whole(10, 60_000), 5000)
-    flood_ports: tuple[SwitchPort, ...] = section.take("flood_ports", _switch_ports, ())
-    reconcile_ns = section.take("reconcile_ms", checks.whole(50, _HOUR_MS), 2000) * _MS
-    groups_max = section.take("groups_max", checks.whole(0, 0xFFFF), BITMAP_GROUPS_MAX)
     orbit_bytes = section.take("orbit_bytes", checks.whole(0, 2**40), 0)
     recirculation_port = section.take("recirculation_port", _recirculation_port, RECIRCULATION_PORT)
-    limits: PortLimits | None = _limits(section, segment_bytes)
-    if not section.take("meters", checks.flag, True):
-        limits = None
-    salt_ns = section.take("salt_interval_ms", checks.whole(0, 24 * _HOUR_MS), 600_000) * _MS
     by_tls = section.take("tls", checks.flag, None)
     ca = section.take("ca", _file_in(folder), None)
     server_name = section.take("server_name", checks.text, "")
     section.done()
     if orbit_bytes and target != "tofino":
-        raise ConfigError("switch.orbit_bytes goes with target tofino: elsewhere cached segments do not circulate")
+        raise ConfigError("switch.orbit_bytes needs switch.target: tofino; on other targets no segments circulate")
     if target == "none":
-        return SwitchConfig(target, None, None, (), reconcile_ns, groups_max, limits, salt_ns)
+        return SwitchConfig(target)
     if address is None:
         raise ConfigError(f"switch.address is missing: where does the {target} listen for P4Runtime?")
     if (p4info is None) != (program is None):
@@ -216,17 +191,18 @@ def _switch(section: Section, folder: Path, segment_bytes: int, own: TlsSettings
     codec = V1ModelCodec()
     if target == "tofino":
         codec = TofinoCodec(_orbit(orbit_bytes, segment_bytes, recirculation_port))
-    return SwitchConfig(target, reach, codec, flood_ports, reconcile_ns, groups_max, limits, salt_ns)
+    return SwitchConfig(target, reach, codec)
 
 
-def _limits(section: Section, segment_bytes: int) -> PortLimits:
-    """From the rate of a port, unless the file says a limit itself."""
+def _limits(section: Section, segment_bytes: int) -> PortLimits | None:
+    """From the rate of a port, unless the file says a limit itself; None: a port may cause anything."""
     derived = PortLimits.of_rate(section.take("port_rate", checks.rate, 100_000_000_000), segment_bytes)
-    return PortLimits(
+    limits = PortLimits(
         section.take("joins_per_s", checks.whole(1, _PER_S_MAX), derived.joins_per_s),
         section.take("gets_per_s", checks.whole(1, _PER_S_MAX), derived.gets_per_s),
         section.take("segments_per_s", checks.whole(1, _PER_S_MAX), derived.segments_per_s),
     )
+    return limits if section.take("meters", checks.flag, True) else None
 
 
 def _switch_tls(address: str, asked: bool | None, ca: Path | None, own: TlsSettings | None) -> TlsSettings | None:
@@ -252,7 +228,7 @@ def _orbit(bytes_max: int, segment_bytes: int, port: SwitchPort) -> OrbitOptions
     return OrbitOptions(bytes_max, segment_bytes, port)
 
 
-def _fabric(section: Section) -> FabricConfig:
+def _fabric(section: Section) -> FabricParameters:
     group_ip = _packed(section.take("group", checks.multicast, "239.75.86.1"))
     # RFC 1112: the low 23 bits of the group behind 01:00:5e.
     group_mac = b"\x01\x00\x5e" + bytes([group_ip[1] & 0x7F]) + group_ip[2:]
@@ -268,7 +244,8 @@ def _fabric(section: Section) -> FabricConfig:
     )
     qkey = section.take("qkey", checks.whole(0, 2**32 - 1), 0x11111111)
     integrity = section.take("integrity", checks.one_of(tuple(one.value for one in Integrity)), Integrity.BLAKE3.value)
-    return FabricConfig(entry, qkey, section.take("segment_bytes", _segment_bytes, 4096), Integrity(integrity))
+    segment_bytes = section.take("segment_bytes", _segment_bytes, 4096)
+    return FabricParameters(entry, qkey, segment_bytes=segment_bytes, integrity=Integrity(integrity))
 
 
 def _values(policy: Section) -> ValueParameters:
@@ -288,10 +265,11 @@ def _rules(policy: Section) -> SwitchCacheRules:
     )
 
 
-def _push(section: Section) -> PushParameters:
+def _push(section: Section, *, with_switch: bool) -> PushParameters:
     default = PushParameters()
     return PushParameters(
         enabled=section.take("enabled", checks.flag, default.enabled),
+        nodes_at_once=0 if with_switch else PUSHES_AT_ONCE_UNICAST,
         window_ns=section.take("window_ms", checks.whole(1, _HOUR_MS), default.window_ns // _MS) * _MS,
         horizon_ns=section.take("horizon_ms", checks.whole(1, _HOUR_MS), default.horizon_ns // _MS) * _MS,
         use_min=section.take("use_min", checks.number(0, 1), default.use_min),
@@ -299,17 +277,15 @@ def _push(section: Section) -> PushParameters:
     )
 
 
-def _membership(section: Section) -> MembershipConfig:
-    membership = MembershipConfig(
-        heartbeat_ns=section.take("heartbeat_ms", checks.whole(10, 60_000), 1000) * _MS,
-        copies_grace_ns=section.take("copies_grace_ms", checks.whole(0, _HOUR_MS), 2000) * _MS,
-        member_grace_ns=section.take("member_grace_ms", checks.whole(0, _HOUR_MS), 60_000) * _MS,
-        settle_ns=section.take("settle_ms", checks.whole(0, 60_000), 3000) * _MS,
+def _graces(section: Section) -> Graces:
+    graces = Graces(
+        section.take("heartbeat_ms", checks.whole(10, 60_000), 1000) * _MS,
+        section.take("copies_grace_ms", checks.whole(0, _HOUR_MS), 2000) * _MS,
+        section.take("member_grace_ms", checks.whole(0, _HOUR_MS), 60_000) * _MS,
     )
-    section.done()
-    if membership.member_grace_ns < membership.copies_grace_ns:
+    if graces.member_ns < graces.copies_ns:
         raise ConfigError("membership.member_grace_ms is below copies_grace_ms: a member outlives its copies")
-    return membership
+    return graces
 
 
 # -- values

@@ -44,14 +44,12 @@ from controlplane.core.events import (
 )
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
-from controlplane.core.limits import NODE_NAME_BYTES_MAX, PUSHES_AT_ONCE_UNICAST
+from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.live import Tables
 from controlplane.core.live.live import Live
-from controlplane.core.nodes import ASCENDING, Graces
 from controlplane.core.operations import OperatorError
-from controlplane.core.options import CoreOptions, FabricParameters
+from controlplane.core.options import CoreOptions
 from controlplane.core.read_access import ExpulsionError, checked
-from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import SwitchContents
 from controlplane.core.switch.target import (
     Down,
@@ -406,14 +404,14 @@ class Controller:
             certificates.look()
 
     async def _watch_expelled(self, file: ExpelledFile) -> None:
-        """Follow what operators write; a list that cannot be changes nothing."""
+        """Follow what operators write; a malformed list is logged, and the list before stays."""
         while True:
             await asyncio.sleep(EXPELLED_S)
             if file.changed():
                 try:
                     self.handle(ExpulsionsChanged(file.read()))
                 except ExpulsionError as error:
-                    LOG.warning("expelled: %s: the list stays as it was", error)
+                    LOG.warning("expelled: %s; the list of expelled nodes stays as it is", error)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -481,37 +479,8 @@ def _target(switch: SwitchConfig) -> SwitchTarget | None:
 
 
 def _options(config: Config, seals: Seals | None, *, with_switch: bool) -> CoreOptions:
-    return CoreOptions(
-        fabric=FabricParameters(
-            config.fabric.entry,
-            config.fabric.qkey,
-            segment_bytes=config.fabric.segment_bytes,
-            integrity=config.fabric.integrity,
-        ),
-        graces=Graces(
-            config.membership.heartbeat_ns, config.membership.copies_grace_ns, config.membership.member_grace_ns
-        ),
-        incarnation=time.time_ns(),
-        with_switch=with_switch,
-        values=config.values,
-        rules=config.rules,
-        pushes=replace(config.pushes, nodes_at_once=0 if with_switch else PUSHES_AT_ONCE_UNICAST),
-        ports=config.ports,
-        flood_ports=config.switch.flood_ports,
-        is_p4switch=config.switch.target == "p4switch",
-        member_order=MEMBER_ORDER if config.switch.target == "tofino" else ASCENDING,
-        bitmap_groups_max=config.switch.groups_max,
-        limits=config.switch.limits,
-        salt_interval_ns=config.switch.salt_interval_ns,
-        check_switch_ns=config.switch.reconcile_ns,
-        fill_timeout_ms=config.fill_timeout_ms,
-        transfer_timeout_ms=config.transfer_timeout_ms,
-        secret=secrets.token_bytes(32),
-        seals=seals,
-        read_token_ms=config.read_token_ms,
-        namespaces=config.namespaces,
-        settle_ns=config.membership.settle_ns,
-    )
+    incarnation, secret = time.time_ns(), secrets.token_bytes(32)
+    return replace(config.core, incarnation=incarnation, secret=secret, seals=seals, with_switch=with_switch)
 
 
 async def _run(config: Config, stop: asyncio.Event) -> None:
@@ -521,7 +490,7 @@ async def _run(config: Config, stop: asyncio.Event) -> None:
     logging.getLogger("finsy").setLevel(logging.DEBUG if config.log_level == "debug" else logging.CRITICAL + 1)
     controller = Controller(config)
     if config.security == "insecure":
-        LOG.warning("insecure: true: whoever reaches %s, or the switch, may do everything", config.listen)
+        LOG.warning("insecure: true: any process that reaches %s or the switch can do everything", config.listen)
     await controller.start()
     try:
         facts = {"grpc": controller.grpc_address, "metrics": controller.metrics_address}

@@ -172,6 +172,6 @@ def _demand_writable(path: Path, text: str) -> None:
     while not path.exists():
         path = path.parent
     if path.is_file() and str(path) != text:
-        raise ValueError(f"{text} cannot be written: {path} is no folder")
+        raise ValueError(f"{text} cannot be written: {path} is not a folder")
     if not os.access(path, os.W_OK):
         raise ValueError(f"{text} cannot be written: {path} is read-only for this user")

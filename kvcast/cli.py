@@ -22,7 +22,7 @@ COMMANDS: dict[str, str] = {
     "unpin": "take a pin back",
     "evict": "stop serving a prefix from the switch, or delete it everywhere",
     "drain": "move the last copies off a node before it leaves",
-    "expel": "put a node out: its certificate, its tokens and its copies are no good any more",
+    "expel": "expel a node: nobody accepts its certificate, its tokens or its copies any more",
     "init": "configuration files for this machine, from flags or a few questions",
     "pki": "an authority and certificates for a cluster, for TLS with identities",
     "switch": "a switch made of interfaces of this machine: p4switch with kvcast's program",
@@ -31,7 +31,7 @@ COMMANDS: dict[str, str] = {
     "bench": "benchmarks, as ratios against something run side by side",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
-    "demo": "the whole thing at work: an incast, then workloads with and without a pool",
+    "demo": "see it work: an incast, then workloads with and without a pool",
     "demo-vllm": "vLLM engines share a document through the pool; one warms four by a cast",
     "demo-pd": "one vLLM engine computes prompts, four decode: bytes and times",
 }

@@ -7,13 +7,16 @@ import contextlib
 import json
 import os
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from rich.console import Console
 
+from controlplane.core.locations import ip_text
 from kvcast.arguments import between
 from kvcast.errors import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
@@ -198,69 +201,39 @@ def twin_form(chunk: rpc.ChunkView) -> str | None:
     return _TWIN_FORMS[Form(code)] if code is not None else None
 
 
+def fields_of(message: Message) -> dict[str, Any]:
+    """All fields of a message, for --json; None: the message does not say it."""
+    return {
+        field.name: None
+        if field.has_presence and not message.HasField(field.name)
+        else _shown(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Message):
+        return fields_of(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_shown(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
 def chunk_object(chunk: rpc.ChunkView) -> Mapping[str, object]:
     """A chunk for --json."""
-    return {
-        "key": chunk.key.hex(),
-        "parent": chunk.parent.hex() or None,
-        "twin": twin_form(chunk),
-        "position": chunk.position,
-        "size_bytes": chunk.size_bytes,
-        "holders": list(chunk.holders),
-        "disk_holders": list(chunk.disk_holders),
-        "switch": chunk.switch_state,
-        "switch_problem": chunk.switch_problem or None,
-        "pinned": chunk.pinned,
-        "value": chunk.value,
-        "fetches_per_s": chunk.fetches_per_s,
-        "namespace": chunk.namespace,
-        "children": chunk.children,
-    }
+    said = fields_of(chunk)
+    said["switch"] = said.pop("switch_state")
+    optional = {"parent": said["parent"] or None, "switch_problem": chunk.switch_problem or None}
+    return said | optional | {"twin": twin_form(chunk)}
 
 
 def status_object(status: rpc.StatusReply) -> Mapping[str, object]:
     """The controller's state for --json."""
-    switch = status.switch_view
-    return {
-        "nodes": [
-            {
-                "name": node.name,
-                "state": node.state,
-                "member": node.member if node.HasField("member") else None,
-                "switch_port": node.switch_port if node.HasField("switch_port") else None,
-                "port_problem": node.port_problem or None,
-                "pool_bytes": node.pool_bytes,
-                "pool_used_bytes": node.pool_used_bytes,
-                "disk_bytes": node.disk_bytes,
-                "disk_used_bytes": node.disk_used_bytes,
-                "chunks": node.chunks,
-                "last_copies": node.last_copies,
-                "sent_bytes": node.sent_bytes,
-                "received_bytes": node.received_bytes,
-                "version": node.version,
-            }
-            for node in status.nodes
-        ],
-        "switch": {
-            "target": switch.target,
-            "address": switch.address,
-            "state": switch.state,
-            "epoch": switch.epoch,
-            "slots": switch.slots,
-            "slots_used": switch.slots_used,
-            "segment_bytes": switch.segment_bytes,
-            "serving": switch.serving,
-            "filling": switch.filling,
-            "groups": switch.groups,
-            "write_errors": switch.write_errors,
-        },
-        "chunks": status.chunks,
-        "copies": status.copies,
-        "chunk_bytes": status.chunk_bytes,
-        "bytes_kept_off_uplinks": status.bytes_kept_off_uplinks,
-        "management_messages": status.management_messages,
-        "management_bytes": status.management_bytes,
-        "uptime_ms": status.uptime_ms,
-        "decisions": dict(status.decisions),
-        "security": status.security,
-    }
+    said = fields_of(status)
+    said["switch"] = said.pop("switch_view")
+    for node in said["nodes"]:
+        node["data_ip"] = ip_text(bytes.fromhex(node["data_ip"]))
+        node["port_problem"] = node["port_problem"] or None
+    return said

@@ -257,7 +257,7 @@ class Node:
         self.storage.view_at(answer.offset, len(contents))[:] = contents
         for effect in self.core.handle(events.CommitRequested(_ENGINE, 0, answer.lease), now_ns):
             if isinstance(effect, effects.ComputeDigest):
-                self.handle(events.DigestComputed(effect.chunk, hashed_of(contents, self._segment_bytes)))
+                self.handle(events.DigestComputed(effect.chunk, hashed_of(contents, self._segment_bytes), effect.use))
         self._arm()
 
     def evict(self, key: ChunkKey) -> bool:

@@ -21,7 +21,7 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefused, WriteTheSwitch
 from controlplane.core.examination.examinations import Examinations
-from controlplane.core.ids import Member, NodeIndex, TaskId
+from controlplane.core.ids import NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.nodes import Node, RefusedNodeError
 from controlplane.core.observer import Observer
@@ -50,6 +50,7 @@ from controlplane.core.values import Hottest
 from controlplane.core.visibility import keys_of
 from controlplane.core.warmups import Warmups
 from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto.ids import members_of
 from kvproto.rpc import control_pb2 as rpc
 
 _SWEEP_NS = 20_000_000
@@ -409,7 +410,7 @@ class Core:
         self.accounting.decisions["heat_reports"] += 1
         self.switch_cache.heat_reported(event.key, event.members.bit_count())
         self.link.members_used(event.members)
-        self._cluster.observer.wanted_together(event.key, _members(event.members), self.now_ns)
+        self._cluster.observer.wanted_together(event.key, frozenset(members_of(event.members)), self.now_ns)
 
     def _segment_lost(self, event: LostReport) -> None:
         self.accounting.decisions["segments_lost"] += 1
@@ -508,8 +509,3 @@ class Core:
         if self.link.check_present():
             self._cluster.inform(f"the switch is programmed: epoch {self.link.epoch}")
             self.places.switch_programmed()
-
-
-def _members(bits: int) -> frozenset[Member]:
-    """The members in an interest set."""
-    return frozenset(Member(bit) for bit in range(bits.bit_length()) if bits >> bit & 1)

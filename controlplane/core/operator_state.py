@@ -12,7 +12,6 @@ from typing import Final
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.ids import ChunkKey
-from controlplane.core.options import StateSeals
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -29,7 +28,9 @@ class StateCopies:
 
     def is_genuine(self, state: rpc.OperatorState) -> bool:
         """Whether what an agent repeats of operators' wishes is what a controller has said."""
-        return is_genuine(state, self._seals)
+        if self._seals is None or not state.revision:
+            return True
+        return self._seals.holds(_content(state), state.signature, state.certificate)
 
     def stream_attached(self, session: int, revision: int) -> None:
         """An agent came, with this revision."""
@@ -50,25 +51,13 @@ class StateCopies:
         for session, told in self._told.items():
             if told != revision:
                 self._told[session] = revision
-                state = sealed(self._state.message(self._cluster.visibility.may_pin(session)), self._seals)
+                state = self._state.message(self._cluster.visibility.may_pin(session))
+                if self._seals is not None:
+                    state.signature, state.certificate = self._seals.seal(_content(state))
                 self._cluster.send(session, rpc.ToAgent(operator_state=state))
 
 
 _CONTEXT: Final = b"kvcast operator state\0"
-
-
-def sealed(state: rpc.OperatorState, seals: StateSeals | None) -> rpc.OperatorState:
-    """The state with this controller's signature, for an agent to keep."""
-    if seals is not None:
-        state.signature, state.certificate = seals.seal(_content(state))
-    return state
-
-
-def is_genuine(state: rpc.OperatorState, seals: StateSeals | None) -> bool:
-    """Whether what an agent repeats is what a controller once sent to some agent."""
-    if seals is None or not state.revision:
-        return True
-    return seals.holds(_content(state), state.signature, state.certificate)
 
 
 def _content(state: rpc.OperatorState) -> bytes:

@@ -73,7 +73,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     if len(hello.data_mac) != 6:
         raise MalformedError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
     if hello.control_port > 65535:
-        raise MalformedError(f"control_port {hello.control_port} is no port")
+        raise MalformedError(f"control_port is {hello.control_port}: a port is between 1 and 65535")
     if hello.switch_port > SWITCH_PORT_MAX:
         raise MalformedError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
     return NodeFacts(

@@ -30,7 +30,7 @@ def checked(names: Iterable[str]) -> frozenset[str]:
     found = frozenset(names)
     for name in found:
         if not name.isprintable() or " " in name or not 0 < len(name.encode()) <= NODE_NAME_BYTES_MAX:
-            raise ExpulsionError(f"{name[:NODE_NAME_BYTES_MAX]!r} is no name of a node")
+            raise ExpulsionError(f"{name[:NODE_NAME_BYTES_MAX]!r} is not a valid node name")
     if len(found) > EXPELLED_MAX:
         raise ExpulsionError(
             f"{len(found)} nodes are expelled, {EXPELLED_MAX} at most: change the authority instead, and give no"

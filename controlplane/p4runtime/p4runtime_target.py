@@ -12,7 +12,7 @@ import enum
 import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ import finsy
 import grpc
 from finsy.p4entity import encode_updates
 
-from controlplane.core.switch.entries import SwitchContents, contents
+from controlplane.core.switch.entries import Report, SwitchContents, contents
 from controlplane.core.switch.target import (
     Down,
     Standby,
@@ -33,6 +33,7 @@ from controlplane.core.switch.target import (
     Update,
 )
 from controlplane.p4runtime.codec import UnsuitableProgramError, V1ModelCodec
+from controlplane.p4runtime.reports import DIGESTS, READERS
 from kvdaemon.identity import Identity, Role
 from kvdaemon.tls import TlsError, load
 from kvdaemon.tls_probe import why_not
@@ -101,7 +102,9 @@ class P4RuntimeTarget:
         """See `SwitchTarget`."""
         refused: dict[int, str] = {}
         # P4Runtime lets a switch reorder the updates of one request, so updates that depend on each other are split.
-        for _, batch in itertools.groupby(enumerate(updates), key=lambda one: (one[1].operation, *_kind(one[1]))):
+        for _, batch in itertools.groupby(
+            enumerate(updates), key=lambda one: (one[1].operation, one[1].entry.identity[0])
+        ):
             refused |= await self._write_batch(list(batch))
         return refused
 
@@ -267,21 +270,21 @@ class _Role(enum.Enum):
 async def read_contents(switch: finsy.Switch, codec: V1ModelCodec) -> SwitchContents:
     """Everything that the control plane owns in a switch, primary or not. Raises finsy.P4ClientError."""
     found = await _read(switch, codec.queries(switch.p4info))
-    for digest in codec.digests:
-        found += await _read_subscription(switch, digest)
+    for report in codec.reports:
+        found += await _read_subscription(switch, DIGESTS[report])
     return contents(*codec.decode(found))
 
 
 async def _forward_reports(switch: finsy.Switch, codec: V1ModelCodec, sink: Callable[[SwitchEvent], None]) -> None:
-    async def forward(digest: str, decode: Callable[[Mapping[str, Any]], SwitchEvent]) -> None:
-        async for reports in switch.read_digests(digest, queue_size=DIGEST_LISTS_QUEUED_MAX):
+    async def forward(kind: Report) -> None:
+        async for reports in switch.read_digests(DIGESTS[kind], queue_size=DIGEST_LISTS_QUEUED_MAX):
             for report in reports:
-                sink(decode(report))
+                sink(READERS[kind](report))
             await switch.write([reports.ack()])
 
     async with asyncio.TaskGroup() as group:
-        for digest, decode in codec.digests.items():
-            group.create_task(forward(digest, decode))
+        for kind in codec.reports:
+            group.create_task(forward(kind))
 
 
 def _raise_defects(failure: BaseException) -> None:
@@ -313,10 +316,6 @@ async def _read_subscription(switch: finsy.Switch, digest: str) -> list[Any]:
         if error.code is finsy.GRPCStatusCode.NOT_FOUND or "not configured" in error.message:
             return []
         raise
-
-
-def _kind(update: Update) -> tuple[str]:
-    return (update.entry.identity[0],)
 
 
 def _one_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -13,11 +13,11 @@ from controlplane.core.switch.entries import (
     Entry,
     FabricEntry,
     FillingEntry,
-    LossSubscriptionEntry,
     ReplicateByBitmapEntry,
+    Report,
 )
-from controlplane.core.switch.target import Operation, SwitchCounters, SwitchEvent, SwitchFacts, Update
-from controlplane.p4runtime import chunk_cache, drops, losses, orbit, replication, ticks
+from controlplane.core.switch.target import Operation, SwitchCounters, SwitchFacts, Update
+from controlplane.p4runtime import drops, orbit, replication_engine, ticks
 from controlplane.p4runtime.codec import (
     Read,
     UnsuitableProgramError,
@@ -52,10 +52,7 @@ class OrbitOptions:
 class TofinoCodec(V1ModelCodec):
     """Entries to P4Runtime and back, as the program of p4/tna has them."""
 
-    digests: ClassVar[Mapping[str, Callable[[Mapping[str, Any]], SwitchEvent]]] = {
-        **V1ModelCodec.digests,
-        losses.DIGEST: losses.decode_report,
-    }
+    reports: ClassVar[tuple[Report, ...]] = (*V1ModelCodec.reports, Report.LOSS)
     counter_names: ClassVar[tuple[str, ...]] = (*drops.COUNTERS, orbit.COUNTER, orbit.HEAT_COUNTER)
 
     def __init__(self, options: OrbitOptions) -> None:
@@ -76,8 +73,8 @@ class TofinoCodec(V1ModelCodec):
         return SwitchFacts(
             slots=min(schema.counters[orbit.HEAT_COUNTER].size, may_circulate),
             segment_bytes=self.options.segment_bytes,
-            chunks_max=schema.tables[chunk_cache.TABLE].size,
-            groups_max=schema.tables[replication.REPLICATE_TABLE].size,
+            chunks_max=schema.tables["kv_cache"].size,
+            groups_max=schema.tables[replication_engine.TABLE].size,
             recirculation_port=self.options.recirculation_port,
             asks_to_flood=asks_to_flood(schema),
             casts_fills=casts_fills(schema),
@@ -85,7 +82,7 @@ class TofinoCodec(V1ModelCodec):
 
     def queries(self, schema: finsy.P4Schema) -> list[Any]:
         """What to read for everything that the control plane owns, digests apart."""
-        return [*super().queries(schema), *replication.default_queries(), *ticks.queries(ticks.names(schema))]
+        return [*super().queries(schema), replication_engine.default_query(), *ticks.queries(ticks.names(schema))]
 
     def encode(self, update: Update, schema: finsy.P4Schema) -> list[Any]:
         """Entities marked as insertion, modification or deletion; together they are the update."""
@@ -95,7 +92,7 @@ class TofinoCodec(V1ModelCodec):
                 return [*times, *super().encode(update, schema)]
             case ReplicateByBitmapEntry() as entry, operation:
                 absent = operation is Operation.DELETE
-                return [~replication.encode_default(None if absent else entry.bitmap)]
+                return [~replication_engine.encode_default(None if absent else entry.bitmap)]
             case FillingEntry(base_slot=slot), Operation.INSERT:
                 return [~orbit.forget_heat(slot), *super().encode(update, schema)]
         return super().encode(update, schema)
@@ -111,15 +108,10 @@ class TofinoCodec(V1ModelCodec):
         dropped = drops.decode(await read(drops.queries()))
         return SwitchCounters(dropped, orbit.decode(await read(orbit.queries())))
 
-    def _encode(self, entry: Entry) -> Any:
-        if isinstance(entry, LossSubscriptionEntry):
-            return losses.encode(entry)
-        return super()._encode(entry)
-
     def _decode(self, found: Any) -> Entry | None:
-        if isinstance(found, finsy.P4DigestEntry) and found.digest_id == losses.DIGEST:
-            return losses.decode(found)
-        of_replicate = isinstance(found, finsy.P4TableEntry) and found.table_id == replication.REPLICATE_TABLE
-        if of_replicate and found.is_default_action:
-            return replication.decode_default(found)
-        return super()._decode(found)
+        of_replicate = isinstance(found, finsy.P4TableEntry) and found.table_id == replication_engine.TABLE
+        return (
+            replication_engine.decode_default(found)
+            if of_replicate and found.is_default_action
+            else super()._decode(found)
+        )

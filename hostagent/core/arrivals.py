@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hostagent.core import effects
 from hostagent.core.clock import Alarm
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.events import LeavesRead, ReadsProven
+from hostagent.core.events import DigestUse, LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node
 from hostagent.core.sources import SWITCH_NODE
@@ -490,17 +490,16 @@ class Arrivals:
         if inbound.is_cast:
             self._emit(effects.ForgetCasts(inbound.chunk.key))
         self._pool.pin(inbound.chunk)
-        self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest)))
+        self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest), DigestUse.ARRIVAL))
 
-    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
-        """Returns whether it is the digest of a chunk on its way."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
+        """The digest of a chunk that was on its way."""
         inbound = self.under_way.get(chunk.key)
         if inbound is None or inbound.chunk is not chunk:
-            return False
+            return
         inbound.found = hashed
         inbound.whole = hashed.digest == inbound.entry.digest
         self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
-        return True
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""

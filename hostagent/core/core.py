@@ -45,6 +45,7 @@ from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
+from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
@@ -131,6 +132,13 @@ class AgentCore:
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
         self.adoption = Adoption(node, self._chunk_adopted)
+        self._digest_users: Mapping[events.DigestUse, Callable[[Chunk, Hashed], None]] = {
+            events.DigestUse.ARRIVAL: self.fetches.arrivals.digest_computed,
+            events.DigestUse.PARTS: self.parts.digest_computed,
+            events.DigestUse.PUT: self.engines.digest_computed,
+            events.DigestUse.ADOPTION: self.adoption.digest_computed,
+            events.DigestUse.RECHECK: self._tasks.digest_computed,
+        }
         self._handlers = self._routes()
 
     def _make_tiering(self) -> Tiering | None:
@@ -428,14 +436,7 @@ class AgentCore:
 
     def _digest_computed(self, event: events.DigestComputed) -> None:
         self.pool.unpin(event.chunk)
-        if self.adoption.digest_computed(event.chunk, event.hashed):
-            return
-        if self._tasks.digest_computed(event.chunk, event.hashed):
-            return
-        if self.parts.digest_computed(event.chunk, event.hashed):
-            return
-        if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
-            self.engines.digest_computed(event.chunk, event.hashed)
+        self._digest_users[event.use](event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
         if event.read < 0:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ClaimedChunk
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvchunk.ids import ChunkKey, Digest
@@ -52,8 +52,7 @@ class CommitAnswered:
     digest: Digest = NO_DIGEST
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswered:
+class FetchAnswered(NamedTuple):
     """Leading chunks, pinned for the lease, and why it stopped there."""
 
     engine: EngineId
@@ -240,8 +239,12 @@ class ComputeDigest:
 
     chunk: Chunk
     integrity: Integrity
-    in_background: bool = False
-    """Nobody waits for it: it is not to hold anything up."""
+    use: DigestUse
+
+    @property
+    def in_background(self) -> bool:
+        """Nobody waits for it: it is not to hold anything up."""
+        return self.use in (DigestUse.ADOPTION, DigestUse.RECHECK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +366,7 @@ class Announce:
     snapshot_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkUse:
+class ChunkUse(NamedTuple):
     """One chunk of a fetch."""
 
     key: ChunkKey
@@ -527,8 +529,7 @@ class FetchPlanned:
     recompute_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEnded:
+class FetchEnded(NamedTuple):
     """Any fetch, whoever wanted it."""
 
     status: Status

@@ -14,7 +14,7 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
 from hostagent.core.cold import ColdIndex
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.local_reads import LocalReads
@@ -172,7 +172,7 @@ class Engines:
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
         if event.region_offset is None:
-            self._emit(effects.ComputeDigest(chunk, self._fabric.integrity))
+            self._emit(effects.ComputeDigest(chunk, self._fabric.integrity, DigestUse.PUT))
         else:
             self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 

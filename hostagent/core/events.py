@@ -348,12 +348,28 @@ class ChunkTaken:
     hashed: Hashed | None
 
 
+class DigestUse(enum.Enum):
+    """What a digest is computed for: the part that asks for it gets the answer."""
+
+    ARRIVAL = "arrival"
+    """A chunk came from elsewhere."""
+    PARTS = "parts"
+    """Pieces of a chunk came from another node."""
+    PUT = "put"
+    """An engine wrote a chunk in its place."""
+    ADOPTION = "adoption"
+    """A chunk lay in the pool of the agent before."""
+    RECHECK = "recheck"
+    """A chunk that is READY is doubted."""
+
+
 @dataclass(frozen=True, slots=True)
 class DigestComputed:
     """Answer to ComputeDigest."""
 
     chunk: Chunk
     hashed: Hashed
+    use: DigestUse
 
 
 @dataclass(frozen=True, slots=True)

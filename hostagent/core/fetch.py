@@ -86,8 +86,7 @@ class Purpose(enum.Enum):
     """The gate refused a source and wants to measure it again, in parallel with engines' fetches."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """Chunks that somebody wants (distinct, in prefix order), before a deadline."""
 
     keys: tuple[ChunkKey, ...]
@@ -107,8 +106,7 @@ class FetchRequest:
     """The plan is told, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(NamedTuple):
     """Leading chunks (of a fetch in any order: those that came, as they were asked for), each pinned once for whoever
     asked, and why the first one missing is missing."""
 

@@ -164,7 +164,7 @@ class Fetches:
             self.teach()
         if request.prefill is not None and self._claims:
             behind = max(request.prefill.behind, self._claims.behind)
-            request = replace(request, prefill=replace(request.prefill, behind=behind))
+            request = request._replace(prefill=replace(request.prefill, behind=behind))
         plan = self._planner.plan(request)
         if request.traced:
             self._emit(self._planner.told(plan))
@@ -180,7 +180,7 @@ class Fetches:
         keys = tuple(fetch.awaited[:count])
         del fetch.awaited[:count]
         self.teach()
-        plan = self._planner.plan(replace(fetch.request, keys=keys, prefill=None, may_wait=False))
+        plan = self._planner.plan(fetch.request._replace(keys=keys, prefill=None, may_wait=False))
         if len(plan.keys) < count:
             self.waits.forget(fetch)
         self._carry_out(fetch, plan)
@@ -205,7 +205,7 @@ class Fetches:
                 fetch.deadline_ns = min(fetch.deadline_ns, now_ns + bound_ns)
             if ticket is None:
                 # One who waits is judged as a whole when it is over; its stages teach what sources cost.
-                verdict = replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict
+                verdict = plan.verdict._replace(recompute_s=None) if plan.awaited else plan.verdict
                 stage.ticket = self._gate.started(verdict)
             self._arm(fetch)
             self._ask(fetch, stage, plan)

@@ -20,7 +20,7 @@ from hostagent.core.fetch import FetchRequest, Purpose
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
 from hostagent.core.twins import CROSSING, Twin, Twins
-from hostagent.pool.chunks import Chunk, Refusal
+from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
 from kvcodec.forms import StoredForm
@@ -94,8 +94,9 @@ class FetchPlanner:
                 break
             offers.append(offer)
             offered.append(key)
+        wanted = {key: _wanted(one.entry) for key, one in found.items()}
         is_engines = request.purpose is Purpose.ENGINE
-        touches = self._touches(offered, offers, here, found) if is_engines else []
+        touches = self._touches(offered, here, wanted) if is_engines else []
         if found and touches and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
             # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
@@ -113,23 +114,18 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        coming: list[Found] = []
-        wanted: list[tuple[Touch, str]] = []
-        for key in plan.keys:
-            if key in found:
-                one = found[key]
-                coming.append(one)
-                wanted.append(_wanted(one.entry))
+        coming = [key for key in plan.keys if key in found]
         if not coming:
             return plan
-        made = self._pool.reserve_all(wanted, tenant, any_order=any_order)
-        for one, room in zip(coming, made, strict=False):
+        made = self._pool.reserve_all([wanted[key] for key in coming], tenant, any_order=any_order)
+        for key, room in zip(coming, made, strict=False):
+            one = found[key]
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
                 why = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
-                self._leave_out(plan, one.entry.key, why, any_order=any_order)
+                self._leave_out(plan, key, why, any_order=any_order)
             else:
-                self._take_in(plan, one, room, routes[one.entry.key], twins)
+                self._take_in(plan, one, room, routes[key], twins)
         return plan
 
     def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
@@ -240,23 +236,17 @@ class FetchPlanner:
         return Offer(size_bytes, (Tier.REMOTE_DRAM,), ready_s=expected_s) if expected_s > 0 else None
 
     def _touches(
-        self,
-        keys: Sequence[ChunkKey],
-        offers: Sequence[Offer],
-        here: Mapping[ChunkKey, Chunk],
-        found: Mapping[ChunkKey, Found],
+        self, keys: Sequence[ChunkKey], here: Mapping[ChunkKey, Chunk], wanted: Mapping[ChunkKey, tuple[Touch, str]]
     ) -> list[Touch]:
         """What the pools learn from an engine's fetch. Chunks that nobody has count later, when they are put here."""
         touches = []
-        for key, offer in zip(keys, offers, strict=False):
-            known: Chunk | ChunkEntry | None = here.get(key)
-            if known is None and key in found:
-                known = found[key].entry
-            elif known is None and key in self._inbound:
-                known = self._inbound[key].entry
-            if known is None:
-                continue
-            touches.append(Touch(key, known.parent, known.position, offer.size_bytes))
+        for key in keys:
+            if key in wanted:
+                touches.append(wanted[key][0])
+            elif key in here:
+                touches.append(touch_of(here[key]))
+            elif key in self._inbound:
+                touches.append(_wanted(self._inbound[key].entry)[0])
         return touches
 
     def _cut(self, plan: FetchPlan, key: ChunkKey, why: Status) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from kvcast.arguments import Command, between
 from kvcast.errors import UsageError
-from kvcast.operator import add_common, add_timeout, console, controller, print_json
+from kvcast.operator import add_common, add_timeout, console, controller, fields_of, print_json
 from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -44,14 +44,7 @@ class Pin:
             reply = stub.Pin(rpc.PinRequest(key_hex=args.key, in_switch=args.switch, wait_ms=wait_ms))
         served = reply.served_chunks == reply.chunks
         if args.json:
-            print_json(
-                {
-                    "chunks": reply.chunks,
-                    "bytes": reply.bytes,
-                    "served_chunks": reply.served_chunks,
-                    "problems": list(reply.problems),
-                }
-            )
+            print_json(fields_of(reply))
         else:
             out = console()
             out.print(f"pinned {reply.chunks} chunks ({format_bytes(reply.bytes)}) in hosts' pools")
@@ -75,7 +68,7 @@ class Unpin:
         with controller(args) as stub:
             reply = stub.Unpin(rpc.PinRequest(key_hex=args.key))
         if args.json:
-            print_json({"chunks": reply.chunks, "bytes": reply.bytes})
+            print_json(fields_of(reply))
         else:
             console().print(f"unpinned {reply.chunks} chunks ({format_bytes(reply.bytes)})")
         return 0
@@ -101,7 +94,7 @@ class Evict:
                 return 1
             reply = stub.Evict(rpc.EvictRequest(key_hex=args.key, hosts=args.hosts))
         if args.json:
-            print_json({"chunks_from_switch": reply.chunks_from_switch, "copies_from_hosts": reply.copies_from_hosts})
+            print_json(fields_of(reply))
         else:
             console().print(
                 f"{reply.chunks_from_switch} chunks leave the switch, {reply.copies_from_hosts} copies leave hosts"
@@ -188,13 +181,7 @@ class Expel:
         with controller(args) as stub:
             reply = stub.Expel(rpc.ExpelRequest(node=args.node, cancel=args.cancel))
         if args.json:
-            print_json(
-                {
-                    "expelled": list(reply.expelled),
-                    "lasting": reply.lasting,
-                    "was_attached": reply.was_attached,
-                }
-            )
+            print_json(fields_of(reply))
             return 0
         out = console()
         if args.node and not args.cancel:

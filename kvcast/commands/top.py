@@ -20,6 +20,7 @@ from kvcast.operator import (
     chunk_object,
     console,
     controller,
+    fields_of,
     find_controller,
     print_json,
     status_object,
@@ -122,24 +123,11 @@ def _object(board: Board, reply: rpc.TopReply, limit: int) -> Mapping[str, objec
     return {
         "chunks": [chunk_object(chunk) for chunk in reply.chunks],
         "status": status_object(reply.status),
-        "prefixes": [
-            {
-                "first": prefix.first.hex(),
-                "position": prefix.position,
-                "namespace": prefix.namespace,
-                "chunks": prefix.chunks,
-                "size_bytes": prefix.size_bytes,
-                "served_chunks": prefix.served_chunks,
-                "holders": list(prefix.holders),
-                "reads_per_s": prefix.reads_per_s,
-                "reads": prefix.reads,
-                "casts": prefix.casts,
-                "riders": prefix.riders,
-                "served": prefix.delivered.switch_chunks,
-                "missed_chunks": prefix.delivered.missed_chunks,
-                "bytes": sizes(prefix.delivered),
-                "wait_ms": prefix.wait_ms,
-            }
-            for prefix in board.prefixes("reads/s")[:limit]
-        ],
+        "prefixes": [_prefix_object(prefix) for prefix in board.prefixes("reads/s")[:limit]],
     }
+
+
+def _prefix_object(prefix: rpc.PrefixView) -> Mapping[str, object]:
+    said = fields_of(prefix)
+    said |= {"served": prefix.delivered.switch_chunks, "missed_chunks": prefix.delivered.missed_chunks}
+    return said | {"bytes": sizes(prefix.delivered)}

@@ -23,11 +23,8 @@ from kvcast.doctor.findings import Finding, Level, judged
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
 from kvproto.units import format_bytes, format_rate
-from kvproto.wire.data import DATA_OVERHEAD_BYTES
-from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
+from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
-HEADERS_BYTES = IPV4_BYTES + UDP_BYTES + KV_CONTROL_BYTES + DATA_OVERHEAD_BYTES
-"""What stands round a segment in a FILL, the largest datagram there is."""
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_UP, _IFF_MULTICAST = 0x1, 0x1000
 """Linux, include/uapi/linux/sockios.h and if.h."""
@@ -156,7 +153,7 @@ def _interface(data: DataConfig) -> list[Finding]:
     name = data.interface
     flags = int.from_bytes(ask_interface(name, _SIOCGIFFLAGS)[:2], sys.byteorder)
     mtu = int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
-    needed = data.segment_bytes + HEADERS_BYTES
+    needed = data.segment_bytes + FILL_OVERHEAD_BYTES
     return [
         judged(
             f"{name} is up",

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvcast import __version__
-from kvcast.operator import UnreachableError, console, controller, print_json
+from kvcast.operator import UnreachableError, console, controller, fields_of, print_json
 from kvproto.rpc import control_pb2 as rpc
 
 SUMMARY = "all nodes and the switch, by putting, reading, casting and serving small chunks"
@@ -48,16 +48,7 @@ def _progress(phase: str) -> None:
 
 
 def _object(reply: rpc.ExamineReply, broken_count: int) -> dict[str, object]:
-    findings = [
-        {
-            "check": finding.check,
-            "path": finding.path,
-            "found": finding.found,
-            "level": _LEVELS[finding.level],
-            "remedy": finding.remedy,
-        }
-        for finding in reply.findings
-    ]
+    findings = [fields_of(finding) | {"level": _LEVELS[finding.level]} for finding in reply.findings]
     return {"broken": broken_count, "took_ms": reply.took_ms, "findings": findings}
 
 

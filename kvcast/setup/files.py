@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvproto.units import format_bytes
-from kvproto.wire.data import DATA_OVERHEAD_BYTES
-from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
+from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
 SEGMENT_BYTES: Final = (4096, 2048, 1024, 512, 256)
 """Of a segment, the best first; the switch program is built for one of them."""
-HEADERS_BYTES: Final = IPV4_BYTES + UDP_BYTES + KV_CONTROL_BYTES + DATA_OVERHEAD_BYTES
-"""What stands around a segment in the largest datagram there is."""
 POOL_STEP_BYTES: Final = 64 << 20
 
 
@@ -39,9 +36,9 @@ class Answers:
 def segment_for(mtu_bytes: int) -> int:
     """The largest segment that travels in one frame. Raises ValueError where none does."""
     for segment_bytes in SEGMENT_BYTES:
-        if segment_bytes + HEADERS_BYTES <= mtu_bytes:
+        if segment_bytes + FILL_OVERHEAD_BYTES <= mtu_bytes:
             return segment_bytes
-    raise ValueError(f"an MTU of {mtu_bytes} is too small: {SEGMENT_BYTES[-1] + HEADERS_BYTES} at least")
+    raise ValueError(f"an MTU of {mtu_bytes} is too small: {SEGMENT_BYTES[-1] + FILL_OVERHEAD_BYTES} at least")
 
 
 def pool_for(memory_bytes: int) -> int:
@@ -75,7 +72,7 @@ def controller_yaml(answers: Answers) -> str:
 
 def _tls(answers: Answers, name: str) -> str:
     if answers.tls is None:
-        return "insecure: true               # no TLS: whoever reaches the controller may do everything (kvcast pki)"
+        return "insecure: true               # no TLS: every process that reaches it can do everything (kvcast pki)"
     folder = answers.tls
     return f"tls: {{cert: '{folder}/{name}.pem', key: '{folder}/{name}.key', ca: '{folder}/ca.pem'}}"
 

@@ -253,7 +253,7 @@ class Agent:
 
     def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         """The network model has counted the time that it takes."""
-        self.handle(events.DigestComputed(effect.chunk, Hashed(_digest_of(effect.chunk.key))))
+        self.handle(events.DigestComputed(effect.chunk, Hashed(_digest_of(effect.chunk.key)), effect.use))
 
     def _load(self, effect: effects.LoadChunk) -> None:
         def loaded(stored: Chunk | None) -> None:

@@ -255,7 +255,7 @@ def test_the_daemons_take_what_the_chart_writes(render: Any, changes: dict[str, 
     asked = values(changes)
     assert len(agent.controllers) == asked["controller"]["replicas"] == made["StatefulSet"]["spec"]["replicas"]
     assert agent.controllers[0] == "kv-controller-0.kv-controller.pools.svc:4800"
-    assert dict(controller.ports) == asked["nodes"]
+    assert dict(controller.core.ports) == asked["nodes"]
     secure = asked["tls"]["enabled"]
     assert (agent.security, controller.security) == (("tls", "tls") if secure else ("insecure", "insecure"))
     assert (agent.pool.size_bytes, controller.switch.target) == (asked["agent"]["poolBytes"], asked["switch"]["target"])

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from kvproto.ids import format_address
-from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
+from kvproto.wire.data import ChunkFraming, Fabric
+from tests.reference_datagrams import decode_batch
 from tests.roce.rdma_pair import (
     KEY,
     ROCE_PORT,

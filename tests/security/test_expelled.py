@@ -104,7 +104,7 @@ def test_the_controller_follows_its_file_and_no_file_that_cannot_be(
     pool.it.until(lambda: pool.controller.core.nodes.named("n1") is None)
     with caplog.at_level("WARNING", "controlplane.daemon"):
         pool.file.write_text("no name of a node\n")
-        pool.it.until(lambda: "the list stays as it was" in caplog.text)
+        pool.it.until(lambda: "the list of expelled nodes stays as it is" in caplog.text)
     assert pool.it.call(lambda: pool.controller.core.expelled) == {"n1"}
     pool.file.unlink()
     pool.it.until(lambda: pool.knows(0, 2))
@@ -147,7 +147,7 @@ def test_its_place_in_the_switch_is_nobodys_and_no_other_controller_takes_it(tmp
 def test_lists_that_cannot_be_are_one_clear_line(tmp_path: Path) -> None:
     assert names_in(file_of(["b", "a"])) == {"a", "b"}
     for name in ("", "a b", "n\x01", "n" * 65):
-        with pytest.raises(ExpulsionError, match="is no name of a node"):
+        with pytest.raises(ExpulsionError, match="is not a valid node name"):
             checked({name})
     with pytest.raises(ExpulsionError, match="257 nodes are expelled, 256 at most"):
         checked(f"n{number}" for number in range(EXPELLED_MAX + 1))

@@ -25,11 +25,8 @@ from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.switch_link import SwitchLink
 from controlplane.core.tasks import Housekeeping, ProbeStep
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.wire.data import DATA_OVERHEAD_BYTES
-from kvproto.wire.layouts import IPV4_BYTES, KV_CONTROL_BYTES, UDP_BYTES
+from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
-HEADERS_BYTES = IPV4_BYTES + UDP_BYTES + KV_CONTROL_BYTES + DATA_OVERHEAD_BYTES
-"""What stands round a segment in a FILL, the largest packet there is."""
 ADMISSION_NS = 1_000_000_000
 """A chunk that the switch has not let in by then finds no room there: what is pinned stays."""
 TOTAL_NS_MAX = 60_000_000_000
@@ -77,7 +74,7 @@ class Examinations:
         number = self._next_number
         self._next_number += 1
         now_ns, segment_bytes = self._cluster.now_ns, self._link.segment_bytes
-        seen = Observations(surroundings, segment_bytes, segment_bytes + HEADERS_BYTES, self._link.state)
+        seen = Observations(surroundings, segment_bytes, segment_bytes + FILL_OVERHEAD_BYTES, self._link.state)
         for name in self._nodes.configured_ports:
             if self._nodes.named(name) is None:
                 seen.absent[name] = "it is in `nodes` of the configuration and has not attached"

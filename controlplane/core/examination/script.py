@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from controlplane.core.examination.observations import NodeSeen, Observations
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.locations import ip_text
 from kvproto.probes import probe_key
 from kvproto.rpc import control_pb2 as rpc
 
@@ -125,7 +126,7 @@ class Examination:
                 name,
                 subject.index,
                 subject.version,
-                address_text(subject.data_ip),
+                ip_text(subject.data_ip),
                 outcome.took_ns,
                 facts.unix_ns - (seen.surroundings.unix_ns + middle_ns - self._began_ns),
                 facts.interface,
@@ -300,8 +301,3 @@ _BY: Final = {
     "local": "itself",
     "disk": "the disk",
 }
-
-
-def address_text(address: bytes) -> str:
-    """Dotted text of an IPv4 address."""
-    return ".".join(map(str, address))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
 
+from kvchunk.sources import ChunkSource
 from kvproto.rpc import control_pb2 as rpc
 
 _HALF_LIFE_NS = 5_000_000_000
@@ -41,45 +44,16 @@ class Rate:
         return self._sum * math.exp2(-max(0, now_ns - self._at_ns) / _HALF_LIFE_NS)
 
 
-@dataclass(slots=True)
-class Delivered:
-    """Bytes and chunks by how they came."""
+_BYTES: Final = {source.value: f"{source.label}_bytes" for source in ChunkSource}
+"""Fields of rpc.Delivered by source."""
 
-    local_bytes: int = 0
-    cast_bytes: int = 0
-    switch_bytes: int = 0
-    holder_bytes: int = 0
-    disk_bytes: int = 0
-    cold_bytes: int = 0
-    missed_chunks: int = 0
-    switch_chunks: int = 0
 
-    def add(self, source: rpc.Source.ValueType, size_bytes: int) -> None:
-        """One chunk came, or did not."""
-        match source:
-            case rpc.SOURCE_LOCAL:
-                self.local_bytes += size_bytes
-            case rpc.SOURCE_CAST:
-                self.cast_bytes += size_bytes
-            case rpc.SOURCE_SWITCH:
-                self.switch_bytes += size_bytes
-                self.switch_chunks += 1
-            case rpc.SOURCE_HOLDER:
-                self.holder_bytes += size_bytes
-            case rpc.SOURCE_DISK:
-                self.disk_bytes += size_bytes
-            case rpc.SOURCE_COLD:
-                self.cold_bytes += size_bytes
-            case rpc.SOURCE_MISS:
-                self.missed_chunks += 1
-
-    def with_other(self, other: Delivered) -> Delivered:
-        """Both together."""
-        return Delivered(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
-
-    def shown(self) -> rpc.Delivered:
-        """As a message."""
-        return rpc.Delivered(**{one.name: getattr(self, one.name) for one in fields(self)})
+def count_delivered(delivered: Counter[str], source: rpc.Source.ValueType, size_bytes: int) -> None:
+    """One chunk came, or did not. `delivered`: fields of rpc.Delivered."""
+    if source in _BYTES:
+        delivered[_BYTES[source]] += size_bytes
+    delivered["switch_chunks"] += source == rpc.SOURCE_SWITCH
+    delivered["missed_chunks"] += source == rpc.SOURCE_MISS
 
 
 @dataclass(slots=True)
@@ -93,7 +67,8 @@ class Activity:
     """Of its chunks."""
     riders: int = 0
     """Arrivals of those casts but the first of each."""
-    delivered: Delivered = field(default_factory=Delivered)
+    delivered: Counter[str] = field(default_factory=Counter)
+    """By field of rpc.Delivered."""
     wait_ms: float = 0.0
 
     def waited(self, wait_ms: float) -> None:
@@ -106,5 +81,5 @@ class Activity:
         self.reads += other.reads
         self.casts += other.casts
         self.riders += other.riders
-        self.delivered = self.delivered.with_other(other.delivered)
+        self.delivered += other.delivered
         self.wait_ms = max(self.wait_ms, other.wait_ms)

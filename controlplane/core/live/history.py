@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from controlplane.core.ids import ChunkKey
-from controlplane.core.live.figures import Delivered
+from controlplane.core.live.figures import count_delivered
 from kvproto.rpc import control_pb2 as rpc
 
 BUCKET_NS: Final = 2_000_000_000
@@ -22,12 +22,13 @@ class Sources:
     """Bytes by source, in buckets of two seconds."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, Delivered] = {}
+        self._buckets: dict[int, Counter[str]] = {}
 
     def add(self, source: rpc.Source.ValueType, size_bytes: int, at_ns: int, born_ns: int) -> None:
         """A chunk came. What came before the controller's start does not count."""
         if at_ns >= born_ns:
-            self._buckets.setdefault((at_ns - born_ns) // BUCKET_NS, Delivered()).add(source, size_bytes)
+            delivered = self._buckets.setdefault((at_ns - born_ns) // BUCKET_NS, Counter())
+            count_delivered(delivered, source, size_bytes)
             if len(self._buckets) > 2 * BUCKETS:
                 self._forget_until(max(self._buckets) - BUCKETS)
 
@@ -35,7 +36,7 @@ class Sources:
         """The buckets of the last minutes in which something came."""
         self._forget_until((now_ns - born_ns) // BUCKET_NS - BUCKETS)
         for bucket, delivered in self._buckets.items():
-            yield rpc.SourcesView(bucket=bucket, delivered=delivered.shown())
+            yield rpc.SourcesView(bucket=bucket, delivered=rpc.Delivered(**delivered))
 
     def _forget_until(self, bucket: int) -> None:
         self._buckets = {one: delivered for one, delivered in self._buckets.items() if one > bucket}

@@ -8,6 +8,7 @@ from typing import Final
 
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.live.figures import count_delivered
 from controlplane.core.live.runs import RunActivity, Runs
 from controlplane.core.nodes import Node
 from kvproto.rpc import control_pb2 as rpc
@@ -48,7 +49,7 @@ class Prefixes:
         if fetch.source == rpc.SOURCE_CAST:
             activity.casts += not rode_along
             activity.riders += rode_along
-        activity.delivered.add(fetch.source, fetch.bytes or chunk.facts.size_bytes)
+        count_delivered(activity.delivered, fetch.source, fetch.bytes or chunk.facts.size_bytes)
         if len(self._activities) >= 2 * KEPT:
             self._forget_the_least()
 
@@ -76,7 +77,7 @@ class Prefixes:
                 reads=activity.reads,
                 casts=activity.casts,
                 riders=activity.riders,
-                delivered=activity.delivered.shown(),
+                delivered=rpc.Delivered(**activity.delivered),
                 wait_ms=float(f"{activity.wait_ms:.3g}"),
             )
 

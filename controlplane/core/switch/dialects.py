@@ -16,9 +16,8 @@ from controlplane.core.switch.entries import (
     NEXT_SEGMENT_SESSION,
     CloneSessionEntry,
     Entry,
-    HeatSubscriptionEntry,
-    LossSubscriptionEntry,
-    SightingSubscriptionEntry,
+    Report,
+    SubscriptionEntry,
 )
 from controlplane.core.switch.groups import Groups, ReplicationGroups
 from controlplane.core.switch.target import SwitchFacts
@@ -50,7 +49,7 @@ class Dialect:
 
 V1MODEL = Dialect(
     FLOOD_GROUP,
-    (HeatSubscriptionEntry(), SightingSubscriptionEntry()),
+    (SubscriptionEntry(Report.HEAT), SubscriptionEntry(Report.SIGHTING)),
     session=None,
     groups_max=None,
     switch_port=SwitchPort(511),
@@ -63,7 +62,7 @@ def dialect_of(facts: SwitchFacts, bitmap_groups_max: int = BITMAP_GROUPS_MAX) -
         return V1MODEL
     return Dialect(
         bitmap_groups.FLOOD_GROUP,
-        (*V1MODEL.subscriptions, LossSubscriptionEntry()),
+        (*V1MODEL.subscriptions, SubscriptionEntry(Report.LOSS)),
         session=CloneSessionEntry(NEXT_SEGMENT_SESSION, facts.recirculation_port, MIRROR_BYTES, CONTROL_QUEUE),
         groups_max=bitmap_groups_max,
         switch_port=facts.recirculation_port,

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Any, ClassVar, TypeAlias
 
 from controlplane.core.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
 
 Identity: TypeAlias = tuple[str, object]
 """(kind of entry, match key)."""
+
+
+class Entry:
+    """What one P4Runtime entity says. Subclasses are values."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    by: ClassVar[attrgetter[Any] | None] = None
+    """Gives the match key; None: there is one entry of this kind."""
+
+    @property
+    def identity(self) -> Identity:
+        """What no two entries in a switch have in common."""
+        return self.kind, None if self.by is None else self.by(self)
+
 
 FLOOD_GROUP = GroupId(1)
 """The group of all ports of a v1model program: its default for what it does not know."""
@@ -24,9 +40,10 @@ a Tofino the mirror session through which the head of a FILL goes round to becom
 
 
 @dataclass(frozen=True, slots=True)
-class FabricEntry:
+class FabricEntry(Entry):
     """Parameters of the whole fabric. While absent, the switch is an ordinary one."""
 
+    kind = "fabric"
     group_mac: bytes
     group_ip: bytes
     pool_mac: bytes
@@ -36,108 +53,76 @@ class FabricEntry:
     heat_window_us: int
     heat_gets: int
 
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("fabric", None)
-
 
 SALT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class SaltEntry:
+class SaltEntry(Entry):
     """Interest entries are found by a hash with this salt."""
 
+    kind = "salt"
     salt: bytes
     """SALT_BYTES of them."""
 
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("salt", None)
+
+class Report(enum.Enum):
+    """What a switch reports by itself."""
+
+    HEAT = "heat"
+    SIGHTING = "sighting"
+    """Where nodes are."""
+    LOSS = "loss"
+    """Of segments (Tofino)."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeatSubscriptionEntry:
-    """Heat reports come to this controller."""
+class SubscriptionEntry(Entry):
+    """Reports of this kind come to this controller."""
 
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("digest", None)
-
-
-@dataclass(frozen=True, slots=True)
-class LossSubscriptionEntry:
-    """Reports of lost segments come to this controller (Tofino)."""
-
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("digest", "lost")
+    kind = "digest"
+    by = attrgetter("report")
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class SightingSubscriptionEntry:
-    """Reports of where nodes are come to this controller."""
-
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("digest", "sighting")
-
-
-@dataclass(frozen=True, slots=True)
-class StationEntry:
+class StationEntry(Entry):
     """Whoever sends from this MAC address stands behind this port: from another one it is forged."""
 
+    kind = "station"
+    by = attrgetter("mac")
     mac: bytes
     port: SwitchPort
 
-    @property
-    def identity(self) -> Identity:
-        """By MAC address."""
-        return ("station", self.mac)
-
 
 @dataclass(frozen=True, slots=True)
-class SourceEntry:
+class SourceEntry(Entry):
     """A node sends from this port with these addresses."""
 
+    kind = "source"
+    by = attrgetter("port", "mac", "ip")
     port: SwitchPort
     mac: bytes
     ip: bytes
 
-    @property
-    def identity(self) -> Identity:
-        """All of it."""
-        return ("source", (self.port, self.mac, self.ip))
-
 
 @dataclass(frozen=True, slots=True)
-class TakenAddressEntry:
+class TakenAddressEntry(Entry):
     """This IP address is a node's: ARP that gives it to anybody whom `SourceEntry` does not name is forged."""
 
+    kind = "address"
+    by = attrgetter("ip")
     ip: bytes
-
-    @property
-    def identity(self) -> Identity:
-        """By IP address."""
-        return ("address", self.ip)
 
 
 @dataclass(frozen=True, slots=True)
-class PortMemberEntry:
+class PortMemberEntry(Entry):
     """Packets from this port are this member's."""
 
+    kind = "port_member"
+    by = attrgetter("port")
     port: SwitchPort
     member: Member
-
-    @property
-    def identity(self) -> Identity:
-        """By port."""
-        return ("port_member", self.port)
 
 
 class Request(enum.Enum):
@@ -148,80 +133,72 @@ class Request(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLimitEntry:
+class RequestLimitEntry(Entry):
     """From this port, no more of these requests."""
 
+    kind = "request_limit"
+    by = attrgetter("port", "request.value")
     port: SwitchPort
     request: Request
     per_s: int
     burst: int
     """Packets at once."""
 
-    @property
-    def identity(self) -> Identity:
-        """By port and operation."""
-        return ("request_limit", (self.port, self.request.value))
-
 
 @dataclass(frozen=True, slots=True)
-class SegmentLimitEntry:
+class SegmentLimitEntry(Entry):
     """Because of this member, no more segments."""
 
+    kind = "segment_limit"
+    by = attrgetter("leader")
     member: Member
     per_s: int
     burst: int
     """Segments at once."""
 
     @property
-    def identity(self) -> Identity:
-        """By leader: 1 + the member."""
-        return ("segment_limit", self.member + 1)
+    def leader(self) -> int:
+        """As the switch's table has it: 0 is nobody."""
+        return self.member + 1
 
 
 @dataclass(frozen=True, slots=True)
-class EgressMemberEntry:
+class EgressMemberEntry(Entry):
     """Copies for this port are for this member."""
 
+    kind = "egress_member"
+    by = attrgetter("port")
     port: SwitchPort
     member: Member
 
-    @property
-    def identity(self) -> Identity:
-        """By port."""
-        return ("egress_member", self.port)
-
 
 @dataclass(frozen=True, slots=True)
-class AddressEntry:
+class AddressEntry(Entry):
     """This MAC address lies behind this port."""
 
+    kind = "dmac"
+    by = attrgetter("mac")
     mac: bytes
     port: SwitchPort
 
-    @property
-    def identity(self) -> Identity:
-        """By MAC address."""
-        return ("dmac", self.mac)
-
 
 @dataclass(frozen=True, slots=True)
-class GroupEntry:
+class GroupEntry(Entry):
     """A multicast group of the packet replication engine."""
 
+    kind = "group"
+    by = attrgetter("group")
     group: GroupId
     ports: tuple[SwitchPort, ...]
     """In order."""
 
-    @property
-    def identity(self) -> Identity:
-        """By number."""
-        return ("group", self.group)
-
 
 @dataclass(frozen=True, slots=True)
-class CloneSessionEntry:
+class CloneSessionEntry(Entry):
     """The session that brings a GET round for its next segment, or the head of a FILL."""
 
+    kind = "clone_session"
+    by = attrgetter("session")
     session: int
     port: SwitchPort
     bytes_max: int = 0
@@ -229,37 +206,26 @@ class CloneSessionEntry:
     queue: int = 0
     """Of the port, where copies wait."""
 
-    @property
-    def identity(self) -> Identity:
-        """By number."""
-        return ("clone_session", self.session)
-
 
 @dataclass(frozen=True, slots=True)
-class ReplicateToGroupEntry:
+class ReplicateToGroupEntry(Entry):
     """Cast packets for exactly this set of members go to this group."""
 
+    kind = "replicate"
+    by = attrgetter("members")
     members: int
     """Bit i is member i."""
     group: GroupId
 
-    @property
-    def identity(self) -> Identity:
-        """By set of members."""
-        return ("replicate", self.members)
-
 
 @dataclass(frozen=True, slots=True)
-class ReplicateToPortEntry:
+class ReplicateToPortEntry(Entry):
     """Cast packets for exactly this one member leave by this port."""
 
+    kind = "replicate"
+    by = attrgetter("members")
     members: int
     port: SwitchPort
-
-    @property
-    def identity(self) -> Identity:
-        """By set of members."""
-        return ("replicate", self.members)
 
 
 class Bitmap(enum.Enum):
@@ -270,49 +236,39 @@ class Bitmap(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicateByBitmapEntry:
+class ReplicateByBitmapEntry(Entry):
     """Cast packets for sets that `replicate` does not name go to the groups with the set's own number (Tofino). While
     absent they go to the group of all ports."""
 
+    kind = "replicate_default"
     bitmap: Bitmap
-
-    @property
-    def identity(self) -> Identity:
-        """There is one."""
-        return ("replicate_default", None)
 
 
 @dataclass(frozen=True, slots=True)
-class FillingEntry:
+class FillingEntry(Entry):
     """Segments of this chunk are accepted from this port into base_slot, base_slot + 1, ..."""
 
+    kind = "kv_cache"
+    by = attrgetter("key")
     key: ChunkKey
     base_slot: Slot
     segments: int
     port: SwitchPort
 
-    @property
-    def identity(self) -> Identity:
-        """By key of the chunk."""
-        return ("kv_cache", self.key)
-
 
 @dataclass(frozen=True, slots=True)
-class ServingEntry:
+class ServingEntry(Entry):
     """GETs of this chunk are answered from these slots."""
 
+    kind = "kv_cache"
+    by = attrgetter("key")
     key: ChunkKey
     base_slot: Slot
     segments: int
 
-    @property
-    def identity(self) -> Identity:
-        """By key of the chunk."""
-        return ("kv_cache", self.key)
-
 
 @dataclass(frozen=True, slots=True)
-class ForeignEntry:
+class ForeignEntry(Entry):
     """An entry that this control plane never writes, found in a table that it owns: to be deleted."""
 
     table: str
@@ -320,33 +276,9 @@ class ForeignEntry:
 
     @property
     def identity(self) -> Identity:
-        """By table and match key."""
-        return (self.table, self.match)
+        """As an entry of ours in its place would have."""
+        return self.table, self.match
 
-
-Entry: TypeAlias = (
-    FabricEntry
-    | SaltEntry
-    | HeatSubscriptionEntry
-    | LossSubscriptionEntry
-    | SightingSubscriptionEntry
-    | StationEntry
-    | SourceEntry
-    | TakenAddressEntry
-    | PortMemberEntry
-    | RequestLimitEntry
-    | SegmentLimitEntry
-    | EgressMemberEntry
-    | AddressEntry
-    | GroupEntry
-    | CloneSessionEntry
-    | ReplicateToGroupEntry
-    | ReplicateToPortEntry
-    | ReplicateByBitmapEntry
-    | FillingEntry
-    | ServingEntry
-    | ForeignEntry
-)
 
 SwitchContents: TypeAlias = dict[Identity, Entry]
 

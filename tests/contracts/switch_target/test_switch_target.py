@@ -24,20 +24,19 @@ from controlplane.core.switch.entries import (
     FillingEntry,
     ForeignEntry,
     GroupEntry,
-    HeatSubscriptionEntry,
-    LossSubscriptionEntry,
     PortMemberEntry,
     ReplicateByBitmapEntry,
     ReplicateToGroupEntry,
     ReplicateToPortEntry,
+    Report,
     Request,
     RequestLimitEntry,
     SaltEntry,
     SegmentLimitEntry,
     ServingEntry,
-    SightingSubscriptionEntry,
     SourceEntry,
     StationEntry,
+    SubscriptionEntry,
     TakenAddressEntry,
     contents,
 )
@@ -75,8 +74,8 @@ ORBIT = OrbitOptions(bytes_max=64 * (256 + 102), segment_bytes=256)
 PLACES = [Location(port, bytes([2, 0x4B, 0x56, 0, 0, port]), bytes([10, 75, 0, port])) for port in (ONE, TWO)]
 SOURCES: list[Entry] = [SourceEntry(place.port, place.mac, place.ip) for place in PLACES]
 _COMMON_KINDS: list[Entry] = [
-    HeatSubscriptionEntry(),
-    SightingSubscriptionEntry(),
+    SubscriptionEntry(Report.HEAT),
+    SubscriptionEntry(Report.SIGHTING),
     *SOURCES,
     StationEntry(PLACES[0].mac, ONE),
     TakenAddressEntry(PLACES[0].ip),
@@ -97,7 +96,7 @@ _COMMON_KINDS: list[Entry] = [
 ]
 V1MODEL_KINDS: list[Entry] = [CloneSessionEntry(500, ONE), *_COMMON_KINDS, ReplicateToPortEntry(1, ONE)]
 TOFINO_KINDS: list[Entry] = [
-    LossSubscriptionEntry(),
+    SubscriptionEntry(Report.LOSS),
     CloneSessionEntry(500, ORBIT.recirculation_port, 86, 1),
     *_COMMON_KINDS,
     ReplicateByBitmapEntry(Bitmap.TWO),
@@ -438,7 +437,7 @@ async def test_two_waiting_members_make_a_heat_report(bench: Bench) -> None:
             EgressMemberEntry(ONE, 0),
             EgressMemberEntry(TWO, 1),
         ]
-        await one.write(Operation.INSERT, HeatSubscriptionEntry(), *SOURCES, *members, FABRIC.entry)
+        await one.write(Operation.INSERT, SubscriptionEntry(Report.HEAT), *SOURCES, *members, FABRIC.entry)
         bench.make_hot()
         assert await one.event() == HeatReport(key("hot"), 0b11, 0)
 
@@ -447,7 +446,7 @@ async def test_two_waiting_members_make_a_heat_report(bench: Bench) -> None:
 async def test_a_node_that_is_not_known_where_it_is_is_reported(bench: Bench) -> None:
     async with session(bench) as one:
         await one.event()
-        await one.write(Operation.INSERT, SightingSubscriptionEntry(), FABRIC.entry)
+        await one.write(Operation.INSERT, SubscriptionEntry(Report.SIGHTING), FABRIC.entry)
         bench.say_here()
         assert await one.event() == Sighting(key("me"), PLACES[0])
 
@@ -479,7 +478,7 @@ def test_what_is_lost_is_reported(orbit_bench: OrbitBench) -> None:
     async def steps() -> None:
         async with session(orbit_bench) as one:
             await one.event()
-            reports = [HeatSubscriptionEntry(), LossSubscriptionEntry()]
+            reports = [SubscriptionEntry(Report.HEAT), SubscriptionEntry(Report.LOSS)]
             await one.write(Operation.INSERT, *reports, SOURCES[0], PortMemberEntry(ONE, 0), FABRIC.entry)
             await one.write(Operation.INSERT, ServingEntry(key("hot"), Slot(8), 8))
             orbit_bench.ask_for_what_is_lost()
@@ -495,15 +494,14 @@ def test_what_a_stranger_wrote_is_shown_as_foreign() -> None:
     """P4Runtime only: the decoders meet entries that the encoders never make."""
     import finsy
 
-    from controlplane.p4runtime import admission, chunk_cache, replication
-
+    codec = V1ModelCodec()
     entry = finsy.P4TableEntry(
         "port_member",
         match=finsy.P4TableMatch(ingress_port=3),
         action=finsy.P4TableAction("set_member", member=1, member_bit=7),
     )
-    assert admission.decode(entry) == ForeignEntry("port_member", 3)
+    assert codec.decode([entry]) == [ForeignEntry("port_member", 3)]
     entry = finsy.P4TableEntry("kv_cache", match=finsy.P4TableMatch(key=5), action=finsy.P4TableAction("absent"))
-    assert chunk_cache.decode(entry) == ForeignEntry("kv_cache", (5).to_bytes(16, "big"))
+    assert codec.decode([entry]) == [ForeignEntry("kv_cache", (5).to_bytes(16, "big"))]
     session = finsy.P4CloneSessionEntry(500, replicas=((1, 1), (2, 1)))
-    assert replication.decode(session) == ForeignEntry("clone_session", 500)
+    assert codec.decode([session]) == [ForeignEntry("clone_session", 500)]

@@ -49,7 +49,7 @@ MILLISECOND = 1_000_000
 CHUNK = 8 * 4096
 """Bytes of a chunk of eight segments."""
 
-FABRIC = parse({}, Path(".")).fabric
+FABRIC = parse({}, Path(".")).core.fabric
 
 
 def key(name: object) -> ChunkKey:

@@ -15,6 +15,7 @@ from controlplane.core.switch.entries import (
     FillingEntry,
     ReplicateByBitmapEntry,
     ReplicateToPortEntry,
+    Report,
     ServingEntry,
 )
 from controlplane.core.switch.target import LostReport, SwitchFacts
@@ -51,7 +52,7 @@ def test_it_is_told_what_its_program_needs() -> None:
     assert switch["replicate_default", None] == ReplicateByBitmapEntry(Bitmap.ONE)
     assert switch["group", FLOOD_GROUP].ports == ports(1, 2)
     assert ("group", 1) in switch, "member 0 alone"
-    assert {which for kind, which in switch if kind == "digest"} == {None, "lost", "sighting"}
+    assert {which for kind, which in switch if kind == "digest"} == set(Report)
     assert not any(isinstance(entry, ReplicateToPortEntry) for entry in switch.values())
     assert scene.core.link.present
 
@@ -150,7 +151,7 @@ def test_no_more_circulates_than_the_configuration_says() -> None:
         (switch_of(), "switch.orbit_bytes is missing: how many bytes of the switch's packet buffer"),
         (switch_of(orbit_bytes=4197), "switch.orbit_bytes: 4197 is less than one segment with its headers, 4198 bytes"),
         (switch_of(orbit_bytes="16MiB"), "switch.orbit_bytes: '16MiB' is not a whole number"),
-        (switch_of(target="p4switch", orbit_bytes=1 << 20), "switch.orbit_bytes goes with target tofino"),
+        (switch_of(target="p4switch", orbit_bytes=1 << 20), "switch.orbit_bytes needs switch.target: tofino"),
         (switch_of(orbit_bytes=1 << 20, recirculation_port=0), "switch.recirculation_port: 0 is not a whole number"),
         (switch_of(orbit_bytes=1 << 20, groups_max=70_000), "switch.groups_max: 70000 is not a whole number"),
     ],

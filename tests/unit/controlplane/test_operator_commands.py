@@ -224,7 +224,7 @@ def test_expel_puts_a_node_out_and_takes_it_in_again(capsys: pytest.CaptureFixtu
         assert await kvcast("expel", "n3", "--cancel", "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"expelled": [], "lasting": False, "was_attached": False}
         assert await kvcast("expel", "a b") == 2
-        assert "'a b' is no name of a node" in capsys.readouterr().err
+        assert "'a b' is not a valid node name" in capsys.readouterr().err
         assert await kvcast("expel", "--cancel") == 2
 
     on_a_pool(steps)

@@ -315,6 +315,10 @@ def test_a_node_that_joins_is_offered_what_is_hot_once() -> None:
 
 def test_what_an_operator_may_say_of_pushes(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = parse({"push": {"enabled": False, "use_min": 0.5, "window_ms": 1000}}, tmp_path)
-    assert (config.pushes.enabled, config.pushes.use_min, config.pushes.window_ns) == (False, 0.5, SECOND)
+    assert (config.core.pushes.enabled, config.core.pushes.use_min, config.core.pushes.window_ns) == (
+        False,
+        0.5,
+        SECOND,
+    )
     with pytest.raises(ConfigError, match=r"push\.use_min: 2 is not a number from 0 to 1"):
         parse({"push": {"use_min": 2}}, tmp_path)

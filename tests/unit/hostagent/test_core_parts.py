@@ -41,7 +41,7 @@ def deliver(made: Scene) -> list[effects.ReadPieces]:
         made.say(ReadDone(read.read))
     for asked in made.take(effects.ComputeDigest):
         parts = b"".join(BODY[read.offset : read.offset + read.size_bytes] for read in reads)
-        made.say(events.DigestComputed(asked.chunk, hashed(memoryview(parts), Integrity.BLAKE3)))
+        made.say(events.DigestComputed(asked.chunk, hashed(memoryview(parts), Integrity.BLAKE3), asked.use))
     return reads
 
 
@@ -87,7 +87,7 @@ def test_a_request_is_cancelled_while_its_pieces_are_hashed() -> None:
     made.say(events.CancelRequested(ENGINE, request))
     (answer,) = made.take(effects.PartsAnswered)
     assert answer.status is Status.CANCELLED
-    made.say(events.DigestComputed(asked.chunk, WHOLE))
+    made.say(events.DigestComputed(asked.chunk, WHOLE, asked.use))
     assert made.take(effects.PartsAnswered) == []
     made.close()
 

@@ -34,8 +34,9 @@ from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Flag, Op
-from kvproto.wire.data import ChunkFraming, Fabric, decode_batch
-from kvproto.wire.icrc import icrc, icrc_seed
+from kvproto.wire.data import ChunkFraming, Fabric
+from kvproto.wire.icrc import icrc_seed
+from tests.reference_datagrams import decode_batch, icrc
 from tests.unit.kvproto.datagrams import decode_datagram
 
 KEY = ChunkKey(b"k" * 16)

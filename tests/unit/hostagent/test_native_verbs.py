@@ -29,9 +29,10 @@ from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
 from kvchunk.ids import ChunkKey
 from kvproto.ids import parse_address
-from kvproto.wire.data import Fabric, chunk_headers, decode_messages
+from kvproto.wire.data import Fabric, chunk_headers
 from tests.contracts.transport import fake_nic
 from tests.contracts.transport.harness import RecordingSink
+from tests.reference_datagrams import decode_messages
 
 KEY = ChunkKey(b"k" * 16)
 SEGMENT = 256

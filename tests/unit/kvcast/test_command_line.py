@@ -81,7 +81,7 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("bench incast --nodes 0", "--nodes: 0 is below 1"),
         ("bench incast --size 16parsecs", "size '16parsecs' is not a number with B, KiB"),
         ("bench incast --json .", ". is a folder: name a file"),
-        ("bench incast --json pyproject.toml/figures.json", "pyproject.toml is no folder"),
+        ("bench incast --json pyproject.toml/figures.json", "pyproject.toml is not a folder"),
         ("bench incast --slow 1mbit --slow-reader 8", "readers are numbered 0 to 7"),
         ("bench fetch --repeat 0", "--repeat: 0 is below 1"),
         ("bench protocol --rate fast", "rate 'fast' is not a number with kbit, mbit or gbit"),

@@ -11,8 +11,9 @@ import controlplane.daemon
 import hostagent.daemon
 from kvcast.cli import main
 from kvcast.commands import init
-from kvcast.setup.files import HEADERS_BYTES, pool_for, segment_for
+from kvcast.setup.files import pool_for, segment_for
 from kvcast.setup.machine import Interface, Machine, data_interface, look
+from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
 MANAGEMENT = Interface("eth0", True, 1500, 1_000_000_000, "192.0.2.5", default_route=True)
 DATA = Interface("eth1", True, 9000, 100_000_000_000, "198.51.100.1", default_route=False)
@@ -42,7 +43,7 @@ def test_what_the_machine_has_goes_into_the_files(tmp_path: Path, capsys: pytest
     config = hostagent.config.load(tmp_path / "agent.yaml")
     assert (config.node, config.data.interface, config.data.segment_bytes) == ("n1", "eth1", 4096)
     assert (config.pool.size_bytes, config.controllers) == (10 << 30, ("192.0.2.9:4800",))
-    assert controlplane.config.load(tmp_path / "controller.yaml").ports == {"n1": 1, "n2": 2}
+    assert controlplane.config.load(tmp_path / "controller.yaml").core.ports == {"n1": 1, "n2": 2}
     said = capsys.readouterr().out
     assert "100 Gbit/s" in said or "100gbit" in said.lower()
     assert main(["init", "--dir", str(tmp_path), "--only", "agent", "--interface", "eth0", *FLAGS, "--force"]) == 0
@@ -80,7 +81,7 @@ def test_nobody_to_ask_means_defaults(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["init", "--dir", str(tmp_path)]) == 0
     assert hostagent.config.load(tmp_path / "agent.yaml").controllers == ("192.0.2.5:4800",)
-    assert controlplane.config.load(tmp_path / "controller.yaml").ports == {}
+    assert controlplane.config.load(tmp_path / "controller.yaml").core.ports == {}
 
 
 class Terminal(io.StringIO):
@@ -106,7 +107,7 @@ def test_questions_on_a_terminal(
 def test_sizes_that_fit() -> None:
     assert segment_for(9000) == 4096
     assert segment_for(1500) == 1024
-    assert segment_for(4096 + HEADERS_BYTES - 1) == 2048
+    assert segment_for(4096 + FILL_OVERHEAD_BYTES - 1) == 2048
     with pytest.raises(ValueError, match="an MTU of 300 is too small"):
         segment_for(300)
     assert pool_for(1 << 30) == 512 << 20
@@ -144,6 +145,6 @@ def test_the_switch_and_controllers_machine_needs_no_data_interface(
     words = ("--only", "controller", "--switch", "192.0.2.5:9559")
     assert main(["init", "--dir", str(tmp_path), *words]) == 0
     config = controlplane.config.load(tmp_path / "controller.yaml")
-    assert (config.listen, config.fabric.segment_bytes) == ("192.0.2.5:4800", 4096)
+    assert (config.listen, config.core.fabric.segment_bytes) == ("192.0.2.5:4800", 4096)
     assert "--segment-bytes" not in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["controller.yaml"]

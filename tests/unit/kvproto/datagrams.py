@@ -10,7 +10,8 @@ from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
 from kvproto.ids import Address
 from kvproto.wire import layouts
-from kvproto.wire.data import BTH_BYTES, DATA_HEADER_BYTES, DETH_BYTES, Fabric, decode_batch
+from kvproto.wire.data import BTH_BYTES, DATA_HEADER_BYTES, DETH_BYTES, Fabric
+from tests.reference_datagrams import decode_batch
 
 
 @dataclass(frozen=True, slots=True)

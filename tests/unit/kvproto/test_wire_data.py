@@ -17,9 +17,8 @@ from kvproto.wire.data import (
     ChunkFraming,
     Fabric,
     chunk_headers,
-    decode_batch,
-    decode_messages,
 )
+from tests.reference_datagrams import decode_batch, decode_messages
 from tests.unit.kvproto.datagrams import decode_datagram
 
 SOURCE = parse_address("10.75.0.1")

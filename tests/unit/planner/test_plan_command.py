@@ -88,7 +88,7 @@ def test_jobs_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureF
         ([*SHAPE, "--heads", "3"], "--heads 3 is not a multiple of --kv-heads 2"),
         ([*SHAPE, "--active-parameters", "9"], "--active-parameters 9 is more than --parameters 0.5"),
         (["--json", str(CARRIED)], "is a folder: name a file"),
-        (["--out", str(CARRIED / "rollout_small.jsonl" / "plan")], "rollout_small.jsonl is no folder"),
+        (["--out", str(CARRIED / "rollout_small.jsonl" / "plan")], "rollout_small.jsonl is not a folder"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

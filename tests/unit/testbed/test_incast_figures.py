@@ -65,12 +65,12 @@ def test_what_trust_costs_is_the_median_of_pairs_of_one_run() -> None:
 def test_trust_on_and_off_are_other_settings_of_the_daemons() -> None:
     trusting, wary = (IncastPlan(trust=trust).testbed(Mode.CAST) for trust in (Trust.OFF, Trust.ON))
     config = parse(controller_config(trusting, namespace_endpoints(trusting), "/run", ""), Path())
-    assert (config.fabric.integrity.value, config.switch.limits, config.security) == ("xxh3", None, "insecure")
+    assert (config.core.fabric.integrity.value, config.core.limits, config.security) == ("xxh3", None, "insecure")
     plain = controller_config(wary, namespace_endpoints(wary), "/run", "")
     assert plain["tls"]["cert"] == "/run/tls/controller.pem"
     config = parse(plain, Path())
-    assert config.fabric.integrity.value == "blake3"
-    assert config.switch.limits is not None
+    assert config.core.fabric.integrity.value == "blake3"
+    assert config.core.limits is not None
     assert config.security == "tls"
     agent = agent_config(wary, 3, namespace_endpoints(wary), "/run")
     assert (agent["tls"]["key"], agent["insecure"]) == ("/run/tls/agent-h3.key", False)

@@ -9,9 +9,6 @@ import functools
 import struct
 import zlib
 
-import numpy as np
-import numpy.typing as npt
-
 from kvproto.ids import Address
 from kvproto.wire.layouts import IP_PROTOCOL_UDP, IPV4_BYTES, UDP_BYTES, UDP_PORT_ROCE
 
@@ -56,13 +53,6 @@ def icrc_seed(source: Address, destination: Address, source_port: int, payload_b
     return zlib.crc32(masked_headers(source, destination, source_port, payload_bytes))
 
 
-def icrc(seed: int, transport: bytes | bytearray | memoryview) -> int:
-    """ICRC of a datagram from the BTH up to but without the ICRC, continued from `icrc_seed`."""
-    state = zlib.crc32(transport[:BTH_RESERVED_OFFSET], seed)
-    state = zlib.crc32(b"\xff", state)
-    return zlib.crc32(transport[BTH_RESERVED_OFFSET + 1 :], state)
-
-
 @functools.cache
 def identification_basis(payload_bytes: int) -> tuple[tuple[int, int], ...]:
     """What the identification's bits do to the ICRC of datagrams of this length, reduced: (leading bit, pattern).
@@ -80,18 +70,6 @@ def identification_basis(payload_bytes: int) -> tuple[tuple[int, int], ...]:
                 pattern ^= known
         basis.append((1 << (pattern.bit_length() - 1), pattern))
     return tuple(basis)
-
-
-def is_identification_difference(differences: npt.NDArray[np.uint32], payload_bytes: int) -> npt.NDArray[np.bool_]:
-    """Which differences between two ICRCs another IP identification explains, for datagrams of one length.
-
-    `payload_bytes`: UDP payload with its ICRC. Of 2^32 differences 2^16 pass.
-    """
-    rest = differences.astype(np.uint32)
-    for lead, pattern in identification_basis(payload_bytes):
-        rest ^= np.where(rest & np.uint32(lead), np.uint32(pattern), np.uint32(0))
-    explained: npt.NDArray[np.bool_] = rest == 0
-    return explained
 
 
 def pack_icrc(value: int) -> bytes:
