@@ -89,7 +89,7 @@ class Answer:
     outcome: Status
     sources: tuple[ChunkSource, ...]
     wrong: tuple[int, ...]
-    """Places of chunks whose bytes were not right when it came, or when the engine had read them."""
+    """Places of chunks whose bytes were wrong on arrival, or when the engine had read them."""
 
     @property
     def leading(self) -> int:
@@ -128,15 +128,15 @@ class Node:
         """Of the one engine."""
         self.dead = False
         self._life = 0
-        """What an earlier one had begun concerns nobody."""
+        """Number of the process; what an earlier one had begun has no effect."""
         self.directory: dict[NodeId, Address] = {}
         self.keys: tuple[ChunkKey, ...] = ()
         """What the engine asked for."""
         self.answer: Answer | None = None
         self.announced: Callable[[effects.Announce], None] = lambda _: None
-        """Hears what this node has."""
+        """Called with what this node announces."""
         self.claimed: Callable[[effects.ReportClaims], None] = lambda _: None
-        """Hears what its engine computes."""
+        """Called with what its engine claims to compute."""
         self.bad_copies: list[effects.ReportBadCopy] = []
         self.proven: list[ChunkKey] = []
         """Chunks that reads brought and that were hashed on their way."""
@@ -157,7 +157,7 @@ class Node:
         self._tell_of_cold()
 
     def _tell_of_cold(self) -> None:
-        """A process has begun: it hears of the cold store, and of its codec."""
+        """A process has begun: its cold store and its codec report to it."""
         if self._twins is not None:
             self._twins.tell(1 << 20)
         if self._cold is not None:
@@ -189,7 +189,7 @@ class Node:
     # --- from outside ------------------------------------------------------------------------------------------------
 
     def tell(self, event: events.Event) -> None:
-        """Something that reaches the agent by other ways than the data network."""
+        """An event that does not arrive over the data network."""
         if not self.dead:
             self.handle(event)
             self._arm()
@@ -257,7 +257,7 @@ class Node:
         self._arm()
 
     def evict(self, key: ChunkKey) -> bool:
-        """The controller has a chunk dropped; False: it is in use and stays, or nobody is there to drop it."""
+        """The controller has a chunk dropped; False: it is in use and stays, or the process is dead."""
         return not self.dead and self._run(DropWork((key,))).status is TaskStatus.DONE
 
     def _run(self, work: DropWork) -> effects.ReportTaskEnd:
@@ -537,4 +537,4 @@ _UNHEARD: tuple[type, ...] = (
     effects.FetchEnded,
     effects.ReservationEnded,
 )
-"""Nobody in the simulation needs these: its hosts place casts by themselves, as the transports without C do."""
+"""Effects that the simulation does not need: its hosts place casts by themselves."""

@@ -112,7 +112,7 @@ class Reads:
         """Of chunks that are being loaded from disk."""
         self._probing = False
         self._asked: dict[Address, int] = defaultdict(int)
-        """Bytes that each peer has asked for and that have not gone out."""
+        """Bytes that each peer has asked for and that are not sent."""
         self._wanted: dict[Address, int] = {}
         """What each peer waits for: more than that, as it says."""
 
@@ -296,7 +296,7 @@ class Reads:
         self._host.handle(events.PeerLoadRequested(request.key))
 
     def load_ended(self, effect: effects.PeerLoadEnded) -> None:
-        """What peers wait for came from disk, or did not."""
+        """The load from disk that peers wait for has ended, with or without the chunk."""
         for request, source in self._waiting_reads.pop(effect.key, ()):
             if isinstance(request, LeavesRequest):
                 self._answer_leaves(request, source)

@@ -388,7 +388,7 @@ class World:
         )
 
     def _announced(self, node: Node, effect: effects.Announce) -> None:
-        """A node says what it has; a moment later all hear it."""
+        """A node announces what it has; a moment later all directories list it."""
         number = self.nodes.index(node)
         entries = self._twins_announced(number, effect)
         added = {chunk.key for chunk in effect.added if chunk.key in self.keys}
@@ -404,7 +404,7 @@ class World:
                 self.engine.at(self.engine.now_ns + PUBLISH_NS, partial(other.learn, (), entries))
 
     def _twins_announced(self, number: int, effect: effects.Announce) -> tuple[ChunkEntry, ...]:
-        """What has changed of them; another digest than the first is kept apart, and offered to nobody."""
+        """What has changed of them; a twin with another digest than the first is offered to no node."""
         changed = {}
         for chunk in effect.added:
             if is_twin(chunk):

@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 
 
 class Engine:
-    """Prefills one request after the other: of those whose input is at hand the one that came first."""
+    """Prefills one request after the other: of those whose input is at hand the one that arrived first."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -286,7 +286,7 @@ class Agent:
         queue_s: float = 0.0,
         behind: int = 0,
     ) -> None:
-        """The engine wants chunks: `then` takes the leading ones that came, now or later; give back the lease.
+        """The engine wants chunks: `then` takes the leading ones that arrived, now or later; give back the lease.
 
         `queue_s`: seconds until the engine is free for them; `behind`: requests that wait for it then."""
         self._request += 1
@@ -359,23 +359,23 @@ class Agent:
             del self._peer_loads[effect.key]
         then(effect.chunk)
 
-    def came(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None:
-        """What the reader asked for is here; None for the source: nobody has it any more."""
+    def chunk_arrived(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None:
+        """What the reader asked for is here; None for the source: no node has it any more."""
         if self._keeps_private and source is not None:
             self._private.add(key)
-        self.reader.came(key, source)
+        self.reader.chunk_arrived(key, source)
         from_switch = int(source is ChunkSource.SWITCH)
         address = Address(0) if holder is None else Address(int.from_bytes(data_ip(holder), "big"))
         self.handle(protocol.SegmentsReceived(key, _NOTHING, address, from_switch))
 
-    def told(self, holder: int, load: HolderLoad) -> None:
+    def load_reported(self, holder: int, load: HolderLoad) -> None:
         """A holder says with its answer what it has queued for others."""
         self.handle(events.HolderTold(node_name(holder), load))
 
     # -- the controller
 
-    def hear(self, event: ControllerEvent) -> None:
-        """The controller says something."""
+    def controller_event(self, event: ControllerEvent) -> None:
+        """A message of the controller has arrived."""
         if isinstance(event, events.TaskGiven) and isinstance(event.task.work, FillWork):
             self._around.fill(self, event.task, event.task.work, self._report)
         else:
@@ -383,10 +383,10 @@ class Agent:
 
     def _announce(self, effect: effects.Announce) -> None:
         if self._private and effect.added:
-            told = [chunk for chunk in effect.added if chunk.key not in self._private]
-            if not told and not effect.removed:
+            public = [chunk for chunk in effect.added if chunk.key not in self._private]
+            if not public and not effect.removed:
                 return
-            effect = replace(effect, added=told)
+            effect = replace(effect, added=public)
         self._report(effect)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
