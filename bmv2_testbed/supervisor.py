@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -41,11 +41,10 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 class Requests:
-    """What a client may ask of a running testbed; every public method is one request."""
+    """Requests whose parameters or results are other ones on the wire; every public method is one request."""
 
-    def __init__(self, cluster: Cluster, stop: threading.Event) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._stop = stop
 
     def status(self) -> dict[str, Any]:
         cluster = self._cluster
@@ -56,23 +55,9 @@ class Requests:
             "directory": str(cluster.directory),
         }
 
-    def run(self, name: str, place: str, argv: list[str]) -> int:
-        return self._cluster.run(name, place, argv)
-
     def wait(self, name: str, timeout_s: float) -> dict[str, Any] | None:
         outcome = self._cluster.processes.wait(name, timeout_s)
-        if outcome is None:
-            return None
-        return {"status": outcome.status, "stdout": outcome.stdout, "stderr": outcome.stderr}
-
-    def forget(self, name: str) -> None:
-        self._cluster.processes.forget(name)
-
-    def kill(self, name: str, signal_number: int) -> None:
-        self._cluster.processes.kill(name, signal_number)
-
-    def restart(self, name: str) -> None:
-        self._cluster.restart(name)
+        return None if outcome is None else asdict(outcome)
 
     def start_daemons_again(self, plain: bool, settings: dict[str, Any]) -> None:
         self._cluster.start_daemons_again(plain, settings, self._deadline_s())
@@ -80,35 +65,14 @@ class Requests:
     def await_ready(self, name: str) -> None:
         self._cluster.await_ready(name, self._deadline_s())
 
-    def counters(self) -> dict[str, list[int]]:
-        return {
-            host: [value.rx_bytes, value.rx_packets, value.tx_bytes, value.tx_packets]
-            for host, value in self._cluster.counters().items()
-        }
-
-    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, timeout_s: float) -> None:
-        self._cluster.await_traffic(host, received_bytes, sent_bytes, time.monotonic() + timeout_s)
-
-    def cpu(self) -> dict[str, float]:
-        return self._cluster.processes.cpu_s()
+    def counters(self) -> dict[str, tuple[int, ...]]:
+        return {host: astuple(value) for host, value in self._cluster.counters().items()}
 
     def processor_times(self) -> dict[str, tuple[float, float]]:
         return {name: astuple(times) for name, times in self._cluster.processes.processor_times().items()}
 
-    def log(self, name: str) -> str:
-        return self._cluster.processes.log_tail(name)
-
-    def link(self, host: str, up: bool) -> None:
-        self._cluster.network.set_link(host, up)
-
     def faults(self, port: int | None, faults: dict[str, float]) -> None:
         self._cluster.set_faults(port, Faults(**faults))
-
-    def reboot(self, host: int) -> None:
-        self._cluster.reboot(host)
-
-    def reload_program(self) -> None:
-        self._cluster.reload_program()
 
     def await_cluster(self) -> None:
         self._cluster.await_cluster(self._deadline_s())
@@ -116,20 +80,27 @@ class Requests:
     def serve_from_switch(self, last_key: str, chunks: int, unpinned: bool) -> None:
         self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, unpinned, self._deadline_s())
 
-    def agent_health(self, host: int) -> dict[str, object]:
-        return self._cluster.agent_health(host)
-
-    def agent_metrics(self, host: int) -> str:
-        return self._cluster.agent_metrics(host)
-
-    def leftovers(self, dead: list[int], patience_s: float) -> list[str]:
-        return self._cluster.leftovers(dead, time.monotonic() + patience_s)
-
-    def stop(self) -> None:
-        self._stop.set()
-
     def _deadline_s(self) -> float:
         return time.monotonic() + start_deadline_s(self._cluster.spec)
+
+
+def methods(cluster: Cluster, stop: threading.Event) -> dict[str, Callable[..., Any]]:
+    """What a client may ask of a running testbed, by name."""
+    requests, processes = Requests(cluster), cluster.processes
+    return {
+        **{name: getattr(requests, name) for name in vars(Requests) if not name.startswith("_")},
+        "run": cluster.run,
+        "restart": cluster.restart,
+        "reboot": cluster.reboot,
+        "reload_program": cluster.reload_program,
+        "agent_metrics": cluster.agent_metrics,
+        "link": cluster.network.set_link,
+        "forget": processes.forget,
+        "kill": processes.kill,
+        "cpu": processes.cpu_s,
+        "log": processes.log_tail,
+        "stop": stop.set,
+    }
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -145,11 +116,9 @@ class _Handler(socketserver.StreamRequestHandler):
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
-    def __init__(self, path: str, requests: Requests) -> None:
+    def __init__(self, path: str, methods: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__(path, _Handler)
-        self._methods: Mapping[str, Callable[..., Any]] = {
-            name: getattr(requests, name) for name in vars(Requests) if not name.startswith("_")
-        }
+        self._methods = methods
 
     def answer(self, line: bytes) -> dict[str, Any]:
         try:
@@ -171,7 +140,7 @@ def _serve(spec: TestbedSpec, directory: Path, report: Callable[[], None]) -> in
     try:
         cluster = Cluster(spec, directory)
         cluster.start(time.monotonic() + start_deadline_s(spec))
-        with _Server(str(directory / CONTROL_SOCKET), Requests(cluster, stop)) as server:
+        with _Server(str(directory / CONTROL_SOCKET), methods(cluster, stop)) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             report()
             stop.wait()
@@ -219,7 +188,7 @@ def _run_guests(spec: TestbedSpec) -> int:
 
 
 def _janitor(alive: int, directory: Path) -> None:
-    """Wait, in a session of its own, until the supervisor is gone by whatever signal; then remove its files."""
+    """Wait, in a session of its own, until the supervisor has ended, by whatever signal; then remove its files."""
     os.setsid()
     for stream in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
@@ -240,7 +209,7 @@ def main() -> int:
         namespaces.die_with_parent()
     try:
         spec = TestbedSpec.from_json(sys.stdin.read())
-        return _run_namespaces(spec) if spec.in_namespaces else _run_guests(spec)
+        return _run_namespaces(spec) if spec.wiring is Wiring.NAMESPACES else _run_guests(spec)
     except TestbedError as error:
         print(f"kvcast testbed: {error}", file=sys.stderr)
         return 1

@@ -42,9 +42,7 @@ from hostagent.pool.leases import local_leases
 from hostagent.pool_opening import opened
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
-from hostagent.transport.base import (
-    TransportFacts,
-)
+from hostagent.transport.base import TransportFacts
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
@@ -157,7 +155,7 @@ class Agent:
         self._work = ChunkWork(
             self._loop,
             self.handle,
-            self.transport.settle,
+            lambda: self.transport.casts.settle(),
             Hashing(self.memory, self._loop, self._soon),
             intake,
             self.store,
@@ -329,7 +327,7 @@ class Agent:
 
     def _timer_fired(self) -> None:
         if self.core.fetches.judges_silence(time.monotonic_ns()):
-            self.transport.drain_receive()
+            self.transport.casts.drain_receive()
         self.handle(events.TimerFired())
 
     def _own_carriers(self) -> Mapping[type, Callable[[Any], None]]:

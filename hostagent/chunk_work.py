@@ -79,7 +79,7 @@ class ChunkWork:
 
     def _compute_digest(self, effect: effects.ComputeDigest) -> None:
         chunk = effect.chunk
-        done = partial(self._digest_computed, chunk)
+        done = partial(self._digest_computed, chunk, effect.use)
         self._hashing.start(chunk.offset, chunk.size_bytes, effect.integrity, done, in_background=effect.in_background)
 
     def _hash_pieces(self, effect: effects.HashPieces) -> None:
@@ -95,8 +95,8 @@ class ChunkWork:
             effect.lost_count,
         )
 
-    def _digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
-        self._handle(events.DigestComputed(chunk, hashed))
+    def _digest_computed(self, chunk: Chunk, use: events.DigestUse, hashed: Hashed) -> None:
+        self._handle(events.DigestComputed(chunk, hashed, use))
 
     def _load(self, effect: effects.LoadChunk) -> None:
         if self._store is None:

@@ -148,7 +148,7 @@ class Examined:
     # ------------------------------------------------------------------ datagrams
 
     def _look(self, examination: int) -> pb.ProbeResult:
-        data = self._transport.data_socket()
+        data = self._transport.casts.data_socket()
         ends_s = int(self._certificate_ends_s()) if self._certificate_ends_s is not None else 0
         facts = pb.ProbeFacts(unix_ns=time.time_ns(), hears=data is not None, certificate_ends_s=ends_s)
         if data is not None:
@@ -190,7 +190,7 @@ class Examined:
                     self._heard[examination][source[0], large] += 1
 
     def _send_datagrams(self, examination: int, step: pb.ProbeSend) -> pb.ProbeResult:
-        data = self._transport.data_socket()
+        data = self._transport.casts.data_socket()
         if data is None:
             raise _StepError("casts do not go through a socket here")
         if not limits.EXAMINATION_SMALL_BYTES <= step.packet_bytes <= limits.EXAMINATION_PACKET_BYTES_MAX:

@@ -86,7 +86,7 @@ class _Copy:
             return None
         return leaves_of(part) if wanted.integrity is Integrity.BLAKE3 else b""
 
-    def taken(self) -> events.ChunkTaken:
+    def result(self) -> events.ChunkTaken:
         """What became of it, when all parts are done."""
         chunk, algorithm = self.wanted.chunk, self.wanted.integrity
         leaves = b""
@@ -137,7 +137,7 @@ class Intake:
         copy = _Copy(wanted, region, self._memory, size_bytes)
         if size_bytes <= limits.INTAKE_INLINE_BYTES_MAX:
             copy.leaves[0] = copy.take(0)
-            self._soon(partial(self._taken, region, copy.taken()))
+            self._soon(partial(self._taken, region, copy.result()))
             return
         if wanted.integrity is Integrity.BLAKE3:
             copy.part_bytes = -(-size_bytes // (THREADS * PIECE_BYTES)) * PIECE_BYTES
@@ -157,7 +157,7 @@ class Intake:
             copy.leaves[at] = ready.result()
             is_last = len(copy.leaves) * copy.part_bytes >= copy.wanted.chunk.size_bytes
         if is_last and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._taken, copy.region, copy.taken())
+            self._loop.call_soon_threadsafe(self._taken, copy.region, copy.result())
 
     def _taken(self, region: WriteRegion, event: events.ChunkTaken) -> None:
         region.let_go()

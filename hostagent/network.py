@@ -65,12 +65,12 @@ class Network:
         """What carries out which effect."""
         return {
             SendControl: lambda effect: self._transport.send_control(effect.message, effect.address),
-            effects.CastSegments: lambda one: self._transport.cast(_place(one.chunk), one.first, one.count),
-            effects.FillSegments: lambda one: self._transport.fill(
+            effects.CastSegments: lambda one: self._transport.casts.cast(_place(one.chunk), one.first, one.count),
+            effects.FillSegments: lambda one: self._transport.casts.fill(
                 _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),
-            effects.ExpectCasts: lambda one: self._transport.expect(_place(one.chunk), one.missing),
-            effects.ForgetCasts: lambda one: self._transport.forget(one.key),
+            effects.ExpectCasts: lambda one: self._transport.casts.expect(_place(one.chunk), one.missing),
+            effects.ForgetCasts: lambda one: self._transport.casts.forget(one.key),
             effects.StartRead: self._start_read,
             effects.ReadPieces: self._read_pieces,
             effects.ReadLeaves: self._read_leaves,
@@ -96,14 +96,14 @@ class Network:
 
     def cast_patience_segments(self) -> int:
         """The same patience as `cast_patience_s`, in segments."""
-        arrivals = self._core.fetches.arrivals
-        if arrivals.patient:
+        reader = self._core.fetches.arrivals.reader
+        if reader.patient:
             return limits.CAST_FOLLOWER_WAKE_SEGMENTS
-        return min(limits.CAST_WAKE_SEGMENTS, arrivals.half_window)
+        return min(limits.CAST_WAKE_SEGMENTS, reader.half_window)
 
     def cast_patience_s(self) -> float:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
-        return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.patient else limits.CAST_POLL_S_MAX
+        return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.reader.patient else limits.CAST_POLL_S_MAX
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """Segments left."""
@@ -173,7 +173,7 @@ class Network:
         if effect.size_bytes > limits.READ_PROGRESS_BYTES:
             progressed = partial(self._read_progressed, effect.read, effect.segment_bytes)
         chunk, offset = effect.chunk, effect.offset
-        self._reads[effect.read] = self._transport.read(
+        self._reads[effect.read] = self._transport.reads.read(
             ReadRequest(
                 effect.endpoint,
                 chunk.key,
@@ -189,7 +189,7 @@ class Network:
         )
 
     def _read_pieces(self, effect: effects.ReadPieces) -> None:
-        self._reads[effect.read] = self._transport.read(
+        self._reads[effect.read] = self._transport.reads.read(
             ReadRequest(
                 effect.endpoint,
                 effect.into.key,
@@ -225,7 +225,7 @@ class Network:
         leaves = bytearray(effect.size_bytes)
         ended = partial(self._leaves_ended, effect.read, leaves)
         request = ReadRequest(effect.endpoint, effect.key, 0, effect.size_bytes, 0, ended, leaves=leaves)
-        self._reads[effect.read] = self._transport.read(request)
+        self._reads[effect.read] = self._transport.reads.read(request)
 
     def _leaves_ended(self, read: ReadId, leaves: bytearray, outcome: ReadOutcome) -> None:
         if outcome is ReadOutcome.DONE:

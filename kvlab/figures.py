@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,3 @@ def machine_facts() -> dict[str, Any]:
         platform.machine(),
     )
     return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-
-
-def draw_figures(console: Console, path: Path | None, draw: Callable[[Path], Sequence[Path]]) -> None:
-    """`draw(stem)` where the user asked for a picture, and say where it is."""
-    if path is None:
-        return
-    files = draw(path.with_suffix("") if path.suffix in (".svg", ".png") else path)
-    console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)

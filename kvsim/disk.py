@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk, ChunkPool
+from hostagent.pool.records import Record
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
@@ -61,10 +62,8 @@ class SimulatedDisk:
         """What the next process finds on this disk; `pool`: its index."""
         after = SimulatedDisk(pool, self._segment_bytes, self._rate, self._faults, self._chance)
         for chunk in self.pool.ready_chunks():
-            restored = pool.restore(
-                chunk.key, chunk.parent, chunk.position, chunk.namespace, chunk.offset, chunk.size_bytes, chunk.digest
-            )
-            if restored is not None:
+            facts = chunk.key, chunk.parent, chunk.position, chunk.namespace
+            if pool.restore(Record(*facts, chunk.offset, chunk.size_bytes, chunk.digest, sequence=0)) is not None:
                 after._contents[chunk.key] = self._contents[chunk.key]
         return after
 
@@ -101,7 +100,7 @@ class SimulatedDisk:
         return stored, self._done_ns(stored.size_bytes, now_ns)
 
     def end_load(self, stored: Chunk) -> tuple[LoadOutcome, npt.NDArray[np.int64]]:
-        """What the device gives; a damaged copy is gone."""
+        """What the device gives; a damaged copy is dropped."""
         contents = self._contents[stored.key]
         self.pool.unpin(stored)
         if self._chance.fraction() < self._faults.read_failure:

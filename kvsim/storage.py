@@ -135,7 +135,7 @@ class Storage:
             hashed = _rooted(leaves, len(view) * self._segment_bytes)
         else:
             hashed = hashed_of(view, self._segment_bytes)
-        self._host.after(self._hash_ns, lambda: self._host.handle(events.DigestComputed(chunk, hashed)))
+        self._host.after(self._hash_ns, lambda: self._host.handle(events.DigestComputed(chunk, hashed, effect.use)))
 
     def leaves_of(self, chunk: Chunk, offset: int, size_bytes: int) -> bytes:
         """Of the pieces of a part that begins with a piece, as they are now."""

@@ -43,10 +43,6 @@ class Benefit:
     """Engine time spared."""
     core_cpu_s_per_hour: float
     """Controller's processor time spent more, as measured on the machine that planned."""
-    uplink_bytes_per_hour: float
-    """Bytes sent more."""
-    messages_per_s: float
-    """Control messages more."""
     noise: Noise
 
     @property
@@ -78,8 +74,6 @@ def benefit(sharing: Sharing, figures: Mapping[Sharing, ReplayFigures], noise: N
         (old.ttft_mean_s - new.ttft_mean_s) * new.requests / hours,
         (old.prefill_s - new.prefill_s) / hours,
         (new.core_cpu_s - old.core_cpu_s) / hours,
-        (new.uplink_bytes - old.uplink_bytes) / hours,
-        (new.management.messages - old.management.messages) / max(new.duration_s, 1.0),
         noise or Noise(),
     )
 

@@ -53,7 +53,6 @@ PROGRAMS: Final = {
     "cast": "kvcast, cast",
     "cache": "kvcast, served by the switch",
     "relay": "chain relay",
-    "uftp": "uftp",
     "mooncake": "Mooncake Store, 3 replicas",
     "redis": "Redis",
     "tcp": "sendfile over TCP",

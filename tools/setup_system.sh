@@ -9,8 +9,7 @@ needed=(
     ethtool          # offloads of the testbed's links
     mininet          # topology of the testbed
     redis-server     # a peer of `kvcast bench incast`
-    uftp             # and another
-    libibverbs1 libnuma1 # of Mooncake's wheel, which is a cold store and a third peer
+    libibverbs1 libnuma1 # of Mooncake's wheel, which is a cold store and another peer
     iputils-ping     # pages that tests follow use ping
     curl             # and curl
     nftables         # a test puts a firewall between hosts

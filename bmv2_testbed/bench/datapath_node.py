@@ -211,7 +211,7 @@ class HolderNode(Node):
         for command in commands:
             match command:
                 case SendSegments(key, first, count):
-                    self.transport.cast(self.place(key), first, count)
+                    self.transport.casts.cast(self.place(key), first, count)
                 case PinChunk() | UnpinChunk():
                     pass
                 case _:
@@ -267,7 +267,7 @@ class ReaderNode(Node):
         return min(limits.CAST_WAKE_SEGMENTS, self._reader.half_window)
 
     def _timer_fired(self) -> None:
-        self.transport.drain_receive()
+        self.transport.casts.drain_receive()
         now_ns = time.monotonic_ns()
         self._carry_out(self._reader.handle_timer(now_ns), now_ns)
 
@@ -280,10 +280,10 @@ class ReaderNode(Node):
             match command:
                 case SendControl(message, address):
                     if message.op is Op.JOIN and (missing := self._reader.missing(message.key)) is not None:
-                        self.transport.expect(self.place(message.key), missing)
+                        self.transport.casts.expect(self.place(message.key), missing)
                     self.transport.send_control(message, address)
                 case VerifyChunk(key):
-                    self.transport.forget(key)
+                    self.transport.casts.forget(key)
                     self.loop.call_soon(self._handle, [ChunkVerified(key, good=True)])
                 case ChunkHere():
                     self._left -= 1

@@ -62,7 +62,13 @@ def _in_sizes(counts: Any, size_bytes: int) -> list[float]:
 
 def _legend(drawn: Mapping[str, Curves]) -> list[Line2D]:
     lines = [
-        Line2D([], [], color=_COLOURS.get(name, palette.PEER), linestyle=_STYLES.get(name, "-"), label=_NAMES[name])
+        Line2D(
+            [],
+            [],
+            color=_COLOURS.get(name, palette.PEER),
+            linestyle=_STYLES.get(name, "-"),
+            label=_NAMES.get(name, name),
+        )
         for name in drawn
     ]
     return [*lines, Line2D([], [], color=palette.LIMIT, linestyle="--", linewidth=0.8, label="rate of a link")]

@@ -26,8 +26,6 @@ class Peer(StrEnum):
     REDIS = "redis"
     RELAY = "relay"
     """A chain of readers, each passing on what it receives (`bmv2_testbed.bench.relay`)."""
-    UFTP = "uftp"
-    """Multicast of files (`bmv2_testbed.bench.uftp`)."""
     MOONCAKE = "mooncake"
     """Mooncake Store with replicas (`bmv2_testbed.bench.mooncake`)."""
 
@@ -37,8 +35,6 @@ def missing(peer: Peer) -> str:
     match peer:
         case Peer.REDIS if shutil.which("redis-server") is None:
             return "no redis-server on PATH: install the Debian package redis-server"
-        case Peer.UFTP if shutil.which("uftp") is None or shutil.which("uftpd") is None:
-            return "no uftp on PATH: install the Debian package uftp"
         case Peer.MOONCAKE if importlib.util.find_spec("mooncake") is None:
             return "no mooncake in this environment: pip install mooncake-transfer-engine-non-cuda"
     return ""
@@ -73,9 +69,6 @@ def peer_running(testbed: Testbed, peer: Peer, prefix: Prefix) -> Iterator[None]
             case Peer.REDIS:
                 serve(0, _redis(holder))
                 load(python_module("bmv2_testbed.bench.holder", "redis", "--address", holder, *content))
-            case Peer.UFTP:
-                words = ["--address", holder, "--rate", str(status["spec"]["rate_bit_s"]), "--file", file, *content]
-                serve(0, python_module("bmv2_testbed.bench.uftp", *words))
             case Peer.MOONCAKE:
                 for host in range(min(REPLICAS, status["spec"]["hosts"])):
                     words = ["serve", "--address", data_ip(host), "--master", holder, *content]

@@ -15,7 +15,6 @@ from bmv2_testbed.bench.mooncake import MooncakeSource
 from bmv2_testbed.bench.relay import RelaySource
 from bmv2_testbed.bench.rendezvous import await_start, meet, send_line
 from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSource
-from bmv2_testbed.bench.uftp import UftpSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
@@ -25,7 +24,6 @@ _PEERS: Mapping[str, Callable[[str], Source]] = {
     "tcp": TcpSource,
     "redis": RedisSource,
     "relay": RelaySource,
-    "uftp": UftpSource,
     "mooncake": MooncakeSource,
 }
 

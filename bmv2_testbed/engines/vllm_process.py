@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
-    # An engine of one process talks to nobody, and a testbed's host has no name that could be looked up.
+    # An engine of one process has no peers, and a testbed's host has no name that could be looked up.
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
@@ -71,10 +71,6 @@ class EngineProcess:
     def handle(self, request: dict[str, Any]) -> object:
         """One request of the client."""
         return getattr(self, f"do_{request.pop('do')}")(**request)
-
-    def do_ping(self) -> object:
-        """The engine is up."""
-        return {"pid": os.getpid()}
 
     def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
         """Run requests together; `abort`: request -> after how many steps it is aborted."""
@@ -157,12 +153,6 @@ class EngineProcess:
         """How often a request was preempted."""
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == "vllm:num_preemptions")
 
-    def do_spent(self) -> object:
-        """[calls, seconds, CPU seconds] in each of the connector's calls so far; only of a TimedConnector."""
-        from bmv2_testbed.engines.timed_connector import Spent
-
-        return {name: [calls.count, calls.wall_s, calls.cpu_s] for name, calls in Spent.calls.items()}
-
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)
@@ -202,7 +192,7 @@ class EngineProcess:
         return len(self._engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups)
 
     def do_blocks(self) -> object:
-        """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
+        """Blocks of the paged cache that requests use; one is vLLM's own null block."""
         pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         return {"used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1, "all": pool.num_gpu_blocks}
 

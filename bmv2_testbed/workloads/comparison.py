@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from bmv2_testbed.processes import ProcessorTimes
+from bmv2_testbed.workloads.rows import Row
 from planner.workloads.workload_catalog import Mode, Name
 
 TOLERANCE: Final = 0.10
@@ -20,44 +20,6 @@ _CROWDED: Final = 4
 two cores, eight agents, engines and a switch wait 1.5 to 2.5 times as long."""
 _BURST_SHARE: Final = 0.5
 """Of the time that requests are missing: waiting that is longer than without a pool by more is named."""
-
-
-class Expected(Protocol):
-    """What the planner says of a row."""
-
-    @property
-    def mean_s(self) -> float: ...
-    @property
-    def computed_blocks(self) -> int: ...
-    @property
-    def given_up(self) -> int: ...
-    @property
-    def uplink_bytes(self) -> int: ...
-
-
-class Measured(Protocol):
-    """A row of the testbed."""
-
-    @property
-    def workload(self) -> Name: ...
-    @property
-    def mode(self) -> Mode: ...
-    @property
-    def ready_s(self) -> Sequence[float]: ...
-    @property
-    def mean_s(self) -> float: ...
-    @property
-    def computed_blocks(self) -> int: ...
-    @property
-    def given_up(self) -> int: ...
-    @property
-    def uplink_bytes(self) -> int: ...
-    @property
-    def processors(self) -> ProcessorTimes: ...
-    @property
-    def error(self) -> float: ...
-    @property
-    def predicted(self) -> Expected: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +39,14 @@ class Difference:
         return f"{self.workload}, {self.mode}: the plan is {self.error:+.0%} off: {causes}"
 
 
-def differences(rows: Sequence[Measured], tolerance: float = TOLERANCE) -> list[Difference]:
+def differences(rows: Sequence[Row], tolerance: float = TOLERANCE) -> list[Difference]:
     """Rows whose mean the planner misses by more, with the cause as far as the rows show it."""
     baselines = {row.workload: row for row in rows if row.mode is Mode.NONE}
     # A row without any request that ended has no mean, and compares with nothing.
     return [_difference(row, baselines.get(row.workload)) for row in rows if not abs(row.error) <= tolerance]
 
 
-def _difference(row: Measured, baseline: Measured | None) -> Difference:
+def _difference(row: Row, baseline: Row | None) -> Difference:
     causes = [_processors(row)] if _is_short_of_processors(row) else []
     if baseline is not None:
         if abs(baseline.error) > _MACHINE_SHARE:
@@ -105,18 +67,18 @@ def _differ(measured: int, planned: int) -> bool:
     return abs(measured - planned) > _SHARE * max(measured, planned)
 
 
-def _missing_s(row: Measured) -> float:
-    """By how much all requests together came later than planned."""
+def _missing_s(row: Row) -> float:
+    """By how much all requests together were later than planned."""
     return len(row.ready_s) * (row.mean_s - row.predicted.mean_s)
 
 
-def _is_short_of_processors(row: Measured) -> bool:
+def _is_short_of_processors(row: Row) -> bool:
     """The machine was crowded while the row ran, and processes waited at least as long as requests are missing."""
     times = row.processors
     return times.waited_s > _CROWDED * times.used_s and 0 < _missing_s(row) <= times.waited_s
 
 
-def _waited_longer(row: Measured, baseline: Measured) -> list[str]:
+def _waited_longer(row: Row, baseline: Row) -> list[str]:
     """Bursts of work for which agents and switch have too few processors: the planner's nodes have their own."""
     longer_s, missing_s = row.processors.waited_s - baseline.processors.waited_s, _missing_s(row)
     if not 0 < _BURST_SHARE * missing_s < longer_s:
@@ -125,7 +87,7 @@ def _waited_longer(row: Measured, baseline: Measured) -> list[str]:
     return [f"{said} {missing_s:.1f} s later, all together"]
 
 
-def _processors(row: Measured) -> str:
+def _processors(row: Row) -> str:
     return (
         f"the machine is crowded: agents, engines and switch waited {row.processors.waited_s:.1f} s for processors and"
         f" used {row.processors.used_s:.1f} s; requests came {_missing_s(row):.1f} s later, all together"

@@ -76,11 +76,6 @@ class Tenancy:
         self._terms = dict(terms or {})
         self._paces: dict[str, Pace] = {}
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """Of the tenants that are named."""
-        return {name: terms.weight for name, terms in self._terms.items()}
-
     def tenant_of(self, peer: Peer) -> str:
         """The first tenant that names the user, else the first that names one of its groups, else the user's own."""
         for name, terms in self._terms.items():

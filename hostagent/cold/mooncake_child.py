@@ -56,6 +56,7 @@ class Client:
         }
 
     def _put(self, name: str, at: int, size: int) -> int:
+        # `put_from` keeps the old object where there is one of this name.
         return int(self._store.upsert_from(name, self._base + at, size, self._replicas))
 
     def _get(self, name: str, at: int, size: int) -> int:

@@ -89,7 +89,7 @@ class Attachment:
             except TransportError as error:
                 raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
             self.fabric = fabric
-            self._tokens.attached(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+            self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
         if message.HasField("read_access"):
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
@@ -107,5 +107,5 @@ class Attachment:
 
     def stream_ended(self) -> None:
         """The stream ended."""
-        self._tokens.lost(time.monotonic())
+        self._tokens.controller_lost(time.monotonic())
         self._handle(ControllerLost())

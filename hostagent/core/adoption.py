@@ -72,14 +72,14 @@ class Adoption:
             chunk = self._waiting.popleft()
             self._verifying.add(chunk)
             self._pool.pin(chunk)
-            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), in_background=True))
+            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), events.DigestUse.ADOPTION))
         if not self.left_count:
             self._emit(effects.PoolAdopted(self._good_count, self._good_bytes, self._lost_count))
 
-    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
-        """Returns whether it is the digest of a chunk that is being taken over."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
+        """The digest of a chunk that is being taken over."""
         if chunk not in self._verifying:
-            return False
+            return
         self._verifying.remove(chunk)
         if hashed.digest == chunk.digest:
             self._good_count += 1
@@ -90,7 +90,6 @@ class Adoption:
             self._lost_count += 1
             self._pool.abort(chunk)
         self._go_on()
-        return True
 
     def _engines_have_noticed(self) -> None:
         for chunk in self._held:

@@ -16,11 +16,10 @@ import numpy.typing as npt
 from hostagent.core import effects
 from hostagent.core.clock import Alarm
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.events import LeavesRead, ReadsProven
+from hostagent.core.events import DigestUse, LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node
-from hostagent.core.sources import SWITCH_NODE
-from hostagent.core.twins import Twin
+from hostagent.core.sources import SWITCH_NODE, StandIn
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, ROOT_CODE, Hashed, leaves_bytes, root_of, wrong_segments
 from kvchunk.ids import ChunkKey
@@ -79,16 +78,16 @@ class InboundChunk:
     """What the gate reckons with, where the source has the chunk in fewer bytes; None: the chunk's own."""
     from_casts: int = 0
     """Segments that came by cast, those from the switch's memory included."""
-    twin: Twin | None = None
+    stand_in: StandIn | None = None
     """By which it comes; None: as it is."""
     decoded_from: ChunkSource | None = None
-    """Where its twin came from, once that is here."""
+    """Where its stand-in came from, once that is here."""
     found: Hashed = NOT_HASHED
     """What its bytes turned out to be."""
     is_cast: bool = False
     """Casts of it are expected, or came: others than reads may write to it."""
     is_asked: bool = False
-    """The reader brings it; else this node's disk, the cold store or a twin does."""
+    """The reader brings it; else this node's disk, the cold store or a stand-in does."""
     proven: dict[int, bytes] = field(default_factory=dict)
     """Leaves of reads that were hashed on their way, by where they begin in the chunk."""
 
@@ -164,7 +163,7 @@ class Arrivals:
         self._ended = ended
         self.parameters = node.options.reader
         self._make_reader = make_reader
-        self._reader = make_reader(self.parameters)
+        self.reader = make_reader(self.parameters)
         self.reader_alarm: Alarm = node.alarms.add(self._reader_due)
         """Due when the reader is about to draw conclusions from silence."""
         self._reads: dict[ReadId, ChunkKey] = {}
@@ -185,10 +184,9 @@ class Arrivals:
         """Bytes of a chunk still to come; all of them while it is loaded from disk."""
         if inbound.whole:
             return 0
-        if inbound.twin is not None:
-            twin = self.under_way.get(inbound.twin.key)
-            return 0 if twin is None else self.left_bytes(twin)
-        missing = self._reader.missing(inbound.chunk.key)
+        if inbound.stand_in is not None:
+            return self.left_of(inbound.stand_in.key)
+        missing = self.reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
         if missing is None:
             return size_bytes if inbound.reckoned_bytes is None else inbound.reckoned_bytes
@@ -198,21 +196,6 @@ class Arrivals:
         """The same of the chunk with this key; 0: it is not on its way."""
         inbound = self.under_way.get(key)
         return 0 if inbound is None else self.left_bytes(inbound)
-
-    @property
-    def led_count(self) -> int:
-        """Chunks that this node pulls for everybody at the moment."""
-        return self._reader.led_count
-
-    @property
-    def patient(self) -> bool:
-        """Whether cast segments may be reported some milliseconds late."""
-        return self._reader.patient
-
-    @property
-    def half_window(self) -> int:
-        """How many of the segments that were asked for may wait to be reported."""
-        return self._reader.half_window
 
     # ------------------------------------------------------------------ what is wanted
 
@@ -274,7 +257,7 @@ class Arrivals:
     def wanted(self, key: ChunkKey) -> Wanted | None:
         """The chunk of this key and which of its cast segments may be placed; None: they are not wanted."""
         inbound = self.under_way.get(key)
-        missing = self._reader.missing(key) if inbound is not None else None
+        missing = self.reader.missing(key) if inbound is not None else None
         return None if inbound is None or missing is None else Wanted(inbound.chunk, inbound.segments_count, missing)
 
     def controls_received(self, arrivals: Sequence[events.ControlReceived]) -> None:
@@ -286,7 +269,7 @@ class Arrivals:
         reader sends another while the switch still counts us as a reader."""
         for arrived in arrivals:
             inbound = self.under_way.get(arrived.key)
-            if inbound is not None and self._reader.missing(arrived.key) is not None:
+            if inbound is not None and self.reader.missing(arrived.key) is not None:
                 inbound.last_source = arrived.source
                 inbound.from_switch += arrived.from_switch
                 inbound.from_casts += len(arrived.segments)
@@ -302,7 +285,7 @@ class Arrivals:
         """Casts of chunks that the transport did not expect came, and are lost."""
         unwanted = []
         for arrived in arrivals:
-            if self._reader.missing(arrived.key) is None:
+            if self.reader.missing(arrived.key) is None:
                 unwanted.append(arrived)
             else:
                 # It is read by other means; casts that follow are welcome.
@@ -312,7 +295,7 @@ class Arrivals:
             self._tell(unwanted)
 
     def _expect_casts(self, key: ChunkKey) -> None:
-        inbound, missing = self.under_way.get(key), self._reader.missing(key)
+        inbound, missing = self.under_way.get(key), self.reader.missing(key)
         if inbound is not None and missing is not None:
             inbound.is_cast = True
             self._emit(effects.ExpectCasts(inbound.chunk, missing))
@@ -389,7 +372,7 @@ class Arrivals:
         left_bytes = self._left_at.get(holder.node)
         if left_bytes is None:
             left_bytes = self._left_at[holder.node] = sum(
-                [one.entry.size_bytes for one in self.coming_from(holder) if one.twin is None]
+                [one.entry.size_bytes for one in self.coming_from(holder) if one.stand_in is None]
             )
         return left_bytes
 
@@ -432,11 +415,11 @@ class Arrivals:
     # ------------------------------------------------------------------ the machine
 
     def _reader_due(self) -> None:
-        self._carry_out(self._reader.handle_timer(self._clock.now_ns))
+        self._carry_out(self.reader.handle_timer(self._clock.now_ns))
 
     def _tell(self, happened: Sequence[events.ReaderEvent]) -> None:
         """Something concerns the reader."""
-        self._carry_out(self._reader.handle_all(happened, self._clock.now_ns))
+        self._carry_out(self.reader.handle_all(happened, self._clock.now_ns))
 
     def _carry_out(self, commands: list[ReaderCommand]) -> None:
         ended: list[tuple[InboundChunk, ChunkSource | None]] = []
@@ -465,7 +448,7 @@ class Arrivals:
                     self._report(command, self.under_way.get(command.key))
                 case _:
                     assert_never(command)
-        due_ns = self._reader.wake_ns
+        due_ns = self.reader.wake_ns
         if due_ns is None:
             self.reader_alarm.due_ns = None
         elif due_ns != self.reader_alarm.due_ns:
@@ -490,22 +473,21 @@ class Arrivals:
         if inbound.is_cast:
             self._emit(effects.ForgetCasts(inbound.chunk.key))
         self._pool.pin(inbound.chunk)
-        self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest)))
+        self._emit(effects.ComputeDigest(inbound.chunk, algorithm_of(inbound.entry.digest), DigestUse.ARRIVAL))
 
-    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
-        """Returns whether it is the digest of a chunk on its way."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
+        """The digest of a chunk that was on its way."""
         inbound = self.under_way.get(chunk.key)
         if inbound is None or inbound.chunk is not chunk:
-            return False
+            return
         inbound.found = hashed
         inbound.whole = hashed.digest == inbound.entry.digest
         self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
-        return True
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""
         self.parameters = parameters
-        self._carry_out(self._reader.configure(parameters, self._clock.now_ns))
+        self._carry_out(self.reader.configure(parameters, self._clock.now_ns))
 
     def abort_reads(self) -> None:
         """Nobody waits for any of them."""
@@ -516,12 +498,12 @@ class Arrivals:
     def restart(self, parameters: ReaderParameters) -> None:
         """Nothing is on its way any more; begin with a fresh reader."""
         self.parameters = parameters
-        self._reader = self._make_reader(parameters)
+        self.reader = self._make_reader(parameters)
         self.reader_alarm.due_ns = None
 
     def _hash_early(self, key: ChunkKey) -> None:
         """Some of a chunk came: what nobody writes any more is hashed while the rest comes."""
-        inbound, unsettled = self.under_way.get(key), self._reader.unsettled(key)
+        inbound, unsettled = self.under_way.get(key), self.reader.unsettled(key)
         if inbound is not None and unsettled is not None:
             inbound.unlooked = 0
             pieces = inbound.pieces_to_hash(unsettled, self.parameters.segment_bytes)

@@ -35,7 +35,7 @@ class Reviews:
         self._reviewed: dict[Fetch, Verdict] = {}
         self._alarm: Alarm = node.alarms.add(self._look)
 
-    def began(self, fetch: Fetch, verdict: Verdict) -> None:
+    def fetch_began(self, fetch: Fetch, verdict: Verdict) -> None:
         """A fetch is under way, as this says."""
         if fetch.request.purpose is Purpose.ENGINE:
             self._reviewed[fetch] = verdict
@@ -43,12 +43,12 @@ class Reviews:
             fetch.review_ns = fetch.started_ns + self._patience_ns(verdict.fetch_s)
             self._arm()
 
-    def ended(self, fetch: Fetch) -> None:
+    def fetch_ended(self, fetch: Fetch) -> None:
         """It is over."""
         self._reviewed.pop(fetch, None)
         self._arm()
 
-    def told(self, fetches: Iterable[Fetch], load: HolderLoad) -> None:
+    def load_changed(self, fetches: Iterable[Fetch], load: HolderLoad) -> None:
         """The holder that these wait for has queued so much for others."""
         rate = self._costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
         for fetch in list(fetches):

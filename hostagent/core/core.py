@@ -5,7 +5,7 @@
 The agent makes every decision here or in a part called from here: `Engines` (who holds what), `Fetches` (chunks on
 their way), `PartFetches` (parts of chunks), `Claims` and `Waits` (chunks that are still being computed),
 `FetchPlanner` (from where, or not at all), `Serving` (what peers get), `Tiering` and `PeerLoads` (the disk),
-`ColdIndex` and `ColdWrites` (the cold store), `Twins` and `TwinMaking` (chunks in fewer bytes for the network),
+`ColdIndex` and `ColdWrites` (the cold store), `Twins` (chunks in fewer bytes for the network),
 `Membership` (this node's place in the fabric), `DirectoryNews` (what is heard of others), `Tasks` (the controller's
 work), `Reports`, `LoadReports` and `Heartbeat` (what the controller is told). What they share is a `Node`. The shell
 owns clock, sockets, the bytes of chunks, hashing and disk I/O: it feeds one event at a time and carries out the effects
@@ -29,7 +29,7 @@ from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.fetches import Fetches
-from hostagent.core.forms import Forms, is_twin
+from hostagent.core.forms import Forms
 from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
@@ -40,22 +40,21 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
-from hostagent.core.twins import TWIN_COST_SHARE, TwinMaking, Twins, TwinsHere
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
 from hostagent.pool.tenants import Tenants
+from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Hint
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion
 from kvpolicy.tiers.gate import Gate, GateParameters
-from kvpolicy.tiers.holder_load import HolderLoad, HolderLoads
+from kvpolicy.tiers.holder_load import HolderLoads
 from kvpolicy.tiers.lane import Lane
 from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import Member
-from kvproto.session.holder import HolderCounts
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Op
 
@@ -85,9 +84,6 @@ class AgentCore:
         self._effects: list[effects.Effect] = []
         alarms = Alarms(knowledge.clock)
         self.cold = ColdIndex(options, alarms, self._effects.append)
-        twins_here = TwinsHere()
-        self._twins_here = twins_here
-        # What evicting a chunk costs depends on all three: on disk, in the cold store, a twin.
         self.pool = ChunkPool(
             options.pool_bytes,
             limits.EXTENT_ALIGN_BYTES,
@@ -108,9 +104,9 @@ class AgentCore:
         """Of others it would be no news that they have nothing queued."""
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
-        self.twins = Twins(node, twins_here, sources, self.forms)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(node, sources, self.gate, self.claims, self.twins, self, make_reader)
+        self.fetches = Fetches(node, sources, self.gate, self.claims, self.forms, self, make_reader)
+        self.twins = self.fetches.twins
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
@@ -122,7 +118,6 @@ class AgentCore:
         self._membership = Membership(
             node, self.fetches, self.serving, self.claims, self._reports, self._load_reports, heartbeat
         )
-        self.twin_making = TwinMaking(node, self.forms, self.twins, self.fetches, self._reports.pool_changed)
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
@@ -131,6 +126,13 @@ class AgentCore:
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
         self.adoption = Adoption(node, self._chunk_adopted)
+        self._digest_users: Mapping[events.DigestUse, Callable[[Chunk, Hashed], None]] = {
+            events.DigestUse.ARRIVAL: self.fetches.arrivals.digest_computed,
+            events.DigestUse.PARTS: self.parts.digest_computed,
+            events.DigestUse.PUT: self.engines.digest_computed,
+            events.DigestUse.ADOPTION: self.adoption.digest_computed,
+            events.DigestUse.RECHECK: self._tasks.digest_computed,
+        }
         self._handlers = self._routes()
 
     def _make_tiering(self) -> Tiering | None:
@@ -167,11 +169,11 @@ class AgentCore:
             events.HintGiven: self._hint_given,
             events.WarmWished: self._warm_wished,
             events.ClaimMade: engines.claim,
-            events.ClaimWithdrawn: engines.disclaim,
+            events.ClaimWithdrawn: lambda event: self.claims.disclaim(event.engine, event.keys),
             events.EngineConnected: engines.engine_connected,
             events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
-            events.DirectoryChanged: self._directory_news.changed,
+            events.DirectoryChanged: self._directory_news.directory_changed,
             events.SwitchStateGiven: membership.switch_state_given,
             events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
@@ -185,9 +187,6 @@ class AgentCore:
             events.ColdLookedUp: self.cold.lookup_ended,
             events.ColdLoadEnded: self._cold_load_ended,
             events.ColdSaveEnded: self._cold_save_ended,
-            events.TwinEncoded: self.twin_making.twin_encoded,
-            events.TwinPlaced: self.twin_making.twin_placed,
-            events.TwinDecoded: fetches.twins.decoded,
             events.DigestComputed: self._digest_computed,
             events.ControlsReceived: self._controls_received,
             events.CastsPlaced: lambda event: fetches.arrivals.casts_placed(event.arrivals),
@@ -203,7 +202,7 @@ class AgentCore:
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
             events.PeerLoadRequested: self._peer_load_requested,
-            events.PeerReadEnded: lambda event: self.serving.taken_back(event.chunk),
+            events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.LoneGot: self.lone_gets.got,
@@ -213,6 +212,7 @@ class AgentCore:
             events.FlushRequested: self._flush_requested,
             events.Stopped: self._stopped,
             events.TimerFired: self._timer_fired,
+            **({} if self.twins is None else self.twins.routes()),
         }
 
     # ------------------------------------------------------------------ the shell's side
@@ -244,9 +244,9 @@ class AgentCore:
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self.pool.touch(event.keys)
-        if self.forms.has_wire:
+        if self.twins is not None:
             for key in event.keys:
-                self.twin_making.peer_asked(key)
+                self.twins.making.peer_asked(key)
         if self.pool.shown.lingering:
             self.engines.local_reads.chunks_lent()
 
@@ -254,7 +254,7 @@ class AgentCore:
         """What it would take this node to have the chunks of a prefix. Raises TooManyQuestionsError."""
         self._allowance.take(len(question.keys), now_ns)
         self._clock.now_ns = now_ns
-        return self.fetches.quote(question.keys, question.prefill(self._knowledge.node))
+        return self.fetches.planner.quote(question.keys, question.prefill(self._knowledge.node))
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """The namespace of a chunk in the pool or on disk; None: it is not here."""
@@ -285,16 +285,6 @@ class AgentCore:
         return self._node.fabric.connected
 
     @property
-    def holder_counts(self) -> HolderCounts:
-        """Running totals of what peers were served."""
-        return self.serving.counts
-
-    @property
-    def load(self) -> HolderLoad:
-        """What is queued for readers of this node: reliable reads and casts."""
-        return self._load_reports.load
-
-    @property
     def lanes(self) -> Mapping[str, Lane[Any]]:
         """Background work, by name."""
         lanes: dict[str, Lane[Any]] = {"fetch": self._tasks.background}
@@ -302,8 +292,8 @@ class AgentCore:
             lanes |= {"write": self.tiering.writes, "promote": self.tiering.promotions}
         if self.cold_writes is not None:
             lanes["cold"] = self.cold_writes.lane
-        if self.forms.has_wire:
-            lanes["twin"] = self.twin_making.lane
+        if self.twins is not None:
+            lanes["twin"] = self.twins.making.lane
         return lanes
 
     @property
@@ -324,11 +314,8 @@ class AgentCore:
     def _costs_of_dram(self, chunks: Sequence[Touch]) -> list[float]:
         beside = list(map(self._lies_beside, chunks))
         costs_s = self._knowledge.costs.eviction_costs_s(chunks, Tier.LOCAL_DRAM, beside)
-        twins = self._twins_here
-        if twins:
-            for at, chunk in enumerate(chunks):
-                if chunk.key in twins:
-                    costs_s[at] *= TWIN_COST_SHARE
+        if self.twins is not None:
+            self.twins.here.make_cheap(chunks, costs_s)
         return costs_s
 
     def _lies_beside(self, chunk: Touch) -> list[Tier]:
@@ -343,12 +330,12 @@ class AgentCore:
 
     def _peer_asked(self, key: ChunkKey) -> None:
         """Another node wants a chunk of this one."""
-        if self.forms.has_wire:
-            self.twin_making.peer_asked(key)
+        if self.twins is not None:
+            self.twins.making.peer_asked(key)
 
     def _claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who compute these chunks does so no more."""
-        self.waits.freed(keys, why)
+        self.waits.claims_ended(keys, why)
 
     def _controller_lost(self, _: events.ControllerLost) -> None:
         self._membership.controller_lost()
@@ -376,17 +363,15 @@ class AgentCore:
     def chunk_put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
         self._keep_copies(chunk)
-        if self.forms.has_wire:
-            self.twin_making.chunk_put(chunk)
+        if self.twins is not None:
+            self.twins.making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
-        self.waits.came((chunk.key,))
+        self.waits.chunks_available((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
-        if chunk.parent is not None and is_twin(chunk):
-            self._twins_here[chunk.key] = chunk
-        else:  # a disk and a cold store have forms of their own
-            self._keep_copies(chunk)
+        if self.twins is None or not self.twins.here.take_in(chunk):
+            self._keep_copies(chunk)  # which have forms of their own
 
     def _keep_copies(self, chunk: Chunk) -> None:
         """A chunk is in the pool, and may go to the disk and the cold store."""
@@ -428,14 +413,7 @@ class AgentCore:
 
     def _digest_computed(self, event: events.DigestComputed) -> None:
         self.pool.unpin(event.chunk)
-        if self.adoption.digest_computed(event.chunk, event.hashed):
-            return
-        if self._tasks.digest_computed(event.chunk, event.hashed):
-            return
-        if self.parts.digest_computed(event.chunk, event.hashed):
-            return
-        if not self.fetches.arrivals.digest_computed(event.chunk, event.hashed):
-            self.engines.digest_computed(event.chunk, event.hashed)
+        self._digest_users[event.use](event.chunk, event.hashed)
 
     def _read_event(self, event: protocol.ReadProgress | protocol.ReadDone | protocol.ReadFailed) -> None:
         if event.read < 0:
@@ -505,8 +483,8 @@ class AgentCore:
         """Background work may go on."""
         if self._tasks.background.waiting:
             self._tasks.engines_served()
-        if self.twin_making.lane.waiting:
-            self.twin_making.engines_served()
+        if self.twins is not None:
+            self.twins.making.engines_served()
         if self.tiering is not None:
             self.tiering.engines_served()
         if self.cold_writes is not None:
@@ -533,11 +511,10 @@ class AgentCore:
         self.cold.close()
         self.claims.close()
         self.fetches.close()
-        self.twin_making.close()
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()
-        self._membership.close()
+        self._membership.controller_lost()
         self._tasks.close()
         self._peer_loads.close()
         if self.tiering is not None:

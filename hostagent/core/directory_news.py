@@ -43,7 +43,7 @@ class DirectoryNews:
         self._lone_changed = lone_changed
         self._forget_stale = node.alarms.add(self._stale_is_old)
 
-    def changed(self, event: events.DirectoryChanged) -> None:
+    def directory_changed(self, event: events.DirectoryChanged) -> None:
         """Take a delta in. Raises SequenceGapError after a lost one."""
         applied = self._directory.apply(event.delta)
         self._loads_told(event.delta)
@@ -85,9 +85,9 @@ class DirectoryNews:
                 if entry is not None:
                     self._claims.kept_elsewhere(key, entry.holders)
             self._claims.nodes_lost(delta.nodes_gone)
-        self._waits.came(applied.changed)
+        self._waits.chunks_available(applied.changed)
         for one in delta.claims:
-            self._waits.promised([chunk.key for chunk in one.made])
+            self._waits.claims_made([chunk.key for chunk in one.made])
 
     def _stale_is_old(self) -> None:
         if self._fabric.connected:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hostagent.core.directory import ClaimedChunk
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.work import TaskStatus
 from hostagent.pool.chunks import Chunk, PoolUsage
 from kvchunk.ids import ChunkKey, Digest
@@ -31,8 +31,14 @@ from kvproto.integrity import NO_DIGEST, Integrity
 # --- to engines -------------------------------------------------------------------------------------------------------
 
 
+class AgentEffect:
+    """What the shell does for the core; those that a peer or the reader is told are `kvproto.commands`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ReserveAnswered:
+class ReserveAnswered(AgentEffect):
     """OK: there is room at `offset` of the pool. Otherwise why there is none."""
 
     engine: EngineId
@@ -43,7 +49,7 @@ class ReserveAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAnswered:
+class CommitAnswered(AgentEffect):
     """OK: the chunk is READY and has this digest."""
 
     engine: EngineId
@@ -52,8 +58,7 @@ class CommitAnswered:
     digest: Digest = NO_DIGEST
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswered:
+class FetchAnswered(NamedTuple):
     """Leading chunks, pinned for the lease, and why it stopped there."""
 
     engine: EngineId
@@ -66,7 +71,7 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchPartAnswered:
+class FetchPartAnswered(AgentEffect):
     """Leading chunks of a fetch that streams, which follow on those of the parts before; pinned for the lease."""
 
     engine: EngineId
@@ -76,7 +81,7 @@ class FetchPartAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class PartsAnswered:
+class PartsAnswered(AgentEffect):
     """Where ranges of chunks lie, pinned for the lease, and why the first chunk missing is missing."""
 
     engine: EngineId
@@ -89,7 +94,7 @@ class PartsAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class KeysAnswered:
+class KeysAnswered(AgentEffect):
     """One byte for each key: a `Where` for CONTAINS; for all others whether it was done."""
 
     engine: EngineId
@@ -102,7 +107,7 @@ class KeysAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class CastSegments:
+class CastSegments(AgentEffect):
     """Send segments [first, first+count) to the fabric's group; answered by SegmentsSent or SendFailed."""
 
     chunk: Chunk
@@ -111,7 +116,7 @@ class CastSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class FillSegments:
+class FillSegments(AgentEffect):
     """Send segments [first, first+count) to the switch's pool address; answered by FillSent.
 
     With `cast_too` the switch casts them as well, and they are answered as CastSegments.
@@ -125,7 +130,7 @@ class FillSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRead:
+class StartRead(AgentEffect):
     """Read a range of a chunk reliably into the pool; answered by ReadProgress and ReadDone, ReadsProven or
     ReadFailed."""
 
@@ -148,7 +153,7 @@ class StartRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPieces:
+class ReadPieces(AgentEffect):
     """Read a range of a chunk reliably into memory that is no chunk; answered by ReadDone or ReadFailed, unless
     aborted."""
 
@@ -167,7 +172,7 @@ class ReadPieces:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLeaves:
+class ReadLeaves(AgentEffect):
     """Read the leaves of a chunk's tree from a holder; answered by LeavesRead or ReadFailed, unless aborted."""
 
     read: ReadId
@@ -179,7 +184,7 @@ class ReadLeaves:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectCasts:
+class ExpectCasts(AgentEffect):
     """Cast segments of a chunk may come: those of `missing` go to their places in `chunk`, and all are reported.
 
     The core owns `missing` and clears entries as segments come, whichever way they come.
@@ -191,21 +196,21 @@ class ExpectCasts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkProven:
+class ChunkProven(AgentEffect):
     """Reads brought a chunk whole, and what its bytes are was found out on their way: for whoever traces a fetch."""
 
     chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetCasts:
+class ForgetCasts(AgentEffect):
     """Write no more cast segments of this chunk."""
 
     key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
-class PeerLoadEnded:
+class PeerLoadEnded(AgentEffect):
     """A chunk that a peer wanted from disk is in the pool (answered by PeerReadEnded), or is not."""
 
     key: ChunkKey
@@ -213,7 +218,7 @@ class PeerLoadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class DatagramsDropped:
+class DatagramsDropped(AgentEffect):
     """For the transport's counters."""
 
     reason: str
@@ -224,7 +229,7 @@ class DatagramsDropped:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeChunk:
+class TakeChunk(AgentEffect):
     """Copy a chunk from an engine's write region into its place in the pool, and hash the copy; answered by
     ChunkTaken."""
 
@@ -235,17 +240,21 @@ class TakeChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeDigest:
+class ComputeDigest(AgentEffect):
     """Hash a chunk, in a way that need not be the fabric's; answered by DigestComputed."""
 
     chunk: Chunk
     integrity: Integrity
-    in_background: bool = False
-    """Nobody waits for it: it is not to hold anything up."""
+    use: DigestUse
+
+    @property
+    def in_background(self) -> bool:
+        """Nobody waits for it: it is not to hold anything up."""
+        return self.use in (DigestUse.ADOPTION, DigestUse.RECHECK)
 
 
 @dataclass(frozen=True, slots=True)
-class HashPieces:
+class HashPieces(AgentEffect):
     """Hash pieces of a FILLING chunk (`hostagent.tree`): nobody writes to them while it is awaited. ComputeDigest uses
     their leaves."""
 
@@ -254,21 +263,21 @@ class HashPieces:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetPieces:
+class ForgetPieces(AgentEffect):
     """What HashPieces began for this chunk is of no use."""
 
     chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class LoadChunk:
+class LoadChunk(AgentEffect):
     """Read a stored chunk into a FILLING one of the pool; answered by LoadEnded."""
 
     into: Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class SaveChunk:
+class SaveChunk(AgentEffect):
     """Store a READY chunk on disk; answered by SaveEnded."""
 
     chunk: Chunk
@@ -276,14 +285,14 @@ class SaveChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetStored:
+class ForgetStored(AgentEffect):
     """Take a chunk off the disk."""
 
     key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
-class LookUpCold:
+class LookUpCold(AgentEffect):
     """Whether the cold store has chunks, and what it says of them; answered by ColdLookedUp."""
 
     number: int
@@ -291,7 +300,7 @@ class LookUpCold:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadCold:
+class LoadCold(AgentEffect):
     """Read a chunk from the cold store into a FILLING one of the pool; answered by ColdLoadEnded."""
 
     into: Chunk
@@ -302,7 +311,7 @@ class LoadCold:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveCold:
+class SaveCold(AgentEffect):
     """Write a READY chunk to the cold store; answered by ColdSaveEnded."""
 
     chunk: Chunk
@@ -310,14 +319,14 @@ class SaveCold:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetCold:
+class ForgetCold(AgentEffect):
     """Take a chunk out of the cold store, for everybody."""
 
     key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeTwin:
+class EncodeTwin(AgentEffect):
     """Turn a READY chunk into a form of fewer bytes; answered by TwinEncoded."""
 
     chunk: Chunk
@@ -325,7 +334,7 @@ class EncodeTwin:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceTwin:
+class PlaceTwin(AgentEffect):
     """Write a chunk in its form into a FILLING chunk, and hash that; answered by TwinPlaced."""
 
     into: Chunk
@@ -334,7 +343,7 @@ class PlaceTwin:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTwin:
+class DecodeTwin(AgentEffect):
     """Turn a READY twin back into a FILLING chunk, and hash that; answered by TwinDecoded."""
 
     twin: Chunk
@@ -344,7 +353,7 @@ class DecodeTwin:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(AgentEffect):
     """Answer to FlushRequested: everything is on disk."""
 
 
@@ -352,7 +361,7 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(AgentEffect):
     """What this node holds in its pool, or on its disk (part of the whole list), or how that changed."""
 
     added: Sequence[Chunk]
@@ -363,8 +372,7 @@ class Announce:
     snapshot_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkUse:
+class ChunkUse(NamedTuple):
     """One chunk of a fetch."""
 
     key: ChunkKey
@@ -401,7 +409,7 @@ class WarmWish:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportUsage:
+class ReportUsage(AgentEffect):
     """What fetches used, what engines hinted, and what sources took since the last report."""
 
     uses: Sequence[ChunkUse]
@@ -436,7 +444,7 @@ class GateNews:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportClaims:
+class ReportClaims(AgentEffect):
     """What this node's engines compute, and what of that they do not compute any more."""
 
     made: Sequence[ClaimedChunk]
@@ -444,14 +452,14 @@ class ReportClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportInterests:
+class ReportInterests(AgentEffect):
     """Namespaces that this node's engines use now; None: all that it may have."""
 
     patterns: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class BeatHeart:
+class BeatHeart(AgentEffect):
     """Figures of this moment; the shell adds those of its transport."""
 
     usage: PoolUsage
@@ -465,7 +473,7 @@ class BeatHeart:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportTaskProgress:
+class ReportTaskProgress(AgentEffect):
     """How far a task of the controller has come."""
 
     task: int
@@ -475,7 +483,7 @@ class ReportTaskProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportTaskEnd:
+class ReportTaskEnd(AgentEffect):
     """How a task of the controller ended."""
 
     task: int
@@ -488,7 +496,7 @@ class ReportTaskEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportBadCopy:
+class ReportBadCopy(AgentEffect):
     """A holder's copy was no good. With Blame.DIGEST the shell reports it to the controller."""
 
     key: ChunkKey
@@ -501,7 +509,7 @@ class ReportBadCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportLoad:
+class ReportLoad(AgentEffect):
     """What this node has queued for its readers has changed much."""
 
     load: HolderLoad
@@ -511,7 +519,7 @@ class ReportLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchPlanned:
+class FetchPlanned(AgentEffect):
     """What was decided for the ChunksRequested under way, if it is traced: the leading chunks that will be here."""
 
     here: tuple[ChunkKey, ...]
@@ -527,8 +535,7 @@ class FetchPlanned:
     recompute_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEnded:
+class FetchEnded(NamedTuple):
     """Any fetch, whoever wanted it."""
 
     status: Status
@@ -538,7 +545,7 @@ class FetchEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolAdopted:
+class PoolAdopted(AgentEffect):
     """The pool of the agent before is taken over."""
 
     chunks_count: int
@@ -548,7 +555,7 @@ class PoolAdopted:
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationEnded:
+class ReservationEnded(AgentEffect):
     """An engine asked for room: "reserved", or why not."""
 
     outcome: str
@@ -558,7 +565,7 @@ class ReservationEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferLone:
+class OfferLone(AgentEffect):
     """Engines may get this chunk from this node by a lone get, from now on; also instead of what was said before."""
 
     key: ChunkKey
@@ -569,21 +576,21 @@ class OfferLone:
 
 
 @dataclass(frozen=True, slots=True)
-class WithdrawLone:
+class WithdrawLone(AgentEffect):
     """And this one no more."""
 
     key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
-class TellLoneCosts:
+class TellLoneCosts(AgentEffect):
     """What a chunk from another node costs, for those who weigh that with computing."""
 
     cost: SourceCost
 
 
 @dataclass(frozen=True, slots=True)
-class TakeLone:
+class TakeLone(AgentEffect):
     """Copy what a lone get brought to its place in the pool; answered by LoneTaken, in the course of this. None: nobody
     wants the bytes."""
 
@@ -591,55 +598,4 @@ class TakeLone:
     chunk: Chunk | None
 
 
-Effect: TypeAlias = (
-    ReserveAnswered
-    | CommitAnswered
-    | FetchAnswered
-    | FetchPartAnswered
-    | PartsAnswered
-    | KeysAnswered
-    | SendControl
-    | CastSegments
-    | FillSegments
-    | ExpectCasts
-    | ForgetCasts
-    | StartRead
-    | ReadPieces
-    | ReadLeaves
-    | AbortRead
-    | PeerLoadEnded
-    | DatagramsDropped
-    | TakeChunk
-    | ChunkProven
-    | ComputeDigest
-    | HashPieces
-    | ForgetPieces
-    | LoadChunk
-    | SaveChunk
-    | ForgetStored
-    | LookUpCold
-    | LoadCold
-    | SaveCold
-    | ForgetCold
-    | EncodeTwin
-    | PlaceTwin
-    | DecodeTwin
-    | Flushed
-    | Announce
-    | ReportUsage
-    | ReportClaims
-    | BeatHeart
-    | ReportLoad
-    | ReportInterests
-    | ReportTaskProgress
-    | ReportTaskEnd
-    | ReportBadCopy
-    | FetchPlanned
-    | FetchEnded
-    | PoolAdopted
-    | ReservationEnded
-    | OfferLone
-    | WithdrawLone
-    | TellLoneCosts
-    | TakeLone
-)
+Effect: TypeAlias = AgentEffect | SendControl | FetchEnded | FetchAnswered | AbortRead

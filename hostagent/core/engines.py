@@ -14,7 +14,7 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
 from hostagent.core.cold import ColdIndex
-from hostagent.core.events import NO_LEASE, EngineId, LeaseId
+from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.local_reads import LocalReads
@@ -105,11 +105,6 @@ class Engines:
         self._lease = 0
         self._fabric = node.fabric
 
-    @property
-    def leases_count(self) -> int:
-        """Leases of chunks that fetches gave out."""
-        return sum(len(holdings.leases) for holdings in self._engines.values())
-
     def _of(self, engine: EngineId) -> _Holdings:
         return self._engines.setdefault(engine, _Holdings())
 
@@ -172,7 +167,7 @@ class Engines:
         self._commits[chunk] = _Commit(event.engine, event.request)
         self._pool.pin(chunk)
         if event.region_offset is None:
-            self._emit(effects.ComputeDigest(chunk, self._fabric.integrity))
+            self._emit(effects.ComputeDigest(chunk, self._fabric.integrity, DigestUse.PUT))
         else:
             self._emit(effects.TakeChunk(chunk, event.engine, event.region_offset, self._fabric.integrity))
 
@@ -214,18 +209,14 @@ class Engines:
         """An engine does not write it any more."""
         self._pool.abort(chunk)
         self._claims.put_failed(chunk.key)
-        self._fetches.waits.came((chunk.key,))
-        self._fetches.waits.freed((chunk.key,), Freed.WITHDRAWN)
+        self._fetches.waits.chunks_available((chunk.key,))
+        self._fetches.waits.claims_ended((chunk.key,), Freed.WITHDRAWN)
 
     def claim(self, event: events.ClaimMade) -> None:
         """An engine computes chunks."""
         self._of(event.engine)
         self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
-        self._fetches.waits.promised(event.keys)
-
-    def disclaim(self, event: events.ClaimWithdrawn) -> None:
-        """An engine does not compute chunks any more."""
-        self._claims.disclaim(event.engine, event.keys)
+        self._fetches.waits.claims_made(event.keys)
 
     # ------------------------------------------------------------------ reading
 

@@ -32,8 +32,26 @@ NO_LEASE = LeaseId(0)
 # --- of engines: `request` is the engine's own number, which the answer bears -----------------------------------------
 
 
+class AgentEvent:
+    """What the core hears of the shell; what the protocol's machines hear, too, is in `kvproto.events`."""
+
+    __slots__ = ()
+
+
+class EngineEvent(AgentEvent):
+    """What an engine of this node asks or says."""
+
+    __slots__ = ()
+
+
+class ControllerEvent(AgentEvent):
+    """What the controller says."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ReserveRequested:
+class ReserveRequested(EngineEvent):
     """Room for a chunk that the engine writes; answered by ReserveAnswered."""
 
     engine: EngineId
@@ -46,7 +64,7 @@ class ReserveRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRequested:
+class CommitRequested(EngineEvent):
     """A reserved chunk is written; answered by CommitAnswered."""
 
     engine: EngineId
@@ -57,7 +75,7 @@ class CommitRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortRequested:
+class AbortRequested(EngineEvent):
     """A reserved chunk is given up."""
 
     engine: EngineId
@@ -65,7 +83,7 @@ class AbortRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunksRequested:
+class ChunksRequested(EngineEvent):
     """The engine wants chunks, distinct, in prefix order; answered by FetchAnswered unless cancelled."""
 
     engine: EngineId
@@ -88,7 +106,7 @@ class ChunksRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class PartsRequested:
+class PartsRequested(EngineEvent):
     """The engine wants the same ranges of each of these chunks, distinct; answered by PartsAnswered."""
 
     engine: EngineId
@@ -99,7 +117,7 @@ class PartsRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(EngineEvent):
     """A fetch is no longer wanted: FetchAnswered says CANCELLED, unless it was answered already."""
 
     engine: EngineId
@@ -107,7 +125,7 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReleased:
+class LeaseReleased(EngineEvent):
     """The engine has read what a fetch gave it."""
 
     engine: EngineId
@@ -115,7 +133,7 @@ class LeaseReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesRequested:
+class PlacesRequested(EngineEvent):
     """Where chunks are; answered by KeysAnswered."""
 
     engine: EngineId
@@ -124,7 +142,7 @@ class PlacesRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class PinRequested:
+class PinRequested(EngineEvent):
     """Keep chunks of the pool until UnpinRequested; answered by KeysAnswered."""
 
     engine: EngineId
@@ -133,7 +151,7 @@ class PinRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class UnpinRequested:
+class UnpinRequested(EngineEvent):
     """Take pins of this engine back; answered by KeysAnswered."""
 
     engine: EngineId
@@ -142,7 +160,7 @@ class UnpinRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class LockRequested:
+class LockRequested(EngineEvent):
     """Keep chunks of the pool for `hold_s` at most, or until UnlockRequested; answered by KeysAnswered."""
 
     engine: EngineId
@@ -152,7 +170,7 @@ class LockRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class UnlockRequested:
+class UnlockRequested(EngineEvent):
     """Take locks of this engine back, the one that ends first of each chunk; answered by KeysAnswered."""
 
     engine: EngineId
@@ -161,7 +179,7 @@ class UnlockRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class DropRequested:
+class DropRequested(EngineEvent):
     """Take chunks out of the pool and off the disk; answered by KeysAnswered."""
 
     engine: EngineId
@@ -170,7 +188,7 @@ class DropRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class HintGiven:
+class HintGiven(EngineEvent):
     """An engine knows something of the future."""
 
     keys: tuple[ChunkKey, ...]
@@ -179,7 +197,7 @@ class HintGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmWished:
+class WarmWished(EngineEvent):
     """An engine starts: it would like the hottest chunks of a namespace."""
 
     engine: EngineId
@@ -194,7 +212,7 @@ class WarmWished:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimMade:
+class ClaimMade(EngineEvent):
     """The engine computes chunks, in prefix order; again with other times whenever these change."""
 
     engine: EngineId
@@ -206,7 +224,7 @@ class ClaimMade:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimWithdrawn:
+class ClaimWithdrawn(EngineEvent):
     """The engine does not compute these; None: nothing of what it has claimed."""
 
     engine: EngineId
@@ -214,7 +232,7 @@ class ClaimWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConnected:
+class EngineConnected(EngineEvent):
     """A connection begins; `tenant`: whose engine it is. Engines that never came are nobody's."""
 
     engine: EngineId
@@ -222,7 +240,7 @@ class EngineConnected:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDisconnected:
+class EngineDisconnected(EngineEvent):
     """A connection ended, whoever ended it: what its engine held is given back."""
 
     engine: EngineId
@@ -232,12 +250,12 @@ class EngineDisconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class FiguresWanted:
+class FiguresWanted(AgentEvent):
     """Somebody is about to look at the figures: count what engines have read without asking first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Welcomed:
+class Welcomed(ControllerEvent):
     """The controller has accepted this node; a snapshot of the directory follows."""
 
     controller: int
@@ -258,14 +276,14 @@ class Welcomed:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryChanged:
+class DirectoryChanged(ControllerEvent):
     """The directory has news."""
 
     delta: Delta
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchStateGiven:
+class SwitchStateGiven(ControllerEvent):
     """The switch as the controller sees it: its epoch, or None where no switch answers."""
 
     epoch: int | None
@@ -274,28 +292,28 @@ class SwitchStateGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberGiven:
+class MemberGiven(ControllerEvent):
     """This node's index at its switch, once it was seen there; None: it takes part in no cast."""
 
     member: Member | None
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGiven:
+class TaskGiven(ControllerEvent):
     """Work; answered by TaskEnded."""
 
     task: Task
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCancelled:
+class TaskCancelled(ControllerEvent):
     """The controller no longer wants a task."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerLost:
+class ControllerLost(ControllerEvent):
     """The stream to the controller ended."""
 
 
@@ -323,7 +341,7 @@ class SaveOutcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadEnded:
+class LoadEnded(AgentEvent):
     """Answer to LoadChunk."""
 
     into: Chunk
@@ -333,7 +351,7 @@ class LoadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveEnded:
+class SaveEnded(AgentEvent):
     """Answer to SaveChunk."""
 
     chunk: Chunk
@@ -341,23 +359,39 @@ class SaveEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkTaken:
+class ChunkTaken(AgentEvent):
     """Answer to TakeChunk. `hashed` None: the engine's write region does not have those bytes."""
 
     chunk: Chunk
     hashed: Hashed | None
 
 
+class DigestUse(enum.Enum):
+    """What a digest is computed for: the part that asks for it gets the answer."""
+
+    ARRIVAL = "arrival"
+    """A chunk came from elsewhere."""
+    PARTS = "parts"
+    """Pieces of a chunk came from another node."""
+    PUT = "put"
+    """An engine wrote a chunk in its place."""
+    ADOPTION = "adoption"
+    """A chunk lay in the pool of the agent before."""
+    RECHECK = "recheck"
+    """A chunk that is READY is doubted."""
+
+
 @dataclass(frozen=True, slots=True)
-class DigestComputed:
+class DigestComputed(AgentEvent):
     """Answer to ComputeDigest."""
 
     chunk: Chunk
     hashed: Hashed
+    use: DigestUse
 
 
 @dataclass(frozen=True, slots=True)
-class LeavesRead:
+class LeavesRead(AgentEvent):
     """Answer to ReadLeaves, as the holder gave it."""
 
     read: ReadId
@@ -375,14 +409,14 @@ class ReadProven:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadsProven:
+class ReadsProven(AgentEvent):
     """Reliable reads that ended together."""
 
     reads: tuple[ReadProven, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FormMeasured:
+class FormMeasured(AgentEvent):
     """A chunk was turned into a form of fewer bytes, or back."""
 
     work: FormWork
@@ -402,14 +436,14 @@ class ColdState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ColdStateGiven:
+class ColdStateGiven(AgentEvent):
     """What the cold store is good for from now on; it begins as AWAY."""
 
     state: ColdState
 
 
 @dataclass(frozen=True, slots=True)
-class ColdProbed:
+class ColdProbed(AgentEvent):
     """A trial object was read in `seconds`, and a look took `lookup_s`, nothing else being under way."""
 
     size_bytes: int
@@ -418,7 +452,7 @@ class ColdProbed:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdLookedUp:
+class ColdLookedUp(AgentEvent):
     """Answer to LookUpCold; what the store did not say is in none of them."""
 
     number: int
@@ -429,7 +463,7 @@ class ColdLookedUp:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdLoadEnded:
+class ColdLoadEnded(AgentEvent):
     """Answer to LoadCold."""
 
     into: Chunk
@@ -438,7 +472,7 @@ class ColdLoadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdSaveEnded:
+class ColdSaveEnded(AgentEvent):
     """Answer to SaveCold."""
 
     chunk: Chunk
@@ -450,7 +484,7 @@ class ColdSaveEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class TwinEncoded:
+class TwinEncoded(AgentEvent):
     """Answer to EncodeTwin."""
 
     chunk: Chunk
@@ -461,7 +495,7 @@ class TwinEncoded:
 
 
 @dataclass(frozen=True, slots=True)
-class TwinPlaced:
+class TwinPlaced(AgentEvent):
     """Answer to PlaceTwin."""
 
     into: Chunk
@@ -469,7 +503,7 @@ class TwinPlaced:
 
 
 @dataclass(frozen=True, slots=True)
-class TwinDecoded:
+class TwinDecoded(AgentEvent):
     """Answer to DecodeTwin."""
 
     into: Chunk
@@ -484,28 +518,28 @@ class TwinDecoded:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlsReceived:
+class ControlsReceived(AgentEvent):
     """Control datagrams that came together, in order."""
 
     arrivals: tuple[protocol.ControlReceived, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CastsPlaced:
+class CastsPlaced(AgentEvent):
     """Segments of chunks with expected casts lie at their places; duplicates are among them."""
 
     arrivals: tuple[protocol.SegmentsReceived, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CastsUnexpected:
+class CastsUnexpected(AgentEvent):
     """Segments of chunks without expected casts came; they are lost."""
 
     arrivals: tuple[protocol.SegmentsReceived, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FillSent:
+class FillSent(AgentEvent):
     """The transport is done with segments of a fill."""
 
     key: ChunkKey
@@ -513,28 +547,28 @@ class FillSent:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerLoadRequested:
+class PeerLoadRequested(AgentEvent):
     """A peer wants to read a chunk that is on this node's disk; answered by PeerLoadEnded."""
 
     key: ChunkKey
 
 
 @dataclass(frozen=True, slots=True)
-class PeerReadEnded:
+class PeerReadEnded(AgentEvent):
     """A peer has read a chunk that `AgentCore.lend` gave out, or PeerLoadEnded."""
 
     chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class PeersRead:
+class PeersRead(AgentEvent):
     """Peers read chunks, from the first byte on: a reader reads a chunk in stripes, and counts once."""
 
     keys: tuple[ChunkKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(AgentEvent):
     """The shell's sockets are open, and its disk, if it has one."""
 
     receive_buffer_bytes: int
@@ -544,7 +578,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class HolderTold:
+class HolderTold(AgentEvent):
     """A holder says, with the answer to a read, what it has queued for others than this node."""
 
     node: str
@@ -552,7 +586,7 @@ class HolderTold:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolFound:
+class PoolFound(AgentEvent):
     """The memory is that of the agent before; `found`: what that had given out. Before Started: nothing else has
     been given out yet."""
 
@@ -560,48 +594,22 @@ class PoolFound:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushRequested:
+class FlushRequested(AgentEvent):
     """The process is about to end: write unsaved chunks to disk; answered by Flushed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(AgentEvent):
     """The shell's sockets are closed: whatever is under way is given up and given back."""
 
 
 @dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(AgentEvent):
     """The time of `next_timeout_ns` has come (or not: being early is allowed)."""
 
 
-EngineEvent: TypeAlias = (
-    ReserveRequested
-    | CommitRequested
-    | AbortRequested
-    | ChunksRequested
-    | PartsRequested
-    | CancelRequested
-    | LeaseReleased
-    | PlacesRequested
-    | PinRequested
-    | UnpinRequested
-    | LockRequested
-    | UnlockRequested
-    | DropRequested
-    | HintGiven
-    | WarmWished
-    | ClaimMade
-    | ClaimWithdrawn
-    | EngineConnected
-    | EngineDisconnected
-)
-ControllerEvent: TypeAlias = (
-    Welcomed | DirectoryChanged | SwitchStateGiven | MemberGiven | TaskGiven | TaskCancelled | ControllerLost
-)
-
-
 @dataclass(frozen=True, slots=True)
-class LoneGot:
+class LoneGot(AgentEvent):
     """An engine has a chunk by a lone get. Its bytes, which have this digest, are kept until TakeLone."""
 
     engine: EngineId
@@ -614,7 +622,7 @@ class LoneGot:
 
 
 @dataclass(frozen=True, slots=True)
-class LoneTaken:
+class LoneTaken(AgentEvent):
     """A chunk lies at its place in the pool, and this is what it is."""
 
     chunk: Chunk
@@ -622,43 +630,11 @@ class LoneTaken:
 
 
 Event: TypeAlias = (
-    EngineEvent
-    | ControllerEvent
-    | LoadEnded
-    | SaveEnded
-    | FormMeasured
-    | ChunkTaken
-    | ColdStateGiven
-    | ColdProbed
-    | ColdLookedUp
-    | ColdLoadEnded
-    | ColdSaveEnded
-    | TwinEncoded
-    | TwinPlaced
-    | TwinDecoded
-    | DigestComputed
-    | LeavesRead
-    | ReadsProven
-    | ControlsReceived
-    | CastsPlaced
-    | CastsUnexpected
+    AgentEvent
     | protocol.SegmentsReceived
     | protocol.ReadProgress
     | protocol.ReadDone
     | protocol.ReadFailed
     | protocol.SegmentsSent
     | protocol.SendFailed
-    | FillSent
-    | HolderTold
-    | PeerLoadRequested
-    | PeerReadEnded
-    | PeersRead
-    | FiguresWanted
-    | Started
-    | PoolFound
-    | FlushRequested
-    | Stopped
-    | TimerFired
-    | LoneGot
-    | LoneTaken
 )

@@ -80,14 +80,13 @@ class Purpose(enum.Enum):
     """The controller wants copies here."""
     DISK = "disk"
     """From this node's disk only, never asked of others: for a peer, or to promote."""
-    TWIN = "twin"
-    """Brings twins of chunks that another fetch wants."""
+    STAND_IN = "stand-in"
+    """Brings the stand-ins of chunks that another fetch wants, on its ticket."""
     PROBE = "probe"
     """The gate refused a source and wants to measure it again, in parallel with engines' fetches."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """Chunks that somebody wants (distinct, in prefix order), before a deadline."""
 
     keys: tuple[ChunkKey, ...]
@@ -107,8 +106,7 @@ class FetchRequest:
     """The plan is told, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(NamedTuple):
     """Leading chunks (of a fetch in any order: those that came, as they were asked for), each pinned once for whoever
     asked, and why the first one missing is missing."""
 
@@ -208,7 +206,7 @@ class Fetch:
     holders: dict[ChunkKey, int] = field(default_factory=dict)
     """Numbers of the nodes that they came from, where that means something."""
     decoded: set[ChunkKey] = field(default_factory=set)
-    """Those that came by their twins."""
+    """Those that came by their stand-ins."""
     routes: dict[ChunkKey, Tier] = field(default_factory=dict)
     """Where chunks were asked of first."""
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)

@@ -16,10 +16,10 @@ from hostagent.core.behind import Reviews
 from hostagent.core.claims import Claims
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
+from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner
 from hostagent.core.sources import Sources
-from hostagent.core.twin_fetches import TwinFetches
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
@@ -27,9 +27,8 @@ from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Prefill, Probe, Ticket
+from kvpolicy.tiers.gate import Gate, Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.ids import FetchId, NodeId
@@ -37,7 +36,7 @@ from kvproto.session.parameters import ReaderParameters
 
 _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them."""
-_RUSH = frozenset({Purpose.ENGINE, Purpose.TWIN})
+_RUSH = frozenset({Purpose.ENGINE, Purpose.STAND_IN})
 """What these bring is announced when they are over: until then everybody asks the one holder."""
 _TIERS = {
     ChunkSource.HOLDER: Tier.REMOTE_DRAM,
@@ -58,7 +57,7 @@ class Fetches:
         sources: Sources,
         gate: Gate,
         claims: Claims,
-        twins: Twins,
+        forms: Forms,
         observer: FetchObserver,
         make_reader: MakeReader,
     ) -> None:
@@ -75,12 +74,13 @@ class Fetches:
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
         self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
         self._under_way = self.arrivals.under_way
-        self._planner = FetchPlanner(node, sources, gate, claims, twins, self.arrivals)
+        self.twins = Twins(node, sources, forms, self, observer) if forms.has_wire else None
+        """None: every chunk crosses the network as it is."""
+        self.planner = FetchPlanner(node, sources, gate, claims, forms, self.arrivals, self.twins)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
         self._untaught: list[FetchPlan] = []
         self._teach_alarm = node.alarms.add(self.teach)
         self.waits = Waits(node, gate, claims, self)
-        self.twins = TwinFetches(node, twins, twins.forms.costs, self.bring_twins, self.cancel, self.load_ended)
 
     # ------------------------------------------------------------------ figures
 
@@ -94,6 +94,11 @@ class Fetches:
         """Whether an engine waits for something that is on its way."""
         return any(fetch.stages and fetch.request.purpose is Purpose.ENGINE for fetch in self._fetches.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further fetch may begin."""
+        return len(self._fetches) >= limits.FETCHES_MAX
+
     def is_arriving(self, key: ChunkKey) -> bool:
         """Whether a chunk is on its way into the pool."""
         return key in self._under_way
@@ -104,10 +109,6 @@ class Fetches:
             return True
         return not self._pool.is_filling(key) and self._sources.find(key) is not None
 
-    def quote(self, keys: Sequence[ChunkKey], prefill: Prefill | None) -> Quote:
-        """What it would take this node to have these chunks."""
-        return self._planner.quote(keys, prefill)
-
     # ------------------------------------------------------------------ beginning
 
     def begin(
@@ -115,7 +116,7 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks. `ended` comes once, unless it is cancelled; `progressed` is told of leading chunks that came.
         None: it has ended already."""
-        if len(self._fetches) >= limits.FETCHES_MAX:
+        if self.is_full:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
@@ -164,10 +165,10 @@ class Fetches:
             self.teach()
         if request.prefill is not None and self._claims:
             behind = max(request.prefill.behind, self._claims.behind)
-            request = replace(request, prefill=replace(request.prefill, behind=behind))
-        plan = self._planner.plan(request)
+            request = request._replace(prefill=replace(request.prefill, behind=behind))
+        plan = self.planner.plan(request)
         if request.traced:
-            self._emit(self._planner.told(plan))
+            self._emit(self.planner.trace_of(plan))
         if plan.awaited:
             self.waits.begin(fetch, plan)
         self._carry_out(fetch, plan)
@@ -180,7 +181,7 @@ class Fetches:
         keys = tuple(fetch.awaited[:count])
         del fetch.awaited[:count]
         self.teach()
-        plan = self._planner.plan(replace(fetch.request, keys=keys, prefill=None, may_wait=False))
+        plan = self.planner.plan(fetch.request._replace(keys=keys, prefill=None, may_wait=False))
         if len(plan.keys) < count:
             self.waits.forget(fetch)
         self._carry_out(fetch, plan)
@@ -205,7 +206,7 @@ class Fetches:
                 fetch.deadline_ns = min(fetch.deadline_ns, now_ns + bound_ns)
             if ticket is None:
                 # One who waits is judged as a whole when it is over; its stages teach what sources cost.
-                verdict = replace(plan.verdict, recompute_s=None) if plan.awaited else plan.verdict
+                verdict = plan.verdict._replace(recompute_s=None) if plan.awaited else plan.verdict
                 stage.ticket = self._gate.started(verdict)
             self._arm(fetch)
             self._ask(fetch, stage, plan)
@@ -213,17 +214,17 @@ class Fetches:
             self._advance(fetch)
 
     def _ask(self, fetch: Fetch, stage: Stage, plan: FetchPlan) -> None:
-        """Have what is still to come of a stage brought: by the reader, from disk or the cold store, or by twins."""
+        """Have what is still to come of a stage brought: by the reader, a load, or stand-ins."""
         from_disk_only = fetch.request.purpose is Purpose.DISK
         wanted: list[tuple[InboundChunk, tuple[events.HolderRef, ...]]] = []
         loads: list[effects.Effect] = []
-        by_twins: list[InboundChunk] = []
+        by_stand_in: list[InboundChunk] = []
         for found, chunk, route in plan.to_come:
             key = chunk.key
             inbound = self.arrivals.begin(chunk, found.entry, route)
-            inbound.reckoned_bytes, inbound.twin = plan.reckoned.get(key), plan.twins.get(key)
-            if inbound.twin is not None:
-                by_twins.append(inbound)
+            inbound.reckoned_bytes, inbound.stand_in = plan.reckoned.get(key), found.stand_in
+            if found.stand_in is not None:
+                by_stand_in.append(inbound)
             elif route in _LOADED:
                 self._pool.pin(chunk)
                 stored = found.stored.get(Tier.COLD)
@@ -244,27 +245,18 @@ class Fetches:
             if coming.reckoned_bytes is not None:
                 fetch.reckoned[key] = coming.reckoned_bytes
         if stage.ticket is not None and stage.ticket.verdict.compute_left_s:
-            self._reviews.began(fetch, stage.ticket.verdict)
+            self._reviews.fetch_began(fetch, stage.ticket.verdict)
         if wanted:
             self.arrivals.want(wanted)
         for load in loads:
             self._emit(load)
-        if by_twins and stage.ticket is not None:
-            self.twins.begin([one for one in by_twins if one.fetches], fetch.deadline_ns, stage.ticket)
+        if by_stand_in and self.twins is not None and stage.ticket is not None:
+            self.twins.bring([one for one in by_stand_in if one.fetches], fetch.deadline_ns, stage.ticket)
 
-    def bring_twins(
-        self,
-        wanted: Sequence[InboundChunk],
-        deadline_ns: int,
-        ticket: Ticket,
-        ended: Callable[[FetchResult], None],
+    def begin_planned(
+        self, request: FetchRequest, plan: FetchPlan, ticket: Ticket, ended: Callable[[FetchResult], None]
     ) -> FetchId | None:
-        """Bring the twins of chunks that another fetch wants; `ticket` is of that one. None: it has ended already."""
-        if len(self._fetches) >= limits.FETCHES_MAX:
-            ended(FetchResult(Status.BUSY, ()))
-            return None
-        plan = self._planner.plan_twins(wanted)
-        request = FetchRequest(plan.keys, Purpose.TWIN, deadline_ns, any_order=True)
+        """Bring what a plan says; `ticket` is of another fetch that this one works for. None: it has ended already."""
         fetch = self._record(request, ended, None)
         self._carry_out(fetch, plan, ticket)
         return fetch.number if fetch.number in self._fetches else None
@@ -273,8 +265,8 @@ class Fetches:
         """Fetch one chunk from a refused source, in parallel with the request that was refused."""
         deadline_ns = self._clock.now_ns + int(limits.PROBE_DEADLINE_S * 1e9)
         request = FetchRequest((key,), Purpose.PROBE, deadline_ns)
-        plan = self._planner.plan(request)
-        if not plan.keys or len(plan.pinned) == len(plan.keys) or len(self._fetches) >= limits.FETCHES_MAX:
+        plan = self.planner.plan(request)
+        if not plan.keys or len(plan.pinned) == len(plan.keys) or self.is_full:
             for chunk in plan.pinned.values():
                 self._pool.unpin(chunk)
             for _, chunk, _ in plan.to_come:
@@ -329,8 +321,8 @@ class Fetches:
             asked_for |= fetch.request.purpose not in _RUSH
         self._pool.commit(chunk, inbound.found)
         self._observer.copy_arrived(chunk, asked_for=asked_for)
-        if self.twins.waiting:
-            self.twins.came(chunk, inbound.last_source, inbound.came_as)
+        if self.twins is not None:
+            self.twins.chunk_arrived(inbound)
 
     def _chunk_gone(self, inbound: InboundChunk) -> None:
         """No holder of a chunk is left: its fetches make do with what comes before it, or with all the others."""
@@ -395,11 +387,11 @@ class Fetches:
         """Whoever asked gets what is here; the gate, the pools and the metrics learn from how it went."""
         del self._fetches[fetch.number]
         if fetch.review_ns is not None:
-            self._reviews.ended(fetch)
+            self._reviews.fetch_ended(fetch)
         came = self._came(fetch)
         status = fetch.stopped if len(came) == len(fetch.keys) else fetch.missed
         if fetch.verdict is not None:
-            self.waits.ended(fetch, len(came))
+            self.waits.fetch_ended(fetch, len(came))
         for stage in fetch.stages:
             if stage.ticket is not None:
                 self._teach_gate(fetch, stage, stage.ticket, came)
@@ -413,7 +405,7 @@ class Fetches:
             self._tell_observer(fetch, stage, came)
         if unwanted:
             self._give_up(unwanted)
-        if fetch.request.purpose is not Purpose.TWIN:
+        if fetch.request.purpose is not Purpose.STAND_IN:
             self._count(fetch, status, [(source, chunk.size_bytes) for chunk, source in delivered])
 
     def _stage_ended(self, fetch: Fetch, stage: Stage) -> None:
@@ -445,7 +437,7 @@ class Fetches:
                 arrived[tier] = arrived.get(tier, 0) + (chunk.size_bytes if reckoned is None else reckoned)
         now_ns = self._clock.now_ns
         seconds = (now_ns - stage.started_ns) / 1e9
-        if fetch.request.purpose is Purpose.TWIN:
+        if fetch.request.purpose is Purpose.STAND_IN:
             self._gate.heard(ticket, arrived, seconds, now_ns)
         elif stage.probe is None:
             self._gate.ended(ticket, arrived, seconds, now_ns, brought=brought)
@@ -470,7 +462,7 @@ class Fetches:
                 missed = key if missed is None else missed
                 uses.append(effects.ChunkUse(key, None, 0, seconds, 0, now_ns))
                 continue
-            # Of what was decoded, the twin crossed the network: that is told of the twin.
+            # Of what was decoded, the stand-in crossed the network: that is told of it.
             source = ChunkSource.LOCAL if key in fetch.decoded else fetch.sources.get(key, ChunkSource.LOCAL)
             network_bytes = chunk.size_bytes if source in NETWORK else 0
             uses.append(effects.ChunkUse(key, source, network_bytes, seconds, fetch.holders.get(key, 0), now_ns))
@@ -492,16 +484,16 @@ class Fetches:
             return
         self.waits.forget(fetch)
         if fetch.review_ns is not None:
-            self._reviews.ended(fetch)
+            self._reviews.fetch_ended(fetch)
         for stage in fetch.stages:
-            if stage.ticket is not None and fetch.request.purpose is not Purpose.TWIN:
+            if stage.ticket is not None and fetch.request.purpose is not Purpose.STAND_IN:
                 self._gate.cancelled(stage.ticket)
             if stage.probe is not None:
                 self._gate.probed(stage.probe, None, self._clock.now_ns)
         if fetch.stages and fetch.request.purpose in _RUSH:
             self._observer.fetch_over(fetch.keys)
         self._give_up(self._forget(fetch))
-        if fetch.request.purpose is not Purpose.TWIN:
+        if fetch.request.purpose is not Purpose.STAND_IN:
             self._count(fetch, Status.CANCELLED, ())
 
     def _forget(self, fetch: Fetch) -> list[InboundChunk]:
@@ -527,9 +519,14 @@ class Fetches:
     def _give_up(self, unwanted: Sequence[InboundChunk]) -> None:
         """Nobody wanted these, and nobody has asked for them since."""
         unwanted = [one for one in unwanted if not one.fetches and self._under_way.get(one.chunk.key) is one]
-        for inbound in unwanted:
-            self.twins.given_up(inbound)
-        self.arrivals.give_up(unwanted)
+        self._abandon(unwanted)
+
+    def _abandon(self, inbounds: Sequence[InboundChunk]) -> None:
+        """These do not come any more."""
+        if self.twins is not None:
+            for inbound in inbounds:
+                self.twins.given_up(inbound)
+        self.arrivals.give_up(inbounds)
 
     # ------------------------------------------------------------------ time
 
@@ -572,7 +569,7 @@ class Fetches:
         self._teach_alarm.due_ns = None
         plans, self._untaught = self._untaught, []
         for plan in plans:
-            self._planner.teach(plan.untaught)
+            self.planner.teach(plan.untaught)
 
     # ------------------------------------------------------------------ directory and parameters
 
@@ -596,10 +593,12 @@ class Fetches:
         if not coming:
             return
         if with_ours:
-            load = load.without(sum(self.arrivals.left_bytes(inbound) for inbound in coming if inbound.twin is None))
+            load = load.without(
+                sum(self.arrivals.left_bytes(inbound) for inbound in coming if inbound.stand_in is None)
+            )
         numbers = {number for inbound in coming for number in inbound.fetches}
         waiting = [self._fetches[number] for number in sorted(numbers)]
-        self._reviews.told([fetch for fetch in waiting if fetch.request.purpose is not Purpose.TWIN], load)
+        self._reviews.load_changed([fetch for fetch in waiting if fetch.request.purpose is not Purpose.STAND_IN], load)
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed; another segment size ends all fetches under way."""
@@ -617,7 +616,7 @@ class Fetches:
     # ------------------------------------------------------------------ memory and disk
 
     def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed) -> None:
-        """This node's disk, the cold store or a twin delivered, or did not. From the cold store only the bytes that
+        """This node's disk, the cold store or a stand-in delivered, or did not. From the cold store only the bytes that
         are expected are taken."""
         self._pool.unpin(into)
         inbound = self._under_way.get(into.key)
@@ -632,7 +631,7 @@ class Fetches:
         else:
             if inbound.route in _LOADED:
                 inbound.route = Tier.REMOTE_DRAM
-            inbound.reckoned_bytes = inbound.twin = inbound.decoded_from = None
+            inbound.reckoned_bytes = inbound.stand_in = inbound.decoded_from = None
             for number in numbers:
                 self._fetches[number].reckoned.pop(into.key, None)
             if all(self._fetches[number].request.purpose is Purpose.DISK for number in numbers):
@@ -647,8 +646,7 @@ class Fetches:
         inbound = self._under_way.get(chunk.key)
         if inbound is None:
             return False
-        self.twins.given_up(inbound)
-        self.arrivals.give_up([inbound])
+        self._abandon([inbound])
         self._pool.commit(chunk, hashed)
         for number in inbound.fetches:
             fetch = self._fetches[number]
@@ -663,13 +661,11 @@ class Fetches:
         self.arrivals.abort_reads()
         for fetch in self._fetches.values():
             if fetch.review_ns is not None:
-                self._reviews.ended(fetch)
+                self._reviews.fetch_ended(fetch)
             for chunk in fetch.pinned.values():
                 self._pool.unpin(chunk)
         self._fetches.clear()
         self._deadline_alarm.due_ns = None
-        inbounds = list(self._under_way.values())
-        for inbound in inbounds:
-            self.twins.given_up(inbound)
-        self.arrivals.give_up(inbounds)
-        self.twins.close()
+        self._abandon(list(self._under_way.values()))
+        if self.twins is not None:
+            self.twins.close()

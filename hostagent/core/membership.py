@@ -86,10 +86,6 @@ class Membership:
         self._fabric.connected = False
         self._heartbeat.close()
 
-    def close(self) -> None:
-        """The process ends: nothing is told to the controller any more."""
-        self.controller_lost()
-
     def _configure(self, parameters: ReaderParameters) -> None:
         """Use `parameters`, with a window that follows from the receive buffer once its size is known."""
         fitting = self._receive_buffer_bytes // (2 * parameters.segment_bytes)

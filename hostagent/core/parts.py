@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, NodeEntry
-from hostagent.core.events import LeavesRead
+from hostagent.core.events import DigestUse, LeavesRead
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
@@ -114,11 +114,6 @@ class PartFetches:
         self._hashing: dict[Chunk, _Pieces] = {}
         self._last_read = 0
         """Counts down: the reader's own reads count up."""
-
-    @property
-    def under_way_count(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._under_way)
 
     def begin(
         self,
@@ -249,26 +244,25 @@ class PartFetches:
             return
         self._hashing[pieces.into] = pieces
         self._pool.pin(pieces.into)
-        self._emit(effects.ComputeDigest(pieces.into, Integrity.BLAKE3))
+        self._emit(effects.ComputeDigest(pieces.into, Integrity.BLAKE3, DigestUse.PARTS))
 
-    def digest_computed(self, into: Chunk, hashed: Hashed) -> bool:
-        """Returns whether these are pieces: each is right when it has its leaf."""
+    def digest_computed(self, into: Chunk, hashed: Hashed) -> None:
+        """The leaves of pieces: each is right when it has its leaf."""
         pieces = self._hashing.pop(into, None)
         if pieces is None:
-            return False
+            return
         fetch, key = pieces.of, pieces.entry.key
         if fetch.coming.get(key) is not pieces:
-            return True
+            return
         if hashed.leaves != leaves_in(pieces.leaves, pieces.runs):
             self._blame(pieces, hashed.digest)
-            return True
+            return
         del fetch.coming[key]
         self._pool.pin(into)
         self._pool.abort(into)  # it stays for its pins only
         offsets = tuple(pieces.place(one.offset) for one in fetch.ranges)
         fetch.here[key] = into, FetchedParts(fetch.keys.index(key), ChunkSource.HOLDER, offsets)
         self._end_if_over(fetch)
-        return True
 
     def _blame(self, pieces: _Pieces, found: Digest) -> None:
         """A holder gave wrong bytes over its own connection: the controller hears of it, and the next one is asked."""

@@ -10,21 +10,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
-from hostagent.core.arrivals import Arrivals, InboundChunk
+from hostagent.core.arrivals import Arrivals
 from hostagent.core.claims import Claims
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
 from hostagent.core.fetch import FetchRequest, Purpose
+from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
-from hostagent.core.twins import CROSSING, Twin, Twins
-from hostagent.pool.chunks import Chunk, Refusal
+from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
-from kvcodec.forms import StoredForm
-from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
+from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.gate_plan import NOTHING_RECKONED
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
@@ -47,21 +46,39 @@ class FetchPlan:
     """Chunks with room in the pool, FILLING, and where each is asked of."""
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)
     """Of these, bytes that the gate reckoned with, where not the chunk's own."""
-    twins: dict[ChunkKey, Twin] = field(default_factory=dict)
-    """Of these, those that come by their twins."""
     untaught: Sequence[Touch] = ()
     """What the pools are to learn when the engine has its chunks, or others have been asked for them: that comes
     first."""
+
+
+class StandIns(Protocol):
+    """Says which chunks come by others of fewer bytes."""
+
+    def best_way(self, found: Found, /) -> Found:
+        """The same chunk, with the stand-in by which it should come, if by any."""
+        ...
+
+    def settled(self, coming: Sequence[Found], routes: Mapping[ChunkKey, Tier], /) -> list[Found]:
+        """These chunks come, by their routes: by their stand-ins as far as there is room for those."""
+        ...
 
 
 class FetchPlanner:
     """Of one node. What is being written here by an engine, it leaves out."""
 
     def __init__(
-        self, node: Node, sources: Sources, gate: Gate, claims: Claims, twins: Twins, arrivals: Arrivals
+        self,
+        node: Node,
+        sources: Sources,
+        gate: Gate,
+        claims: Claims,
+        forms: Forms,
+        arrivals: Arrivals,
+        stand_ins: StandIns | None,
     ) -> None:
-        self._forms = twins.forms
-        self._twins = twins
+        """`stand_ins`: None: every chunk crosses the network as it is."""
+        self._forms = forms
+        self._stand_ins = stand_ins
         self._clock = node.clock
         self._pool = node.pool
         self._disk = node.disk
@@ -75,16 +92,15 @@ class FetchPlanner:
         """Local chunks are pinned and room is reserved for the others when it returns."""
         keys, any_order, tenant = request.keys, request.any_order, request.tenant
         from_disk_only = request.purpose is Purpose.DISK
-        by_twins = request.purpose is not Purpose.PROBE
+        stand_ins = None if request.purpose is Purpose.PROBE else self._stand_ins
         offers: list[Offer] = []
         offered: list[ChunkKey] = []
         here: dict[ChunkKey, Chunk] = {}
         found: dict[ChunkKey, Found] = {}
-        twins: dict[ChunkKey, Twin] = {}
         known: Known = {}
         unready: int | None = None
         for key in keys:
-            offer = self._offer(key, here, found, twins if by_twins else None, known, from_disk_only=from_disk_only)
+            offer = self._offer(key, here, found, stand_ins, known, from_disk_only=from_disk_only)
             if offer is None and any_order:
                 continue
             if offer is None and request.may_wait:
@@ -94,8 +110,9 @@ class FetchPlanner:
                 break
             offers.append(offer)
             offered.append(key)
+        wanted = {key: room_wanted(one.entry) for key, one in found.items()}
         is_engines = request.purpose is Purpose.ENGINE
-        touches = self._touches(offered, offers, here, found) if is_engines else []
+        touches = self._touches(offered, here, wanted) if is_engines else []
         if found and touches and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
             # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
@@ -113,23 +130,23 @@ class FetchPlanner:
                 self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
                 if not any_order:
                     break
-        coming: list[Found] = []
-        wanted: list[tuple[Touch, str]] = []
-        for key in plan.keys:
-            if key in found:
-                one = found[key]
-                coming.append(one)
-                wanted.append(_wanted(one.entry))
+        coming = [found[key] for key in plan.keys if key in found]
         if not coming:
             return plan
-        made = self._pool.reserve_all(wanted, tenant, any_order=any_order)
+        if stand_ins is not None:
+            coming = stand_ins.settled(coming, routes)
+        made = self._pool.reserve_all([wanted[one.entry.key] for one in coming], tenant, any_order=any_order)
         for one, room in zip(coming, made, strict=False):
+            key = one.entry.key
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
                 why = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
-                self._leave_out(plan, one.entry.key, why, any_order=any_order)
+                self._leave_out(plan, key, why, any_order=any_order)
             else:
-                self._take_in(plan, one, room, routes[one.entry.key], twins)
+                plan.to_come.append((one, room, routes[key]))
+                reckoned = self._forms.reckoned(one.entry.size_bytes, one.stored) if one.stored else NOTHING_RECKONED
+                if routes[key] in reckoned:
+                    plan.reckoned[key] = reckoned[routes[key]]
         return plan
 
     def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
@@ -147,7 +164,7 @@ class FetchPlanner:
         else:
             self._cut(plan, key, why)
 
-    def told(self, plan: FetchPlan) -> FetchPlanned:
+    def trace_of(self, plan: FetchPlan) -> FetchPlanned:
         """A plan just made, for who traces the fetch."""
         asked = {chunk.key: (chunk.size_bytes, route) for _, chunk, route in plan.to_come}
         for key in plan.keys:
@@ -171,7 +188,7 @@ class FetchPlanner:
         offers: list[Offer] = []
         known: Known = {}
         for key in keys:
-            offer = self._offer(key, {}, {}, {}, known, from_disk_only=False)
+            offer = self._offer(key, {}, {}, self._stand_ins, known, from_disk_only=False)
             if offer is None:
                 break
             offers.append(offer)
@@ -183,7 +200,7 @@ class FetchPlanner:
             return _NOTHING
         left: Counter[Tier] = Counter()
         for inbound in self._inbound.values():
-            if inbound.twin is None:  # else what is on its way is the twin
+            if inbound.stand_in is None:  # else that is on its way, too
                 left[inbound.route] += self._left_bytes(inbound)
         return left
 
@@ -199,13 +216,12 @@ class FetchPlanner:
         key: ChunkKey,
         here: dict[ChunkKey, Chunk],
         found: dict[ChunkKey, Found],
-        twins: dict[ChunkKey, Twin] | None,
+        stand_ins: StandIns | None,
         known: Known,
         *,
         from_disk_only: bool,
     ) -> Offer | None:
-        """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way, and the twin
-        by which it should come into `twins`; None: by none."""
+        """Where a chunk can be had; None: nowhere. It goes into `here` or `found`, unless it is under way."""
         chunk = self._pool.find(key)
         if chunk is not None:
             here[key] = chunk
@@ -216,20 +232,12 @@ class FetchPlanner:
         one = self._sources.find(key, from_disk_only=from_disk_only, known=known)
         if one is None:
             return None
+        if stand_ins is not None:
+            one = stand_ins.best_way(one)
         found[key] = one
         size_bytes = one.entry.size_bytes
         reckoned = self._forms.reckoned(size_bytes, one.stored) if one.stored else NOTHING_RECKONED
-        twin = self._twins.best_for(one) if twins is not None and self._forms.has_wire else None
-        if twins is not None and twin is not None:
-            twins[key] = twin
-            reckoned = {**reckoned, **self._reckoned_twin(one, twin)}
         return Offer(size_bytes, one.tiers, holder_load=one.load, reckoned=reckoned)
-
-    def _reckoned_twin(self, found: Found, twin: Twin) -> Mapping[Tier, int]:
-        """Bytes by source that the gate reckons with for a chunk that comes by its twin."""
-        stored = StoredForm(twin.stored.form, 1) if twin.here else twin.stored
-        crossed: dict[Tier, StoredForm] = {tier: stored for tier in found.tiers if tier in CROSSING}
-        return self._forms.reckoned(found.entry.size_bytes, crossed)
 
     def _offer_computed(self, key: ChunkKey, expected_s: float, size_bytes: int) -> Offer | None:
         """A chunk that somebody computes, or will before long (it has `size_bytes`, by guess); None: nobody does."""
@@ -240,23 +248,17 @@ class FetchPlanner:
         return Offer(size_bytes, (Tier.REMOTE_DRAM,), ready_s=expected_s) if expected_s > 0 else None
 
     def _touches(
-        self,
-        keys: Sequence[ChunkKey],
-        offers: Sequence[Offer],
-        here: Mapping[ChunkKey, Chunk],
-        found: Mapping[ChunkKey, Found],
+        self, keys: Sequence[ChunkKey], here: Mapping[ChunkKey, Chunk], wanted: Mapping[ChunkKey, tuple[Touch, str]]
     ) -> list[Touch]:
         """What the pools learn from an engine's fetch. Chunks that nobody has count later, when they are put here."""
         touches = []
-        for key, offer in zip(keys, offers, strict=False):
-            known: Chunk | ChunkEntry | None = here.get(key)
-            if known is None and key in found:
-                known = found[key].entry
-            elif known is None and key in self._inbound:
-                known = self._inbound[key].entry
-            if known is None:
-                continue
-            touches.append(Touch(key, known.parent, known.position, offer.size_bytes))
+        for key in keys:
+            if key in wanted:
+                touches.append(wanted[key][0])
+            elif key in here:
+                touches.append(touch_of(here[key]))
+            elif key in self._inbound:
+                touches.append(room_wanted(self._inbound[key].entry)[0])
         return touches
 
     def _cut(self, plan: FetchPlan, key: ChunkKey, why: Status) -> None:
@@ -268,53 +270,7 @@ class FetchPlanner:
                 self._pool.unpin(chunk)
         plan.keys, plan.awaited, plan.stopped = plan.keys[:place], (), why
 
-    def _take_in(self, plan: FetchPlan, found: Found, room: Chunk, route: Tier, twins: Mapping[ChunkKey, Twin]) -> None:
-        """A chunk that there is room for comes, from `route`, by its twin if there is room for that, too."""
-        entry = found.entry
-        plan.to_come.append((found, room, route))
-        reckoned = self._forms.reckoned(entry.size_bytes, found.stored) if found.stored else NOTHING_RECKONED
-        twin = twins.get(entry.key)
-        if twin is not None and route in CROSSING and self._has_room(plan, twin, twins):
-            plan.twins[entry.key] = twin
-            reckoned = self._reckoned_twin(found, twin)
-        if route in reckoned:
-            plan.reckoned[entry.key] = reckoned[route]
 
-    def _has_room(self, plan: FetchPlan, twin: Twin, twins: Mapping[ChunkKey, Twin]) -> bool:
-        """Whether the pool takes one twin more than those of the plan."""
-        if twin.here:
-            return True
-        planned_bytes = sum(one.stored.size_bytes for one in plan.twins.values() if not one.here)
-        kept = frozenset(one.key for one in twins.values())
-        return self._twins.make_room(planned_bytes + twin.stored.size_bytes, kept)
-
-    def plan_twins(self, wanted: Sequence[InboundChunk]) -> FetchPlan:
-        """Of the twins of these chunks, those that can be brought; the gate has decided, and asks nothing more."""
-        plan = FetchPlan(Verdict(Choice.FETCH, (), 0.0), Status.OK)
-        keys = [inbound.twin.key for inbound in wanted if inbound.twin is not None]
-        plan.keys = tuple(key for key in keys if self._plan_twin(plan, key))
-        return plan
-
-    def _plan_twin(self, plan: FetchPlan, key: ChunkKey) -> bool:
-        chunk = self._pool.find(key)
-        if chunk is not None:
-            self._pool.pin(chunk)
-            plan.pinned[key] = chunk
-            return True
-        if key in self._inbound:
-            return True
-        found = self._sources.find(key)
-        route = None if found is None else next((tier for tier in CROSSING if tier in found.tiers), None)
-        if found is None or route is None:
-            return False
-        (room,) = self._pool.reserve_all([_wanted(found.entry)])
-        if isinstance(room, Refusal):
-            return False
-        self._take_in(plan, found, room, route, {})
-        came = plan.to_come[-1][1]
-        self._twins.here[came.key] = came
-        return True
-
-
-def _wanted(entry: ChunkEntry) -> tuple[Touch, str]:
+def room_wanted(entry: ChunkEntry) -> tuple[Touch, str]:
+    """What a pool must know of a chunk that is to have room in it: the chunk, and its namespace."""
     return Touch(entry.key, entry.parent, entry.position, entry.size_bytes), entry.namespace

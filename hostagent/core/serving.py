@@ -139,17 +139,11 @@ class Serving:
         self._carry_out(self._holder.handle_all(waiting, self._clock.now_ns))
 
     def lend(self, key: ChunkKey) -> Chunk | None:
-        """A peer reads a chunk reliably: it stays until `taken_back`."""
+        """A peer reads a chunk reliably: it stays pinned until PeerReadEnded."""
         chunk = self._pool.find(key)
         if chunk is not None:
             self._pool.pin(chunk)
         return chunk
-
-    def taken_back(self, chunk: Chunk) -> None:
-        """The peer has it, or went away."""
-        self._pool.unpin(chunk)
-
-    # ------------------------------------------------------------------ what the transport reports
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """The transport took segments."""

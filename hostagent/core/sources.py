@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hostagent.core.cold import ColdIndex
@@ -11,12 +11,13 @@ from hostagent.core.directory import NO_COPIES, ChunkEntry, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
-from kvcodec.forms import StoredForm
+from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value import Tier
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId
 
+_AS_IT_IS: Final[Mapping[Tier, StoredForm]] = MappingProxyType({})
 SWITCH_NODE = NodeId("@switch")
 """Stands for the switch where it holds the only copy: asked at the pool address, never read from."""
 _IN_DRAM = 0.0
@@ -25,8 +26,16 @@ _ON_DISK = 1.0
 """Load of a copy on a disk: as good as any once it is in that node's DRAM, but asked only if there is no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class StandIn(NamedTuple):
+    """A chunk of fewer bytes that crosses the network in place of another, which is decoded from it."""
+
+    key: ChunkKey
+    form: Form
+    size_bytes: int
+    """Still to come; 0: it is in this node's pool."""
+
+
+class Found(NamedTuple):
     """A chunk that can be had."""
 
     entry: ChunkEntry
@@ -35,8 +44,10 @@ class Found:
     holders: tuple[HolderRef, ...]
     load: HolderLoad = IDLE
     """What the least busy of them has queued for its readers."""
-    stored: Mapping[Tier, StoredForm] = field(default_factory=dict)
+    stored: Mapping[Tier, StoredForm] = _AS_IT_IS
     """By tier: how it lies there, where in fewer bytes than it has."""
+    stand_in: StandIn | None = None
+    """By which it should come; None: as it is."""
 
 
 class Elsewhere(NamedTuple):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import assert_never
 
 from hostagent import limits
-from hostagent.core import effects
+from hostagent.core import effects, events
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
@@ -168,15 +168,15 @@ class Tasks:
         for chunk in chunks:
             self._pool.pin(chunk)
             self._rechecked[chunk] = rechecks
-            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), in_background=True))
+            self._emit(effects.ComputeDigest(chunk, algorithm_of(chunk.digest), events.DigestUse.RECHECK))
         if not chunks:
             self._end_with(running, keys, [])
 
-    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> bool:
-        """Returns whether it is the digest of a chunk that was READY already."""
+    def digest_computed(self, chunk: Chunk, hashed: Hashed) -> None:
+        """The digest of a chunk that was READY already."""
         rechecks = self._rechecked.pop(chunk, None)
         if rechecks is None:
-            return False
+            return
         rechecks.left_count -= 1
         if hashed.digest != chunk.digest:
             rechecks.wrong.append(chunk.key)
@@ -185,7 +185,6 @@ class Tasks:
                 self._drop_copies(chunk.key)
         if not rechecks.left_count and not rechecks.running.ended:
             self._end_with(rechecks.running, rechecks.keys, rechecks.wrong)
-        return True
 
     # ------------------------------------------------------------------ fill
 

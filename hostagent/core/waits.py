@@ -88,7 +88,7 @@ class Waits:
             self._waiting.setdefault(key, []).append(fetch)
         self._set_alarm()
 
-    def ended(self, fetch: Fetch, came_count: int) -> None:
+    def fetch_ended(self, fetch: Fetch, came_count: int) -> None:
         """A fetch that waited is over, with so many chunks."""
         self.counts.chunks += max(0, came_count - fetch.planned_count)
         if fetch.verdict is not None:
@@ -107,23 +107,23 @@ class Waits:
 
     # ------------------------------------------------------------------ news
 
-    def came(self, keys: Iterable[ChunkKey]) -> None:
+    def chunks_available(self, keys: Iterable[ChunkKey]) -> None:
         """These may be here, or known to be somewhere, by now."""
         if not self._waiting:
             return
         for fetch in self._of(keys):
             self._advance(fetch)
 
-    def freed(self, keys: Sequence[ChunkKey], why: Freed) -> None:
+    def claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who computed these does so no more."""
         if not self._waiting:
             return
         for fetch in self._of(keys):
             self._check(fetch, why)
 
-    def promised(self, keys: Iterable[ChunkKey]) -> None:
+    def claims_made(self, keys: Iterable[ChunkKey]) -> None:
         """Those who compute these have said when they will be there."""
-        self.freed(tuple(keys), Freed.LATE)
+        self.claims_ended(tuple(keys), Freed.LATE)
 
     def deadline_passed(self, fetch: Fetch) -> None:
         """It ends with what is here."""

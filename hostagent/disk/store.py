@@ -141,17 +141,7 @@ class DiskStore:
         kept, contradicted = without_overlaps(found, self.config.size_bytes)
         void += contradicted
         for slot, record in kept:
-            chunk = self.pool.restore(
-                record.key,
-                record.parent,
-                record.position,
-                record.namespace,
-                record.offset,
-                record.size_bytes,
-                record.digest,
-                record.stored,
-            )
-            if chunk is None:
+            if self.pool.restore(record) is None:
                 void.append(slot)
                 continue
             self._slots[record.key] = slot

@@ -113,7 +113,8 @@ def _record(chunk: Chunk) -> Record:
     )
 
 
-def _touch(chunk: Chunk) -> Touch:
+def touch_of(chunk: Chunk) -> Touch:
+    """A chunk as policies know it."""
     return Touch(chunk.key, chunk.parent, chunk.position, chunk.size_bytes)
 
 
@@ -214,20 +215,23 @@ class ChunkPool:
     def _clear(self, wanted: Sequence[tuple[Touch, str]], tenant: str, *, any_order: bool) -> None:
         """Have those go that must for all of these, looked for at once. Where that cannot be, or others count, too,
         `_reserve` looks for each by itself."""
-        sizes_bytes: list[int] = []
-        kept: set[ChunkKey] = set()
+        fitting: list[Touch] = []
         for touch, _ in wanted:
             is_refused = touch.key in self._chunks or touch.size_bytes > self._extents.size_bytes
             if is_refused and not any_order:
                 break
             if not is_refused:
-                sizes_bytes.append(touch.size_bytes)
-                kept |= self._prefix(touch.parent)
+                fitting.append(touch)
+        sizes_bytes = [touch.size_bytes for touch in fitting]
         needed_bytes = sum(map(self._extents.extent_bytes, sizes_bytes))
         if needed_bytes <= self._extents.free_bytes or not self.tenants.has_alone(tenant):
             return
         if self.tenants.may_hold(tenant, needed_bytes):
             self.sweep()
+            kept: set[ChunkKey] = set()
+            for touch in fitting:
+                if touch.parent not in kept:
+                    kept |= self._prefix(touch.parent)
             victims = self._victims.plan_all(sizes_bytes, kept, self._now_ns())
             if victims:
                 self._evict(victims)
@@ -328,7 +332,7 @@ class ChunkPool:
             self.tenants.hold(chunk.tenant, -chunk.extent_bytes)
         if not self.values.is_known(chunk.key):
             # An engine asks for a chunk before it computes it: the put is the chunk's first use.
-            self.values.fetched((_touch(chunk),), self._now_ns())
+            self.values.fetched((touch_of(chunk),), self._now_ns())
         self._added[chunk.key] = chunk
         self.shown.show(chunk)
 
@@ -351,26 +355,26 @@ class ChunkPool:
             raise ValueError(f"chunk {chunk.key.hex()} is {chunk.state.value}, not filling")
         self._retire([chunk])
 
-    def restore(
-        self,
-        key: ChunkKey,
-        parent: ChunkKey | None,
-        position: int,
-        namespace: str,
-        offset: int,
-        size_bytes: int,
-        digest: Digest,
-        stored: StoredForm | None = None,
-    ) -> Chunk | None:
+    def restore(self, found: Record) -> Chunk | None:
         """Add a chunk that was found in storage, READY; None when another one has its key or part of its place."""
-        chunk = Chunk(key, parent, position, namespace, offset, size_bytes, ChunkState.READY, digest, stored=stored)
+        chunk = Chunk(
+            found.key,
+            found.parent,
+            found.position,
+            found.namespace,
+            found.offset,
+            found.size_bytes,
+            ChunkState.READY,
+            found.digest,
+            stored=found.stored,
+        )
         chunk.extent_bytes = self._extents.extent_bytes(chunk.room_bytes)
-        if key in self._chunks or not self._extents.take(offset, chunk.extent_bytes):
+        if found.key in self._chunks or not self._extents.take(found.offset, chunk.extent_bytes):
             return None
         self._enter(chunk)
-        self._added[key] = chunk
+        self._added[found.key] = chunk
         self.tenants.use(NOBODY, chunk.extent_bytes)
-        self.values.add([_touch(chunk)], self._now_ns())
+        self.values.add([touch_of(chunk)], self._now_ns())
         return chunk
 
     def adopt(self, found: Found) -> Chunk | None:
@@ -401,7 +405,7 @@ class ChunkPool:
         if found.ready:
             self._enter(chunk)
             self._filling_bytes += chunk.extent_bytes
-            self.values.add([_touch(chunk)], self._now_ns())
+            self.values.add([touch_of(chunk)], self._now_ns())
         else:
             chunk.state = ChunkState.EVICTING
             self._evicting.add(chunk)
@@ -476,7 +480,7 @@ class ChunkPool:
         chunk.remote_score = score
         now_ns = self._now_ns()
         if risen and self.values.idle_s(key, now_ns) > ECHO_S:
-            self.values.fetched([_touch(chunk)], now_ns)
+            self.values.fetched([touch_of(chunk)], now_ns)
 
     def lend(self, chunk: Chunk, tenant: str) -> bool:
         """Whether an engine of a tenant may pin or retain a chunk now. A chunk that was nobody's is the tenant's then:
@@ -525,7 +529,7 @@ class ChunkPool:
     def admits(self, chunk: Chunk) -> bool:
         """Whether a chunk of another pool should come in: there is room, or it is worth more than all that would go."""
         room = self._extents.copy().allocate(chunk.size_bytes) is not None
-        touch = _touch(chunk)
+        touch = touch_of(chunk)
         return self.values.admits(touch, self._now_ns(), self._evictable, chunk.size_bytes if room else 0)
 
     def next_victims(self, count: int) -> list[ChunkKey]:
@@ -633,7 +637,7 @@ class ChunkPool:
             for chunk in distinct:
                 if chunk.tenant == NOBODY:
                     self.lend(chunk, hits.tenant)
-            self.values.fetched([_touch(chunk) for chunk in distinct], self._now_ns())
+            self.values.fetched([touch_of(chunk) for chunk in distinct], self._now_ns())
         return taken
 
     def _forget(self, chunk: Chunk) -> None:
@@ -648,7 +652,7 @@ class ChunkPool:
             beside = self._beside.pop(chunk.key, None)
             if beside is not None:
                 self._enter(beside)
-                self.values.add([_touch(beside)], self._now_ns())
+                self.values.add([touch_of(beside)], self._now_ns())
         self._keep(chunk, holds=-chunk.holds)
         if chunk.state is ChunkState.FILLING:
             self._filling_bytes -= chunk.extent_bytes

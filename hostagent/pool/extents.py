@@ -84,11 +84,11 @@ class ExtentAllocator:
 
     def copy(self) -> ExtentAllocator:
         """An independent copy, to try out a plan on."""
-        twin = ExtentAllocator(self.size_bytes, self._align_bytes)
-        twin._offsets = self._offsets.copy()
-        twin._gap_bytes = self._gap_bytes.copy()
-        twin.free_bytes = self.free_bytes
-        return twin
+        made = ExtentAllocator(self.size_bytes, self._align_bytes)
+        made._offsets = self._offsets.copy()
+        made._gap_bytes = self._gap_bytes.copy()
+        made.free_bytes = self.free_bytes
+        return made
 
     def gaps(self) -> list[tuple[int, int]]:
         """(offset, bytes) of every gap, ascending."""

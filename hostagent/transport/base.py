@@ -166,10 +166,6 @@ class TransportCounters:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
-    def refuse_version(self, peer: str, line: str) -> None:
-        """Count a peer of another release, and say so once for each peer's host."""
-        self.refuse("read_version_other", peer, line)
-
     def refuse(self, reason: str, peer: str, line: str) -> None:
         """Count what cannot be with a peer, and say so once for each peer's host."""
         self.drop(reason)
@@ -259,35 +255,28 @@ class ReadHandle(Protocol):
         ...
 
 
-class Transport(Protocol):
-    """See the module's docstring."""
+class CastPart(Protocol):
+    """Segments to and from the group."""
 
-    counters: TransportCounters
+    def use_fabric(self, fabric: Fabric, /) -> int:
+        """Receive what comes to this fabric's group, and send to it; returns the bytes that can wait for us.
 
-    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
-        """Bind and listen. Raises TransportError."""
-        ...
-
-    async def close(self) -> None:
-        """End everything; reads under way get FAILED, at the latest on the next turn of the loop."""
-        ...
-
-    def use_fabric(self, fabric: Fabric) -> None:
-        """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
-
-        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
+        Called once at the start and whenever the fabric changes. Raises TransportError.
         """
         ...
 
-    def send_control(self, message: Control, destination: Address) -> None:
-        """One control datagram to UDP port 4793 of an address. Best effort."""
-        ...
-
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+    def cast(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
         """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
         ...
 
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:
+        """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address.
+
+        `cast_too`: the switch casts them as well; they are reported as those of `cast()`.
+        """
+        ...
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_], /) -> None:
         """Casts of this chunk are wanted: segments s with missing[s] may be written to its place from now on.
 
         The caller still owns `missing`, and clears entries as segments come, whichever way they come. Idempotent. A
@@ -295,7 +284,7 @@ class Transport(Protocol):
         """
         ...
 
-    def forget(self, key: ChunkKey) -> None:
+    def forget(self, key: ChunkKey, /) -> None:
         """Casts of this chunk are no longer wanted. Once it returns, none are written any more. Idempotent."""
         ...
 
@@ -307,17 +296,55 @@ class Transport(Protocol):
         """Report now all cast segments that have come: the next decision depends on them."""
         ...
 
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:
-        """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address.
-
-        `cast_too`: the switch casts them as well; they are reported as those of `cast()`.
-        """
-        ...
-
     def data_socket(self) -> socket.socket | None:
         """What casts leave through: UDP, on the data address and Fabric.data_port, nobody reads it. None: none such."""
         ...
 
-    def read(self, request: ReadRequest) -> ReadHandle:
+    def close(self) -> None:
+        """Give sockets, threads and timers back."""
+        ...
+
+
+class ReadPart(Protocol):
+    """Reliable reads, asked and answered."""
+
+    def listen(self) -> str:
+        """Answer peers; returns the endpoint. Raises TransportError."""
+        ...
+
+    def read(self, request: ReadRequest, /) -> ReadHandle:
         """Bring a range of a chunk from a peer, reliably."""
+        ...
+
+    def close(self) -> None:
+        """End all reads and connections; reads under way get FAILED, at the latest on the next turn of the loop."""
+        ...
+
+
+class Transport(Protocol):
+    """See the module's docstring."""
+
+    counters: TransportCounters
+    casts: CastPart
+    """Once it has started."""
+    reads: ReadPart
+    """Once it has started."""
+
+    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
+        """Bind and listen. Raises TransportError."""
+        ...
+
+    async def close(self) -> None:
+        """End everything."""
+        ...
+
+    def use_fabric(self, fabric: Fabric) -> None:
+        """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
+
+        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
+        """
+        ...
+
+    def send_control(self, message: Control, destination: Address) -> None:
+        """One control datagram to UDP port 4793 of an address. Best effort."""
         ...

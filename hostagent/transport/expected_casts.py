@@ -15,15 +15,15 @@ class Intake(Protocol):
     """What takes casts in."""
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
+        """See `CastPart.expect`."""
         ...
 
     def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
+        """See `CastPart.forget`."""
         ...
 
     def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
+        """See `CastPart.drain_receive`."""
         ...
 
 
@@ -38,17 +38,17 @@ class ExpectedCasts:
         raise NotImplementedError
 
     def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
+        """See `CastPart.drain_receive`."""
         if (taker := self._taker()) is not None:
             taker.drain_receive()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
+        """See `CastPart.expect`."""
         self._expected[chunk.key] = chunk, missing
         if (taker := self._taker()) is not None:
             taker.expect(chunk, missing)
 
     def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
+        """See `CastPart.forget`."""
         if self._expected.pop(key, None) is not None and (taker := self._taker()) is not None:
             taker.forget(key)

@@ -7,6 +7,7 @@ are parts that the concrete transports bring: `CastPart` sends and receives segm
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -14,19 +15,14 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from hostagent.config import DataConfig
 from hostagent.native.library import datapath
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
-    ChunkPlace,
-    ReadHandle,
-    ReadRequest,
+    CastPart,
+    ReadPart,
     TransportCounters,
     TransportError,
     TransportFacts,
@@ -34,7 +30,6 @@ from hostagent.transport.base import (
 )
 from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.read_tokens import TokenBook
-from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
@@ -67,65 +62,6 @@ class Host:
     """Where the thread that answers reads finds chunks; None: the event loop answers."""
 
 
-class CastPart(Protocol):
-    """Segments to and from the group. The host has joined the group while this is in use."""
-
-    def use_fabric(self, fabric: Fabric) -> int:
-        """Receive what comes to this fabric's group, and send to it; returns the bytes that can wait for us.
-
-        Called once at the start and whenever the fabric changes. Raises TransportError.
-        """
-        ...
-
-    def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
-        ...
-
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
-        ...
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
-        ...
-
-    def settle(self) -> None:
-        """See `Transport.settle`."""
-        ...
-
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
-        ...
-
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`."""
-        ...
-
-    def data_socket(self) -> socket.socket | None:
-        """See `Transport.data_socket`."""
-        ...
-
-    def close(self) -> None:
-        """Give sockets, threads and timers back."""
-        ...
-
-
-class ReadPart(Protocol):
-    """Reliable reads, asked and answered."""
-
-    def listen(self) -> str:
-        """Answer peers; returns the endpoint. Raises TransportError."""
-        ...
-
-    def read(self, request: ReadRequest) -> ReadHandle:
-        """See `Transport.read`."""
-        ...
-
-    def close(self) -> None:
-        """End all reads and connections."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a concrete transport brings; `close` ends what both share, after both."""
@@ -138,6 +74,9 @@ class Parts:
 
 class HostTransport:
     """See the module's docstring and the contract in `base`."""
+
+    casts: CastPart
+    reads: ReadPart
 
     def __init__(
         self,
@@ -153,8 +92,8 @@ class HostTransport:
         self._memory = memory
         self._tokens = tokens
         self.counters = TransportCounters()
-        self._parts: Parts | None = None
-        self._control: _Control | None = None
+        self._open: contextlib.ExitStack | None = None
+        """What ends when it is closed; None: it is not started."""
         self._in_use: Fabric | None = None
         """The fabric from which casts are received; None after a change that failed."""
 
@@ -165,7 +104,7 @@ class HostTransport:
     async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
         """Bind and listen. Raises TransportError, or NotShippedError."""
         address = interface_address(self._config)
-        self._host = Host(
+        host = Host(
             config=self._config,
             memory=self._memory,
             loop=asyncio.get_running_loop(),
@@ -177,82 +116,38 @@ class HostTransport:
             tokens=self._tokens,
             leases=self._leases,
         )
-        try:
-            self._control = _Control(self._host)
+        with contextlib.ExitStack() as undo:
+            self._control = _Control(host)
+            undo.callback(self._control.close)
             self._control.join(fabric.group)
-            self._parts = self._open_parts(self._host)
-            endpoint = self._parts.reads.listen()
-            granted = self._parts.casts.use_fabric(fabric)
-        except BaseException:
-            await self.close()
-            raise
+            parts = self._open_parts(host)
+            self.casts, self.reads = parts.casts, parts.reads
+            for close in (parts.close, parts.reads.close, parts.casts.close):
+                undo.callback(close)
+            endpoint = self.reads.listen()
+            granted = self.casts.use_fabric(fabric)
+            self._open = undo.pop_all()
         self._in_use = fabric
-        return TransportFacts(self._host.own, _mac(self._config), endpoint, granted, self._parts.rdma_mtu_bytes)
+        return TransportFacts(host.own, _mac(self._config), endpoint, granted, parts.rdma_mtu_bytes)
 
     async def close(self) -> None:
         """End everything."""
-        if self._parts is not None:
-            self._parts.casts.close()
-            self._parts.reads.close()
-            self._parts.close()
-            self._parts = None
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
     def use_fabric(self, fabric: Fabric) -> None:
         """See `Transport.use_fabric`."""
         if fabric == self._in_use:
             return
         self._in_use = None
-        control, parts = self._started()
-        control.join(fabric.group)
-        parts.casts.use_fabric(fabric)
+        self._control.join(fabric.group)
+        self.casts.use_fabric(fabric)
         self._in_use = fabric
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
-        self._started()[0].send(message, destination)
-
-    def drain_receive(self) -> None:
-        """Report all casts that have come."""
-        self._started()[1].casts.drain_receive()
-
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
-        self._started()[1].casts.expect(chunk, missing)
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
-        if self._parts is not None:
-            self._parts.casts.forget(key)
-
-    def settle(self) -> None:
-        """See `Transport.settle`."""
-        self._started()[1].casts.settle()
-
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """Send segments to the group."""
-        self._started()[1].casts.cast(chunk, first, count)
-
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """Send segments to the switch's memory."""
-        self._started()[1].casts.fill(chunk, first, count, pool, cast_too=cast_too)
-
-    def data_socket(self) -> socket.socket | None:
-        """See `Transport.data_socket`."""
-        return self._started()[1].casts.data_socket()
-
-    def read(self, request: ReadRequest) -> ReadHandle:
-        """A reliable read."""
-        if self._parts is None:
-            raise RuntimeError("the transport is not started")
-        return self._parts.reads.read(request)
-
-    def _started(self) -> tuple[_Control, Parts]:
-        if self._control is None or self._parts is None:
-            raise RuntimeError("the transport is not started")
-        return self._control, self._parts
+        self._control.send(message, destination)
 
 
 class _Control:

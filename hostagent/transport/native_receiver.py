@@ -5,7 +5,6 @@ The data path takes them from a socket, or from the queue pair of an RDMA NIC (`
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import os
@@ -18,8 +17,8 @@ import numpy.typing as npt
 
 from hostagent.native.library import COUNTS, REPORT, Broken, Drained, ReceiverConfig
 from hostagent.native.nic_queues import ReceiveQueue
-from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
+from hostagent.transport.base import ChunkPlace
+from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
 from kvproto.errors import WireReason
 from kvproto.events import SegmentsReceived
@@ -59,14 +58,9 @@ class NativeIntake:
 
     def __init__(
         self,
-        library: ctypes.CDLL,
+        host: Host,
         source: socket.socket | ReceiveQueue,
-        loop: asyncio.AbstractEventLoop,
-        sink: TransportSink,
-        counters: TransportCounters,
-        memory: PoolMemory,
         fabric: Fabric,
-        own: Address,
         *,
         broke: Callable[[Broken], None] | None = None,
         threaded: bool = True,
@@ -76,9 +70,10 @@ class NativeIntake:
 
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
-        self._library, self._loop, self._sink, self._counters = library, loop, sink, counters
-        self._memory, self._fabric = memory, fabric
-        self._pool_address = memory.bytes_.ctypes.data
+        library, loop = host.native, host.loop
+        self._library, self._loop, self._sink, self._counters = library, loop, host.sink, host.counters
+        self._memory, self._fabric = host.memory, fabric
+        self._pool_address = host.memory.bytes_.ctypes.data
         self._expected: dict[ChunkKey, _Expected] = {}
         self._tickets: dict[int, _Expected] = {}
         self._counted = (ctypes.c_uint64 * len(COUNTS))()
@@ -92,7 +87,7 @@ class NativeIntake:
             undo.callback(os.close, self._wake)
             queue = source if isinstance(source, ReceiveQueue) else None
             fd = source.fileno() if isinstance(source, socket.socket) else -1
-            config = _config(fd, self._wake, fabric, own)
+            config = _config(fd, self._wake, fabric, host.own)
             self._receiver = library.dp_receiver_new(ctypes.byref(config), queue)
             if not self._receiver:
                 raise MemoryError("no memory for the data path's receiver")
@@ -110,7 +105,7 @@ class NativeIntake:
         self._closing.close()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`. Raises MemoryError."""
+        """See `CastPart.expect`. Raises MemoryError."""
         self._set_patience_soon()
         known = self._expected.get(chunk.key)
         if known is not None and known.chunk == chunk and known.missing is missing:
@@ -129,14 +124,14 @@ class NativeIntake:
         self._expected[chunk.key] = self._tickets[ticket] = _Expected(ticket, chunk, missing)
 
     def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
+        """See `CastPart.forget`."""
         known = self._expected.pop(key, None)
         if known is not None:
             self._library.dp_receiver_forget(self._receiver, known.ticket)
             del self._tickets[known.ticket]
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         self._library.dp_receiver_settle(self._receiver)
 
     def drain_receive(self) -> None:

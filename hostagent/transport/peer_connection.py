@@ -1,29 +1,31 @@
 """A connection to one peer for reliable reads: made, shown tokens, given up when it stands still.
 
-Who carries requests and answers is the subclass's: the event loop (`looped_connection`), or a thread in C
-(`native_pulls`).
+A thread in C sends the requests, and takes what answers them straight into the pool (`native_pulls`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import socket
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from hostagent import limits
+from hostagent.native.pull_thread import Pull, Pulled, What
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_protocol import (
     KIND_LEAVES,
     KIND_READ,
     RANGE,
     STATUS_ABSENT,
     STATUS_RANGE,
+    load_of,
     number_with,
     pack_request,
     pack_tokens,
@@ -31,9 +33,11 @@ from hostagent.transport.read_protocol import (
     watch_peer,
 )
 from hostagent.transport.read_tokens import REFUSALS, Refusal, TokenBook, refused_words
+from hostagent.tree import leaves_bytes
 
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 """ip(7): the port is chosen when the connection is made, so that ports last."""
+_NS: Final = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +72,7 @@ class Reading:
     loop: asyncio.AbstractEventLoop
     memory: PoolMemory
     counters: TransportCounters
+    pulls: NativePulls
     stall_timeout_s: float
     tokens: TokenBook | None
     """What is shown to holders."""
@@ -92,7 +97,17 @@ def begin_connecting(endpoint: str, own_address: str) -> tuple[socket.socket, in
         return sock, errno.EINVAL
 
 
-class PeerConnection(ABC):
+@dataclass(slots=True)
+class _Carried:
+    read: Read
+    have_bytes: int = 0
+    """As far as the thread has told."""
+    leaves: bytearray | None = None
+    """Where the thread puts those of its pieces, if they are wanted."""
+    is_load_told: bool = False
+
+
+class PeerConnection:
     """Up to READS_PER_PEER_MAX requests on the wire, the others wait in order."""
 
     def __init__(self, endpoint: str, reading: Reading) -> None:
@@ -103,13 +118,21 @@ class PeerConnection(ABC):
         self._shown = b""
         """Tokens that the peer has seen here."""
         self._waiting: deque[Read] = deque()
-        """Not yet with whoever carries them."""
+        """Not yet with the thread."""
+        self._carried: dict[int, _Carried] = {}
+        """By number: reads that the thread has and somebody wants."""
+        self._pulls = reading.pulls
+        self._id = 0
+        """Of the connection, for the thread."""
+        self._carries_soon = False
+        self._gave_up = False
+        """Whether the thread had reads that nobody wants any more."""
         self._last_number = 0
         self._connected = False
         self._open = True
         self._retired = False
         self._since_s = reading.loop.time()
-        """When something last happened, as far as it is known without asking the carrier."""
+        """When something last happened, as far as it is known without asking the thread."""
         self._stall_timer: asyncio.TimerHandle | None = None
         self._sock, code = begin_connecting(endpoint, reading.own_address)
         if code in (0, errno.EINPROGRESS):
@@ -117,40 +140,6 @@ class PeerConnection(ABC):
         else:
             # The caller gets to queue its read first; it then fails like any other.
             self._loop.call_soon(self.close)
-
-    # ------------------------------------------------------------------ the carrier's part
-
-    @abstractmethod
-    def _begin(self) -> None:
-        """The socket is connected."""
-
-    @abstractmethod
-    def _carry(self) -> None:
-        """Take reads from `_waiting` and ask for them."""
-
-    @abstractmethod
-    def _give_up(self, read: Read) -> None:
-        """Write nothing any more of a read that is carried."""
-
-    @abstractmethod
-    def _stop(self) -> list[Read]:
-        """Touch neither socket nor memory any more; returns the reads that were carried and are not over."""
-
-    @abstractmethod
-    def _progress_s(self) -> float:
-        """When something was last received, or asked for after a pause."""
-
-    @abstractmethod
-    def _has_unanswered(self) -> bool:
-        """Whether a request is with the carrier, wanted or not."""
-
-    @abstractmethod
-    def _has_wanted(self) -> bool:
-        """Whether it carries any that somebody wants."""
-
-    @abstractmethod
-    def _unwanted_bytes(self) -> int:
-        """How many bytes are to come, where nobody wants any of them."""
 
     # ------------------------------------------------------------------ reads
 
@@ -174,7 +163,9 @@ class PeerConnection(ABC):
         if read in self._waiting:
             self._waiting.remove(read)
         else:
-            self._give_up(read)
+            self._pulls.cancel(self._id, read.number)  # the thread writes to what is carried until then
+            self._gave_up = True
+            del self._carried[read.number]
         self._close_if_left()
 
     @property
@@ -191,9 +182,10 @@ class PeerConnection(ABC):
         self._close_if_left()
 
     def _close_if_left(self) -> None:
-        if self._waiting or self._has_wanted():
+        if self._waiting or self._carried:
             return
-        if self._retired or self._unwanted_bytes() > limits.READ_UNWANTED_BYTES_MAX:
+        unwanted_bytes = self._pulls.look(self._id).unwanted_bytes if self._gave_up else 0
+        if self._retired or unwanted_bytes > limits.READ_UNWANTED_BYTES_MAX:
             self.close()
 
     def close(self) -> None:
@@ -202,23 +194,24 @@ class PeerConnection(ABC):
             return
         self._open = False
         if self._connected:
-            carried = self._stop()
+            self._pulls.end(self._id)
         else:
-            carried = []
             self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self._reading.closed(self)
-        for read in (*carried, *self._waiting):
+        reads = [*(carried.read for carried in self._carried.values()), *self._waiting]
+        self._carried.clear()
+        self._waiting.clear()
+        for read in reads:
             read.owner = None
             if not read.cancelled:
                 self._counters.reads_failed += 1
                 self._loop.call_soon(read.tell, ReadOutcome.FAILED)
-        self._waiting.clear()
 
     def _ended(self, read: Read, status: int) -> None:
-        """The peer refused a read that has left the carrier."""
+        """The peer refused a read, which the thread has no more."""
         if status in REFUSALS:
             # The peer does not serve this node. The next read asks again, on a connection of its own.
             refusal = Refusal(status)
@@ -233,7 +226,7 @@ class PeerConnection(ABC):
 
     def _skewed(self, version: int) -> None:
         """The peer's protocol is another one."""
-        self._counters.refuse_version(self.endpoint.rpartition(":")[0], skew(version))
+        self._counters.refuse("read_version_other", self.endpoint.rpartition(":")[0], skew(version))
         self.close()
 
     def _malformed(self) -> None:
@@ -251,6 +244,72 @@ class PeerConnection(ABC):
         self._shown = tokens.shown
         return pack_tokens(self._shown) + packed
 
+    # ------------------------------------------------------------------ the thread
+
+    def _carry(self) -> None:
+        """The first at once; those that follow on this turn of the loop together."""
+        if self._waiting and not self._carried:
+            self._since_s = self._loop.time()
+            self._pulls.ask(self._id, [self._pull(self._waiting.popleft())])
+        if self._waiting and not self._carries_soon:
+            self._carries_soon = True
+            self._loop.call_soon(self._carry_rest)
+
+    def _carry_rest(self) -> None:
+        self._carries_soon = False
+        if self._open and self._waiting:
+            self._pulls.ask(self._id, [self._pull(read) for read in self._waiting])
+            self._waiting.clear()
+
+    def _pull(self, read: Read) -> Pull:
+        carried = self._carried[read.number] = _Carried(read)
+        request, packed = read.request, self._packed(read)
+        if request.leaves is None:
+            into = self._reading.memory.address + request.pool_offset
+        else:
+            into = _address_of(request.leaves)
+        leaves = None
+        # Waking the threads that hash takes longer than hashing a small read where it is used.
+        if request.proof is not None and request.size_bytes > limits.READ_SMALL_BYTES_MAX:
+            carried.leaves = bytearray(leaves_bytes(request.size_bytes))
+            leaves = _address_of(carried.leaves)
+        return Pull(read.number, into, request.size_bytes, leaves, packed, len(packed))
+
+    def pull_progressed(self, pulled: Pulled) -> None:
+        """The thread tells of a read, or of the connection."""
+        self._since_s = self._loop.time()
+        what = What(pulled.what)
+        if what is What.ENDED:
+            self.close()
+        elif what is What.VERSION:
+            self._skewed(pulled.status)
+        elif what is What.MALFORMED:
+            self._malformed()
+        elif (carried := self._carried.get(pulled.number)) is not None:
+            self._read_pulled(carried, what, pulled)
+
+    def _read_pulled(self, carried: _Carried, what: What, pulled: Pulled) -> None:
+        read, request = carried.read, carried.read.request
+        if what is What.REFUSED:
+            del self._carried[read.number]
+            self._ended(read, pulled.status)
+            return
+        if not carried.is_load_told and request.holder_told is not None:
+            request.holder_told(load_of(pulled.load))
+        carried.is_load_told = True
+        self._counters.read_bytes_received += pulled.have_bytes - carried.have_bytes
+        carried.have_bytes = pulled.have_bytes
+        if what is What.PART:
+            if request.progressed is not None and pulled.have_bytes:
+                request.progressed(pulled.have_bytes)
+            return
+        del self._carried[read.number]
+        read.owner = None
+        if pulled.is_proven and request.proof is not None and carried.leaves is not None:
+            request.proof.leaves = bytes(carried.leaves)
+        self._close_if_left()
+        read.tell(ReadOutcome.DONE)
+
     # ------------------------------------------------------------------ connection
 
     def _connect_over(self) -> None:
@@ -259,15 +318,21 @@ class PeerConnection(ABC):
             return
         self._loop.remove_writer(self._sock.fileno())
         self._since_s = self._loop.time()
-        self._begin()
+        self._id = self._pulls.lend(self, self._sock.fileno())
         self._connected = True
         self._carry()
 
     # ------------------------------------------------------------------ stalls
 
     def _quiet_s(self) -> float:
-        last_s = max(self._since_s, self._progress_s()) if self._connected else self._since_s
+        last_s = self._since_s
+        if self._connected:
+            last_s = max(last_s, self._pulls.look(self._id).progress_ns / _NS)
         return self._loop.time() - last_s
+
+    def _has_unanswered(self) -> bool:
+        """Whether the thread waits for an answer, wanted or not."""
+        return bool(self._carried) or self._pulls.look(self._id).unanswered > 0
 
     def _arm_stall_timer(self) -> None:
         if self._stall_timer is None:
@@ -288,3 +353,7 @@ class PeerConnection(ABC):
             self.close()
         else:
             self._stall_timer = self._loop.call_later(self._patience_s - quiet_s, self._check_stall)
+
+
+def _address_of(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

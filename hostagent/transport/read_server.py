@@ -14,11 +14,9 @@ from hostagent.event_loop import Listener
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportError, TransportSink
 from hostagent.transport.native_reads import NativeReads
-from hostagent.transport.read_protocol import (
-    watch_peer,
-)
+from hostagent.transport.read_protocol import watch_peer
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.served import RemoteAccess, ServedConnection
+from hostagent.transport.served import RemoteAccess, ServedConnection, Serving
 
 
 class ReadServer:
@@ -38,16 +36,12 @@ class ReadServer:
         """`remote_access`: makes one for a connection, or None where there is no RDMA. A peer that takes in nothing of
         what it asked for, for `stall_timeout_s`, is cut off: it holds pins. `tokens`: checks who reads; None: everybody
         may. `native`: gets the connections of readers that may have everything; it ends after this."""
-        self._tokens = tokens
-        self._native = native
+        self._loop = asyncio.get_running_loop()
+        self._serving = Serving(self._loop, memory, sink, counters, stall_timeout_s, tokens, native)
         self._remote_access = remote_access
-        self._stall_timeout_s = stall_timeout_s
-        self._memory = memory
-        self._sink = sink
         self._counters = counters
         self._connections: set[ServedConnection] = set()
         self._listener: Listener | None = None
-        self._loop = asyncio.get_running_loop()
 
     def listen(self, address: str, port: int) -> tuple[str, int]:
         """Start; returns the bound address. Raises TransportError when the port is taken."""
@@ -88,19 +82,7 @@ class ReadServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         watch_peer(sock)
         self._connections.add(
-            ServedConnection(
-                sock,
-                self._loop,
-                self._memory,
-                self._sink,
-                self._counters,
-                self._remote_access(),
-                self._connections.discard,
-                peer,
-                self._stall_timeout_s,
-                self._tokens,
-                self._native,
-            )
+            ServedConnection(self._serving, sock, peer, self._remote_access(), self._connections.discard)
         )
 
     def _make_room(self, peer: str) -> bool:

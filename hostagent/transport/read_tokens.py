@@ -87,14 +87,14 @@ class TokenBook:
         self._since_s: float | None = None
         """When time began to run, None: it stands still."""
 
-    def attached(self, now_s: float, *, gives_tokens: bool) -> None:
+    def controller_connected(self, now_s: float, *, gives_tokens: bool) -> None:
         """A controller has said Welcome."""
         self._book_s, self._since_s = self._time_s(now_s), now_s
         before, self.demands = self.demands, gives_tokens
         if gives_tokens and not before:
             self._have_all_look_again()
 
-    def lost(self, now_s: float) -> None:
+    def controller_lost(self, now_s: float) -> None:
         """There is no controller any more."""
         self._book_s, self._since_s = self._time_s(now_s), None
 

@@ -115,36 +115,46 @@ class _Answer:
         self.header = memoryview(bytearray(pack_answer(status, self.request, len(body) + self.left_bytes) + body))
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What all connections of a server work with."""
+
+    loop: asyncio.AbstractEventLoop
+    memory: PoolMemory
+    sink: TransportSink
+    counters: TransportCounters
+    stall_timeout_s: float
+    tokens: TokenBook | None
+    """Checks who reads; None: everybody may."""
+    native: NativeReads | None
+    """Answers readers that may have everything."""
+
+
 class ServedConnection:
     """One peer's requests. Pins a chunk from the request until the peer has acknowledged its last byte: the pages
     in the socket's queue are the pool's own."""
 
     def __init__(
         self,
+        serving: Serving,
         sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
-        memory: PoolMemory,
-        sink: TransportSink,
-        counters: TransportCounters,
+        peer: str,
         remote: RemoteAccess | None,
         closed: Callable[[ServedConnection], None],
-        peer: str,
-        stall_timeout_s: float,
-        tokens: TokenBook | None,
-        native: NativeReads | None,
     ) -> None:
-        self._native = native
+        """`peer`: address of the reader; `closed` is told of the end."""
+        loop = serving.loop
+        self._native = serving.native
         self._lent: int | None = None
         """Its number while the thread in C has it."""
         self.peer = peer
-        """Address of the reader."""
-        self._reader = Reader(tokens, peer, loop, counters, self.close, self._look_again)
+        self._reader = Reader(serving.tokens, peer, loop, serving.counters, self.close, self._look_again)
         self._tokens_awaited = 0
         """Bytes of a TOKEN request that are still to come, padding included."""
         self._tokens_bytes = 0
         self._tokens_come = b""
         self._used_s = loop.time()
-        self._stall_timeout_s = stall_timeout_s
+        self._stall_timeout_s = serving.stall_timeout_s
         self._acknowledged_bytes = 0
         self._sock = sock
         self._remote = remote
@@ -152,9 +162,9 @@ class ServedConnection:
         """What the peer reads one-sided, by the number of its OPEN."""
         self._fd = sock.fileno()
         self._loop = loop
-        self._memory = memory
-        self._sink = sink
-        self._counters = counters
+        self._memory = serving.memory
+        self._sink = serving.sink
+        self._counters = serving.counters
         self._closed = closed
         self._partial = b""
         self._answers: deque[_Answer] = deque()
@@ -289,7 +299,7 @@ class ServedConnection:
         take = self._TAKERS.get(kind)
         if magic == MAGIC and version != VERSION:
             with contextlib.suppress(OSError):  # It is gone already, and with it the need to say anything.
-                self._counters.refuse_version(self._sock.getpeername()[0], skew(version))
+                self._counters.refuse("read_version_other", self._sock.getpeername()[0], skew(version))
             return False
         if magic != MAGIC or version != VERSION or zero or take is None:
             self._counters.drop("read_request_malformed")

@@ -57,7 +57,7 @@ class SegmentSocket:
         self._fabric = fabric
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
+        """See `CastPart.cast`."""
         run = SegmentRun(chunk, self._fabric, first, count)
         sink = self._host.sink
         self._sender.send(
@@ -66,7 +66,7 @@ class SegmentSocket:
         self._host.counters.cast_packets_sent += count
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`. The switch keeps the port that they come from."""
+        """See `CastPart.fill`. The switch keeps the port that they come from."""
         sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
         if cast_too:
             sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
@@ -119,7 +119,7 @@ class SocketCasts(ExpectedCasts):
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
         socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
-        self._intake = self._take(casts, fabric)
+        self._intake = NativeIntake(host, casts, fabric)
         for chunk, missing in self._expected.values():
             self._intake.expect(chunk, missing)
         return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
@@ -128,20 +128,20 @@ class SocketCasts(ExpectedCasts):
         return self._intake
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         if self._intake is not None:
             self._intake.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
+        """See `CastPart.cast`."""
         self._outgoing.cast(chunk, first, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`."""
+        """See `CastPart.fill`."""
         self._outgoing.fill(chunk, first, count, pool, cast_too=cast_too)
 
     def data_socket(self) -> socket.socket | None:
-        """See `Transport.data_socket`."""
+        """See `CastPart.data_socket`."""
         return self._outgoing.socket
 
     def give_up(self) -> None:
@@ -152,10 +152,6 @@ class SocketCasts(ExpectedCasts):
         """End both directions."""
         self._outgoing.close()
         self._leave()
-
-    def _take(self, casts: socket.socket, fabric: Fabric) -> NativeIntake:
-        host = self._host
-        return NativeIntake(host.native, casts, host.loop, host.sink, host.counters, host.memory, fabric, host.own)
 
     def _leave(self) -> None:
         if self._intake is not None:
@@ -171,10 +167,10 @@ def read_client(host: Host) -> ReadClient:
     return ReadClient(
         host.memory,
         host.counters,
+        NativePulls(host.native, host.loop),
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
         own_address=host.address,
-        pulls=NativePulls(host.native, host.loop),
     )
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
-from kvcast.arguments import output_file, whole
-from kvcast.cli import need
+from kvcast.arguments import whole
 from kvlab.bars import progress
-from kvlab.figures import draw_figures, machine_facts, write_figures
+from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals
 
 
@@ -27,15 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=whole(1), default=24, help="contexts of held-out text (default 24)")
     parser.add_argument("--seed", type=whole(0), default=1, help="of the order in which documents are put (default 1)")
     add_json(parser)
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw quality over the share there, as FILE.svg and FILE.png"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where there is no model."""
-    if args.plot is not None:
-        need("matplotlib")
     plan = BlendPlan(args.model, args.windows, args.seed)
     console = Console()
     with refusals(), progress(console) as (say, moved):
@@ -47,8 +41,4 @@ def run(args: argparse.Namespace) -> int:
         f" {report.whole_bytes:,} bytes, and without their first layer in {report.later_bytes:,}"
     )
     write_figures(console, args.json, {"benchmark": "blend", "machine": machine_facts(), **report.to_json()})
-    if args.plot is not None:
-        from bmv2_testbed.bench.blend_picture import draw
-
-        draw_figures(console, args.plot, lambda stem: draw(report, stem))
     return 0

@@ -19,7 +19,7 @@ from kvcast.arguments import output_file, probability, whole
 from kvcast.cli import need
 from kvcast.errors import UsageError
 from kvlab.bars import progress
-from kvlab.figures import draw_figures, machine_facts, write_figures
+from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
@@ -129,8 +129,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from bmv2_testbed.bench.incast_picture import draw
 
-        shown = {**cases, **found}
-        draw_figures(console, args.plot, lambda stem: draw(shown, plan.size_bytes, plan.rate_bit_s, stem))
+        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
+        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
+        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios

@@ -19,14 +19,12 @@ from bmv2_testbed.bench.policy.compare import (
     replay_count,
     summaries,
 )
-from bmv2_testbed.bench.policy.library import has_library
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
-from kvcast.cli import need
 from kvcast.errors import UsageError
 from kvlab.bars import bar
-from kvlab.figures import draw_figures, write_figures
+from kvlab.figures import write_figures
 from kvlab.wiring import refusals
 from planner.traces import NAMES, TraceError, TraceRequest, holdout, open_trace
 
@@ -56,28 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=whole(), default=1, help="of made traces, and of arrivals within quantised ticks"
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write hit ratios and times there")
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw hit ratio over size there, as FILE.svg and FILE.png"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay the traces with every policy at every size."""
-    if args.plot is not None:
-        need("matplotlib")
     console = Console()
-    if not has_library():
-        console.print("without libCacheSim's LFUDA and W-TinyLFU: pip install 'kvcast-lab[policy]' for them")
     traces = _load(args)
     with refusals():
         hits = _compared(traces, args.pool, args.hints, console)
     console.print(_case_table(traces, hits))
     console.print(_policy_table(hits, args.pool))
     write_figures(console, args.json, [asdict(hit) for hit in hits])
-    if args.plot is not None:
-        from bmv2_testbed.bench.policy.policy_picture import draw
-
-        draw_figures(console, args.plot, lambda stem: draw(hits, stem))
     return 0
 
 
@@ -86,7 +73,7 @@ def _compared(traces: dict[str, Forest], pools: Sequence[float], hints: bool, co
         steps = sum(len(trees.steps) for trees in traces.values())
         task = shown.add_task("", total=replay_count(hints) * len(pools) * steps)
 
-        def told(trace: str, policy: str, pool: float) -> Tick:
+        def begun(trace: str, policy: str, pool: float) -> Tick:
             shown.update(task, description=f"{trace}, {pool:.4g}, {policy}")
             requests = len(traces[trace].steps)
 
@@ -96,7 +83,7 @@ def _compared(traces: dict[str, Forest], pools: Sequence[float], hints: bool, co
 
             return tick
 
-        return list(compare(traces, pools, hints, time.process_time, told))
+        return list(compare(traces, pools, hints, time.process_time, begun))
 
 
 def _load(args: argparse.Namespace) -> dict[str, Forest]:
@@ -131,11 +118,11 @@ def _case_table(traces: dict[str, Forest], hits: list[PolicyHit]) -> Table:
     for name in ("pool", "ours", "best", "Belady"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("winner")
-    told = ""
+    shown = ""
     for one in results:
         trees = traces[one.trace]
-        first = f"{one.trace}: {len(trees.steps):,}, {trees.count:,}" if one.trace != told else ""
-        told = one.trace
+        first = f"{one.trace}: {len(trees.steps):,}, {trees.count:,}" if one.trace != shown else ""
+        shown = one.trace
         figures = (f"{hit:.3f}" for hit in (one.ours, one.best, one.belady))
         table.add_row(first, f"{one.pool:.4g}", *figures, one.winner, style="bold" if one.is_loss else "")
     return table

@@ -1,5 +1,5 @@
-"""`kvcast bench rdma`: the RDMA transport beside minimal programs, in a guest with soft-RoCE; its code alone; or reads
-into a GPU's memory on a real NIC."""
+"""`kvcast bench rdma`: the RDMA transport beside minimal programs, in a guest with soft-RoCE; or reads into a GPU's
+memory on a real NIC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from rich.console import Console, RenderableType
 
-from bmv2_testbed.bench.rdma.cpu import cpu_table, run_cpu
 from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, run_rdma
 from hostagent.config import load
 from kvcast.arguments import between, checked, whole
@@ -35,9 +34,6 @@ def gpu(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench rdma`."""
-    parser.add_argument(
-        "--cpu", action="store_true", help="CPU time of the transport's own code instead, without a guest or a NIC"
-    )
     parser.add_argument(
         "--gpu",
         nargs="?",
@@ -65,10 +61,6 @@ def run(args: argparse.Namespace) -> int:
     with refusals(), progress(console) as (say, moved):
         if args.gpu is not None:
             shown, cases = _device_reads(args, say)
-        elif args.cpu:
-            figures = run_cpu(say, moved)
-            shown = cpu_table(figures)
-            cases = [{"work": name, "cpu_ns": nanoseconds} for name, nanoseconds in figures.items()]
         else:
             rounds = run_rdma(RdmaPlan(args.rounds, args.slice), say, moved)
             shown, cases = rdma_table(rounds), rdma_figures(rounds)

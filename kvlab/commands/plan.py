@@ -22,7 +22,10 @@ from planner.report.limits import LIMITS
 from planner.report.page import page
 from planner.report.scale_tables import scale_conclusions, scale_grids
 from planner.report.tables import grids, terminal
-from planner.scale import CELL_NODES, CELLS, CHUNKS_PER_NODE, Uses, grow, load_of, measure, reuse_in_cells
+from planner.scale.growth import CHUNKS_PER_NODE, grow
+from planner.scale.load import load_of
+from planner.scale.reuse import CELL_NODES, CELLS, Uses, reuse_in_cells
+from planner.scale.unit_costs import measure
 from planner.traces import BLOCK_TOKENS, NAMES, TraceError, open_trace
 from planner.units import link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions, headline

@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpolicy.tiers.gate_plan import LOCAL, ON_DISK, Offer, Plan, side_by_side_s
 from kvpolicy.tiers.merging import WAIT_MAX_S
@@ -98,8 +98,7 @@ class Probe:
     """Seconds to compute it: had it come quicker, refusing it was wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to do with a request."""
 
     choice: Choice

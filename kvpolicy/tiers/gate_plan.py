@@ -8,9 +8,8 @@ computes at this moment can be asked for when it is computed (`merging`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvpolicy.tiers.merging import spared_s
@@ -31,8 +30,7 @@ _BY_HOLDERS: Final = frozenset({Tier.REMOTE_DRAM, Tier.REMOTE_DISK})
 """Sources that wait for what their holders have queued; the switch has an uplink for each reader."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """One chunk of a request."""
 
     size_bytes: int
@@ -45,7 +43,7 @@ class Offer:
     """What its least busy holder has queued for others."""
     ready_s: float = 0.0
     """It is being computed, and nobody can have it before. 0: it is there."""
-    reckoned: Mapping[Tier, int] = field(default_factory=lambda: NOTHING_RECKONED)
+    reckoned: Mapping[Tier, int] = NOTHING_RECKONED
     """By source: as many bytes of it as cost what the chunk does, where it lies there in fewer bytes and is decoded
     (`kvpolicy.tiers.form_costs`); all others have `size_bytes`."""
 

@@ -149,7 +149,7 @@ class CacheValues:
             table = self._table
             weight = self._weight(slot, now_s)
             if table.weight_at[slot] == 0.0:
-                self._presume(slot)
+                self._presume((slot,))
             table.weight_at[slot] = max(weight, self._decay(max(0.0, within_s)), _WEIGHT_MIN)
             self._stamp(slot)
             table.flags_at[slot] &= ~FINISHED & 0xFF
@@ -162,27 +162,29 @@ class CacheValues:
         """Chunks arrived. Not `is_whole`: they begin to arrive, and cannot go before they are whole; by then each has
         been `fetched`. Raises ValueError when one is here already."""
         self._seconds(now_ns)
-        table, slots = self._table, dict[ChunkKey, int]()
+        if not chunks:
+            return
+        keys = [touch.key for touch in chunks]
+        slots = self._slots(keys, list(map(mixed, keys)))
+        table = self._table
         rejoined: list[int] = []
-        for touch in chunks:
-            slot = slots[touch.key] = self._slot(touch.key)
+        for touch, slot in zip(chunks, slots, strict=True):
             flags = table.flags_at[slot]
             if flags & RESIDENT:
                 raise ValueError(f"chunk {touch.key.hex()} is in the pool already")
             table.flags_at[slot] = (flags | RESIDENT) & ~ORPHAN & 0xFF
             if table.children_at[slot]:
                 rejoined.append(slot)
-        for touch, slot in zip(chunks, slots.values(), strict=True):
-            if touch.parent is not None:
-                parent = slots.get(touch.parent)
-                if parent is None:
-                    parent = self._slot(touch.parent)
-                table.parent_at[slot] = parent
-                table.children_at[parent] += 1
+        parents = [NONE if touch.parent is None else self._slot(touch.parent) for touch in chunks]
         # All rows are there by now: the table, and with it these columns, grows no more.
+        parent_at, children_at = table.parent_at, table.children_at
         size_at, weight_at, touches_at, last_at = table.size_at, table.weight_at, table.touches_at, table.last_at
         unweighed: dict[int, Touch] = {}
-        for touch, slot in zip(chunks, slots.values(), strict=True):
+        presumed: list[int] = []
+        for touch, slot, parent in zip(chunks, slots, parents, strict=True):
+            if parent != NONE:
+                parent_at[slot] = parent
+                children_at[parent] += 1
             if size_at[slot] == 0.0:
                 size_at[slot] = touch.size_bytes
             self._used_bytes += int(size_at[slot])
@@ -191,11 +193,12 @@ class CacheValues:
             if self._eviction_costs is not None and not is_fetched:
                 unweighed[slot] = touch
             if weight_at[slot] == 0.0:
-                self._presume(slot)
+                presumed.append(slot)
+        self._presume(presumed)
         if self._eviction_costs is not None and unweighed:
             self._weigh(unweighed, list(unweighed.values()), self._eviction_costs)
         self._count += len(slots)
-        for slot in slots.values():
+        for slot in slots:
             self._order.changed(slot)
         for slot in rejoined:
             self._mark_orphans(slot, False)
@@ -255,7 +258,7 @@ class CacheValues:
         if self._active.filtered and table.touches_at[slot] < 2:
             return None
         if table.weight_at[slot] == 0.0:
-            self._presume(slot)
+            self._presume((slot,))
         if not table.flags_at[slot] & RESIDENT or table.size_at[slot] == 0.0:
             table.size_at[slot] = touch.size_bytes
         if self._eviction_costs is not None:
@@ -426,13 +429,14 @@ class CacheValues:
             self._order.forget()
         self._sample_mask = self.selector.sample_mask
 
-    def _presume(self, slot: int) -> None:
-        """Nobody has fetched this chunk yet: it was put here for somebody who will, as if fetched once now."""
-        table = self._table
+    def _presume(self, slots: Sequence[int]) -> None:
+        """Nobody has fetched these chunks yet: they were put here for somebody who will, as if fetched once now."""
+        table, turn = self._table, self._selector.turn
         self._reuse.work_out(_PRESUMED)
-        self._stamp(slot)
-        table.weight_at[slot], table.group_at[slot] = 1.0, _PRESUMED
-        table.level_at[slot] = self._reuse.levels[_PRESUMED]
+        level = self._reuse.levels[_PRESUMED]
+        for slot in slots:
+            table.last_at[slot], table.turn_at[slot] = self._now_s, turn
+            table.weight_at[slot], table.group_at[slot], table.level_at[slot] = 1.0, _PRESUMED, level
 
     def _stamp(self, slot: int) -> None:
         """As if the chunk were fetched now, for orders that ask when that was."""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp2, log2
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from kvchunk.ids import ChunkKey
 from kvpolicy.value.parameters import GAP_EDGES_S, POSITION_EARLY, TOUCHES_EXACT
@@ -30,8 +30,7 @@ TOUCHES_MAX = 0xFFFF
 _GAP_MAX = 0xFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(NamedTuple):
     """One chunk of one fetch."""
 
     key: ChunkKey

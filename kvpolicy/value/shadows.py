@@ -542,9 +542,10 @@ class PolicySelector:
             self._total /= self._unit
             self._seen /= self._unit
             self._unit = 1.0
-        best = max(range(len(shadows)), key=lambda at: shadows[at].hits)
+        hits = [shadow.hits for shadow in shadows]
+        best = hits.index(max(hits))
         chance = LEAD_CHUNKS * self._unit * self._total / self._seen
-        if shadows[best].hits > shadows[self.active].hits * (1 + MARGIN) + chance:
+        if hits[best] > hits[self.active] * (1 + MARGIN) + chance:
             self.active = best
             return True
         return False

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from kvchunk.sources import ChunkSource
-from planner.cluster.agent import Agent
-from planner.cluster.clock import VirtualClock
-from planner.cluster.controller import VirtualController
-from planner.cluster.options import Scenario, Sharing
+from planner.cluster.options import Sharing
 from planner.cluster.requests import Outcome
-from planner.cluster.serial import Gpu
 from planner.network.delivery import Delivery
 from planner.network.topology import Topology
-
-
-class Replayed(Protocol):
-    """A replay that has ended, as far as its figures tell of it."""
-
-    scenario: Scenario
-    clock: VirtualClock
-    agents: list[Agent]
-    gpus: list[Gpu]
-    delivery: Delivery
-    controller: VirtualController | None
-    outcomes: list[Outcome]
 
 
 class Uplinks:
@@ -42,8 +27,6 @@ class Uplinks:
         self.busiest: list[float] = []
         """Utilisation of the busiest uplink of each second."""
         self.total_bytes = 0.0
-        self.mean = 0.0
-        """Utilisation of all uplinks over the whole replay."""
 
     def sample(self, now_s: float) -> None:
         """Called about once a second."""
@@ -54,10 +37,7 @@ class Uplinks:
         self._before, self._before_s = sent, now_s
 
     def end(self, now_s: float) -> None:
-        sent = self._sent(now_s)
-        self.total_bytes = float(sent.sum())
-        if now_s > 0:
-            self.mean = self.total_bytes / now_s / self._topology.link_rate / self._topology.nodes
+        self.total_bytes = float(self._sent(now_s).sum())
 
     def _sent(self, now_s: float) -> np.ndarray[Any, np.dtype[np.float64]]:
         self._delivery.network.advance_to(now_s)
@@ -120,17 +100,37 @@ class ReplayFigures:
 
     @property
     def hit(self) -> float:
-        """Share of tokens that nobody had to compute."""
+        """Share of tokens that no engine had to compute."""
         return 1.0 - self.hits["computed"]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "sharing": self.sharing.value}
 
 
-def figures_of(replay: Replayed, uplinks: Uplinks) -> ReplayFigures:
-    """Sum up a replay that has ended."""
-    outcomes = replay.outcomes
-    tokens = sum(one.tokens for one in outcomes)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one replay counted until its end, of all its nodes together."""
+
+    nodes: int
+    duration_s: float
+    outcomes: Sequence[Outcome]
+    saved_s: float
+    regret_s: float
+    given_up: int
+    busy_s: float
+    """Engine time."""
+    uplink_bytes: float
+    busiest_uplinks: Sequence[float]
+    management: Management
+    core_cpu_s: float
+
+
+def figures_of(sharing: Sharing, link_rate: float, cells: Sequence[Measured]) -> ReplayFigures:
+    """Sum up the replays of all cells. Of the busiest uplink: the busiest cell's."""
+    outcomes = [outcome for cell in cells for outcome in cell.outcomes]
+    nodes, duration_s = sum(cell.nodes for cell in cells), max(cell.duration_s for cell in cells)
+    node_s = duration_s * nodes
+    tokens, uplink_bytes = sum(one.tokens for one in outcomes), sum(cell.uplink_bytes for cell in cells)
     hits = {
         ChunkSource.LOCAL.label: sum(one.local_tokens for one in outcomes),
         ChunkSource.DISK.label: sum(one.disk_tokens for one in outcomes),
@@ -142,12 +142,10 @@ def figures_of(replay: Replayed, uplinks: Uplinks) -> ReplayFigures:
     shares["computed"] = 1.0 - sum(shares.values())
     ttft = [one.ttft_s for one in outcomes]
     fetches = [one.fetch_s for one in outcomes if one.fetch_s > 0]
-    now_s = replay.clock.now_s
-    busy_s = sum(agent.engine.busy_s for agent in replay.agents) + sum(gpu.busy_s for gpu in replay.gpus)
     return ReplayFigures(
-        sharing=replay.scenario.sharing,
+        sharing=sharing,
         requests=len(outcomes),
-        duration_s=now_s,
+        duration_s=duration_s,
         tokens=tokens,
         hits=shares,
         refused=sum(one.refused_tokens for one in outcomes) / max(1, tokens),
@@ -157,33 +155,31 @@ def figures_of(replay: Replayed, uplinks: Uplinks) -> ReplayFigures:
         fetches=len(fetches),
         fetch_p50_s=_quantile(fetches, 0.5),
         fetch_p99_s=_quantile(fetches, 0.99),
-        saved_s=sum(agent.core.gate.counts.saved_s for agent in replay.agents),
-        regret_s=sum(sum(agent.core.gate.counts.regret_s.values()) for agent in replay.agents),
-        given_up=sum(agent.core.gate.counts.given_up for agent in replay.agents),
+        saved_s=sum(cell.saved_s for cell in cells),
+        regret_s=sum(cell.regret_s for cell in cells),
+        given_up=sum(cell.given_up for cell in cells),
         queue_mean_s=_mean([one.queue_s for one in outcomes]),
         prefill_s=sum(one.prefill_s for one in outcomes),
-        engine_busy=busy_s / now_s / len(replay.agents) if now_s > 0 else 0.0,
-        uplink_bytes=uplinks.total_bytes,
-        uplink_mean=uplinks.mean,
-        uplink_peak=max(uplinks.busiest, default=0.0),
-        uplink_p99=_quantile(uplinks.busiest, 0.99),
-        management=_management(replay),
-        core_cpu_s=replay.controller.cpu_s if replay.controller is not None else 0.0,
+        engine_busy=sum(cell.busy_s for cell in cells) / node_s if node_s > 0 else 0.0,
+        uplink_bytes=uplink_bytes,
+        uplink_mean=uplink_bytes / link_rate / node_s if node_s > 0 else 0.0,
+        uplink_peak=max(max(cell.busiest_uplinks, default=0.0) for cell in cells),
+        uplink_p99=max(_quantile(cell.busiest_uplinks, 0.99) for cell in cells),
+        management=_together([cell.management for cell in cells]),
+        core_cpu_s=sum(cell.core_cpu_s for cell in cells),
     )
 
 
-def _management(replay: Replayed) -> Management:
-    packets, size = replay.delivery.control_packets, round(sum(replay.delivery.control_bytes))
-    if replay.controller is None:
-        return Management(0, 0, packets, size, 0, {})
-    accounting = replay.controller.core.accounting
-    decisions = {**accounting.decisions, **replay.controller.core.switch_cache.decisions}
+def _together(parts: Sequence[Management]) -> Management:
+    decisions: Counter[str] = Counter()
+    for part in parts:
+        decisions.update(part.decisions)
     return Management(
-        accounting.messages.total(),
-        accounting.message_bytes.total(),
-        packets,
-        size,
-        accounting.switch_updates,
+        sum(part.messages for part in parts),
+        sum(part.message_bytes for part in parts),
+        sum(part.control_packets for part in parts),
+        sum(part.control_bytes for part in parts),
+        sum(part.switch_updates for part in parts),
         dict(sorted(decisions.items())),
     )
 

@@ -1,6 +1,6 @@
 """Replays a trace on a simulated cluster.
 
-A request comes to a node, whose engine asks the agent for its chunks, computes what does not come, and keeps it all.
+A request arrives at a node, whose engine asks the agent for its chunks, computes what it does not get, and keeps all.
 Each agent is the shipped core (`hostagent.core.AgentCore`), and so is the controller (`controlplane.core.core.Core`).
 Engine, disk, links and what runs over them are models (`planner.hardware`, `planner.network`, `FetchSimulation`).
 """
@@ -19,12 +19,12 @@ from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import SendControl
 from kvproto.rpc import control_pb2 as rpc
-from planner.cluster.agent import Agent
+from planner.cluster.agent import Agent, Surroundings
 from planner.cluster.background import Background
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
 from planner.cluster.fetch_simulation import FetchSimulation, Transfers
-from planner.cluster.figures import ReplayFigures, Uplinks, figures_of
+from planner.cluster.figures import Management, Measured, ReplayFigures, Uplinks, figures_of
 from planner.cluster.options import Scenario, Sharing
 from planner.cluster.requests import Outcome, Request
 from planner.cluster.routing import Router
@@ -47,7 +47,7 @@ class _UnderWay:
     request: Request
     agent: Agent
     local: int
-    """Leading chunks that were in the node's pool when it came."""
+    """Leading chunks that were in the node's pool on its arrival."""
     answer: effects.FetchAnswered | None = None
     refused: int = 0
     """Tokens that the pool had and the gate left to the engine."""
@@ -101,7 +101,7 @@ class Replay:
         self.outcomes: list[Outcome] = []
         """Of the requests that have their first token, in the order in which they got it."""
         self._happened_s = 0.0
-        """When a request last came or got on."""
+        """When a request last arrived or made progress."""
         self._uplinks = Uplinks(self.topology, self.delivery)
 
     def _agent(self, node: int) -> Agent:
@@ -109,12 +109,14 @@ class Replay:
             node,
             self.clock,
             self.scenario,
-            partial(self._say, node),
-            self._fetches.bring,
-            self._fetches.abandon,
-            lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
-            self._background.fill,
-            partial(self._to_switch, node),
+            Surroundings(
+                partial(self._say, node),
+                self._fetches.bring,
+                self._fetches.abandon,
+                lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
+                self._background.fill,
+                partial(self._to_switch, node),
+            ),
         )
 
     def _say(self, node: int, message: rpc.FromAgent) -> None:
@@ -145,15 +147,47 @@ class Replay:
                 self.agents[node].store(keys)
         arrivals = iter(requests)
         self._arrive_next(arrivals)
-        told, last_s = 0, requests[-1].at_s if requests else 0.0
+        reported, last_s = 0, requests[-1].at_s if requests else 0.0
         self._sample(last_s)
         while len(self.outcomes) < len(requests):
             self.step()
-            if len(self.outcomes) >= told + 200:
-                told = len(self.outcomes)
-                progress(told / len(requests))
+            if len(self.outcomes) >= reported + 200:
+                reported = len(self.outcomes)
+                progress(reported / len(requests))
         self._uplinks.end(self.clock.now_s)
-        return figures_of(self, self._uplinks)
+        return figures_of(self._sharing, self.scenario.cluster.link_rate, [self.measured()])
+
+    def measured(self) -> Measured:
+        """What was counted, once all requests have their first token."""
+        gates = [agent.core.gate.counts for agent in self.agents]
+        engines = [agent.engine.busy_s for agent in self.agents], [gpu.busy_s for gpu in self.gpus]
+        return Measured(
+            nodes=len(self.agents),
+            duration_s=self.clock.now_s,
+            outcomes=self.outcomes,
+            saved_s=sum(counts.saved_s for counts in gates),
+            regret_s=sum(sum(counts.regret_s.values()) for counts in gates),
+            given_up=sum(counts.given_up for counts in gates),
+            busy_s=sum(map(sum, engines)),
+            uplink_bytes=self._uplinks.total_bytes,
+            busiest_uplinks=self._uplinks.busiest,
+            management=self._management(),
+            core_cpu_s=self.controller.cpu_s if self.controller is not None else 0.0,
+        )
+
+    def _management(self) -> Management:
+        packets, size = self.delivery.control_packets, round(sum(self.delivery.control_bytes))
+        if self.controller is None:
+            return Management(0, 0, packets, size, 0, {})
+        accounting = self.controller.core.accounting
+        return Management(
+            accounting.messages.total(),
+            accounting.message_bytes.total(),
+            packets,
+            size,
+            accounting.switch_updates,
+            {**accounting.decisions, **self.controller.core.switch_cache.decisions},
+        )
 
     def step(self) -> None:
         """Go to the next moment when something happens, and let it happen."""

@@ -34,7 +34,7 @@ def fetch(testbed: Testbed, wanted: Mapping[int, Prefix]) -> dict[int, dict[str,
     inside = testbed.status()["directory"]
     names = {host: f"fetch{host}" for host in wanted}
     for host, prefix in wanted.items():
-        argv = python_module("bmv2_testbed.bench.once", "--agent", GUEST_AGENT_SOCKET, "--go", f"{inside}/{go}")
+        argv = python_module("tests.roce.fetch_once", "--agent", GUEST_AGENT_SOCKET, "--go", f"{inside}/{go}")
         argv += ["--deadline", str(FETCH_DEADLINE_S), *prefix_arguments(prefix)]
         testbed.run(names[host], host_name(host), argv)
     for name in names.values():

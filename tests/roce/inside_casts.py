@@ -49,7 +49,7 @@ def test_every_mtu(link: int, rdma: int, segment: int) -> None:
         chunk = content(20 * segment + 1)
         place = one.hold(KEY, chunk)
         two.expect(KEY, len(chunk), segment)
-        one.transport.cast(place, 0, 21)
+        one.transport.casts.cast(place, 0, 21)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 21)
         assert b"".join(two.sink.casts[KEY][index] for index in range(21))[: len(chunk)] == chunk
         assert await two.read(one, KEY, 3, len(chunk) - 3, 1 << 20) is ReadOutcome.DONE
@@ -113,7 +113,7 @@ def test_casts_that_cannot_be_fall_back_to_sockets_and_reads_stay(
         one.transport.use_fabric(Fabric(segment_bytes=segment, qkey=5))
         assert await two.read(one, KEY, 0, 3000, 0) is ReadOutcome.DONE
         assert two.transport.counters.read_bytes_rdma == 3000
-        one.transport.cast(place, 0, 3)
+        one.transport.casts.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.sent.get(KEY) == 3)
         for node in nodes:
             await node.transport.close()
@@ -148,9 +148,9 @@ def test_broken_queue_pairs_of_casts_are_replaced(nics: Nics) -> None:
         await eventually(lambda: two.transport.counters.dropped == {"cast_receive_queue_pair": 1})
         (sender,) = nics.of_casts(one, receives=False)
         sender.pair.modify(abi.QPS_ERR)
-        one.transport.cast(place, 0, 3)
+        one.transport.casts.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 3})
-        one.transport.cast(place, 0, 6)
+        one.transport.casts.cast(place, 0, 6)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
         await one.sink.until(lambda: one.sink.sent == {KEY: 6})
 
@@ -180,14 +180,14 @@ def test_casts_start_over_when_broken_queue_pairs_cannot_be_replaced(
         sender.pair.modify(abi.QPS_ERR)
         receiver.pair.modify(abi.QPS_ERR)
         refusing = True
-        one.transport.cast(place, 0, 3)
+        one.transport.casts.cast(place, 0, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 3})
         await eventually(lambda: not nics.of_casts())
-        one.transport.cast(place, 3, 3)
+        one.transport.casts.cast(place, 3, 3)
         await one.sink.until(lambda: one.sink.failed == {KEY: 6})
         refusing = False
         await eventually(lambda: len(nics.of_casts()) == before)
-        one.transport.cast(place, 0, 6)
+        one.transport.casts.cast(place, 0, 6)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 6)
 
     play(scenario)
@@ -203,8 +203,8 @@ def test_what_is_queued_when_casts_change_their_carrier_is_reported() -> None:
         place = node.hold(KEY, content(200 * 1024))
         pool = parse_address(ADDRESSES[1])
         for number, (fabric, segments) in enumerate(((large, 200), (small, 50)), 1):
-            transport.cast(place, 0, segments)
-            transport.fill(place, 0, segments, pool)
+            transport.casts.cast(place, 0, segments)
+            transport.casts.fill(place, 0, segments, pool)
             transport.use_fabric(fabric)
             assert (sink.sent, sink.failed, sink.filled) == ({}, {}, {}) or number > 1, "not inside the call"
             wanted = 200 if number == 1 else 250

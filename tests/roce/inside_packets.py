@@ -60,7 +60,7 @@ def test_what_a_nic_sends_a_sockets_reader_decodes() -> None:
         two.expect(KEY, len(chunk), SEGMENT)
         frames: list[bytes] = []
         with wire("eth1") as cable:
-            one.transport.cast(place, 0, 7)
+            one.transport.casts.cast(place, 0, 7)
             await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 7)
             with contextlib.suppress(BlockingIOError):
                 while True:

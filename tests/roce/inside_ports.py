@@ -108,7 +108,7 @@ def test_a_pool_of_huge_pages_is_read_by_everybody() -> None:
         assert await nodes[1].read(nodes[0], KEY, 0, 50_000, 0) is ReadOutcome.DONE
         assert bytes(memories[1].view(0, 50_000)) == chunk
         nodes[1].expect(KEY, len(chunk), SEGMENT)
-        nodes[0].transport.cast(place, 0, 4)
+        nodes[0].transport.casts.cast(place, 0, 4)
         await sinks[1].until(lambda: len(sinks[1].casts.get(KEY, {})) == 4)
         for node in nodes:
             await node.transport.close()

@@ -130,7 +130,9 @@ def test_a_read_that_lost_packets_ends_and_its_window_is_told(monkeypatch: pytes
         def read(_before: ReadOutcome = ReadOutcome.DONE) -> None:
             # One after the other until packets are lost, so that there always is a READ to lose packets of.
             done = last.set_result if lost.is_set() else read
-            two.transport.read(ReadRequest(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done, progressed.append))
+            two.transport.reads.read(
+                ReadRequest(one.facts.read_endpoint, KEY, 0, len(chunk), 0, done, progressed.append)
+            )
 
         read()
         await eventually(lambda: bool(progressed))

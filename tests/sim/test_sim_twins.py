@@ -37,7 +37,7 @@ def begin_later(world: World) -> World:
 
 
 def decoded(world: World) -> list[int]:
-    return [node.core.fetches.twins.decoded_count for node in world.readers]
+    return [node.core.twins.decoded_count for node in world.readers]
 
 
 def without_twins(setting: Setting) -> World:

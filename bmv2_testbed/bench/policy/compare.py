@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bmv2_testbed.bench.policy.library import POLICIES as LIBRARY
-from bmv2_testbed.bench.policy.library import has_library, replay_library
 from bmv2_testbed.bench.policy.peers import PEERS, replay_peer
 from bmv2_testbed.bench.policy.replay import Tick, replay_belady, replay_lru, replay_ours
 from bmv2_testbed.bench.policy.trees import Forest, session_ends
@@ -36,7 +34,7 @@ class PolicyHit:
     hit: float
     """Tokens of leading chunks found in the pool / all input tokens."""
     chunk_us: float
-    """CPU time of the replay per chunk asked for, known or new; what comes in and goes for it included."""
+    """CPU time of the replay per chunk asked for, known or new; what it brings in and evicts included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,6 @@ def replays(trees: Forest, hints: bool) -> dict[str, Replay]:
         every[WITHOUT_HINTS] = lambda capacity, tick: replay_ours(trees, capacity, tick)
     for name in PEERS:
         every[name] = lambda capacity, tick, name=name: replay_peer(trees, capacity, name, tick)  # type: ignore[misc]
-    for name in LIBRARY if has_library() else ():
-        every[name] = lambda capacity, tick, name=name: replay_library(trees, capacity, name, tick)  # type: ignore[misc]
     every[BELADY] = lambda capacity, tick: replay_belady(trees, capacity, tick)
     return every
 
@@ -92,17 +88,17 @@ def compare(
     pools: Sequence[float],
     hints: bool,
     clock_s: Callable[[], float],
-    told: Callable[[str, str, float], Tick],
+    begun: Callable[[str, str, float], Tick],
 ) -> Iterator[PolicyHit]:
-    """Every policy on every trace at every size. `told(trace, policy, pool)` hears of each replay before it begins and
-    says whom to tell of its requests; `clock_s`: CPU time of this process."""
+    """Every policy on every trace at every size. `begun(trace, policy, pool)` is called before each replay and
+    returns what is called at each request; `clock_s`: CPU time of this process."""
     for trace, trees in traces.items():
         asked = sum(len(step.path) for step in trees.steps)
         every = replays(trees, hints)
         for pool in pools:
             capacity = max(1, int(trees.count * pool))
             for policy, replay in every.items():
-                tick = told(trace, policy, pool)
+                tick = begun(trace, policy, pool)
                 began_s = clock_s()
                 hit = replay(capacity, tick)
                 yield PolicyHit(trace, policy, pool, capacity, hit, 1e6 * (clock_s() - began_s) / asked)
@@ -110,7 +106,7 @@ def compare(
 
 def replay_count(hints: bool) -> int:
     """Replays of each trace at each size."""
-    return len(PEERS) + (len(LIBRARY) if has_library() else 0) + 3 + hints
+    return len(PEERS) + 3 + hints
 
 
 def case_results(hits: Sequence[PolicyHit]) -> list[CaseResult]:
@@ -128,10 +124,10 @@ def case_results(hits: Sequence[PolicyHit]) -> list[CaseResult]:
 def summaries(hits: Sequence[PolicyHit]) -> list[PolicySummary]:
     """Every policy over all cases, the best mean first."""
     ours = {(hit.trace, hit.pool): hit.hit for hit in hits if hit.policy == OURS}
-    told = []
+    found = []
     for policy in dict.fromkeys(hit.policy for hit in hits):
         own = [hit for hit in hits if hit.policy == policy]
         ahead = sum(hit.hit > ours[hit.trace, hit.pool] + TIE for hit in own)
         mean = sum(hit.hit for hit in own) / len(own)
-        told.append(PolicySummary(policy, mean, ahead, sum(hit.chunk_us for hit in own) / len(own)))
-    return sorted(told, key=lambda one: -one.mean)
+        found.append(PolicySummary(policy, mean, ahead, sum(hit.chunk_us for hit in own) / len(own)))
+    return sorted(found, key=lambda one: -one.mean)

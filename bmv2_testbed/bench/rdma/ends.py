@@ -37,7 +37,7 @@ class BenchSink:
         self.arrived = 0
         self.last_s = 0.0
         """When the last of them did."""
-        self.heard: Callable[[], None] = lambda: None
+        self.on_event: Callable[[], None] = lambda: None
         """Called after each change."""
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
@@ -77,7 +77,7 @@ class BenchSink:
     def _count(self, more: int) -> None:
         self.arrived += more
         self.last_s = time.monotonic()
-        self.heard()
+        self.on_event()
 
 
 class KvcastEnds:
@@ -140,7 +140,7 @@ class KvcastEnds:
     async def _read_once(self) -> None:
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
         request = ReadRequest(self._endpoint, KEYS[0], 0, self._chunk_bytes, self._chunk_bytes, done.set_result)
-        self._transports[1].read(request)
+        self._transports[1].reads.read(request)
         outcome = await done
         if outcome is not ReadOutcome.DONE:
             drops = ", ".join(f"{why} {count}" for why, count in self._transports[1].counters.dropped.items())
@@ -171,12 +171,12 @@ class KvcastEnds:
                 go_on()
 
         looking = asyncio.create_task(look())
-        sink.heard = go_on
+        sink.on_event = go_on
         go_on()
         go_on()
         await over.wait()
         looking.cancel()
-        sink.heard = lambda: None
+        sink.on_event = lambda: None
         taken = Slice(
             sink.arrived * self._segment_bytes, sink.last_s - start_s, time.process_time() - cpu_s, asked - sink.arrived
         )
@@ -190,9 +190,9 @@ class KvcastEnds:
         if first == 0:
             # Its last turn was a whole chunk ago, four windows.
             place = replace(self._places[name], offset=self._chunk_bytes)
-            self._transports[1].forget(place.key)
-            self._transports[1].expect(place, np.ones(SEGMENTS, np.bool_))
-        self._transports[0].cast(self._places[name], first, WINDOW_MESSAGES // 2)
+            self._transports[1].casts.forget(place.key)
+            self._transports[1].casts.expect(place, np.ones(SEGMENTS, np.bool_))
+        self._transports[0].casts.cast(self._places[name], first, WINDOW_MESSAGES // 2)
 
     def _compare(self, way: str) -> None:
         if not np.array_equal(self._arriving, self._content):

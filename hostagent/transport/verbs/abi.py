@@ -114,12 +114,6 @@ WC: Final = np.dtype(
 )
 
 
-def word_of(record: np.dtype[np.void], name: str) -> int:
-    """Place of a field in a record, in words of 64 bits."""
-    assert record.fields is not None
-    return record.fields[name][1] // 8
-
-
 assert RECV_WR.itemsize == 32
 assert SGE.itemsize == 16
 

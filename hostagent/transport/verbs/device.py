@@ -219,7 +219,7 @@ def _dmabuf_error(what: str, size_bytes: int, fd: int, device: str) -> VerbsErro
             " rdma-core 34 or newer"
         )
     if code in (errno.EBADF, errno.EINVAL):
-        return VerbsError(f"cannot register {what}: descriptor {fd} is no dma-buf of {size_bytes} bytes")
+        return VerbsError(f"cannot register {what}: descriptor {fd} is not a dma-buf of {size_bytes} bytes")
     return _registration_error(what, size_bytes)
 
 

@@ -6,18 +6,13 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
 from hostagent.native.library import Broken
 from hostagent.native.nic_queues import CompletionQueueParts, ReceiveQueue
-from hostagent.transport.base import ChunkPlace
 from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.verbs.cast_end import CastEnd
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
-from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
 
@@ -29,7 +24,6 @@ class NativeCastReceiver:
         port: RdmaPort,
         fabric: Fabric,
         host: Host,
-        library: ctypes.CDLL,
         broken: Callable[[VerbsError], None],
         *,
         threaded: bool = True,
@@ -42,40 +36,14 @@ class NativeCastReceiver:
             self._end = CastEnd(port, fabric, host)
             undo.callback(self._end.close)
             self.waiting_bytes_max = self._end.waiting_bytes_max
-            self._intake = NativeIntake(
-                library,
-                _parts_of(port, self._end),
-                host.loop,
-                host.sink,
-                host.counters,
-                host.memory,
-                fabric,
-                host.own,
-                broke=self._broke,
-                threaded=threaded,
-            )
-            undo.callback(self._intake.close)
+            self.intake = NativeIntake(host, _parts_of(port, self._end), fabric, broke=self._broke, threaded=threaded)
+            """What receives."""
+            undo.callback(self.intake.close)
             self._closing = undo.pop_all()
 
     def close(self) -> None:
         """No more casts. Idempotent."""
         self._closing.close()
-
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `Transport.expect`."""
-        self._intake.expect(chunk, missing)
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `Transport.forget`."""
-        self._intake.forget(key)
-
-    def settle(self) -> None:
-        """See `Transport.settle`."""
-        self._intake.settle()
-
-    def drain_receive(self) -> None:
-        """See `Transport.drain_receive`."""
-        self._intake.drain_receive()
 
     def _broke(self, what: Broken) -> None:
         """Nothing comes until there is another queue pair, if there can be one."""
@@ -88,7 +56,7 @@ class NativeCastReceiver:
         except VerbsError as error:
             self._broken(error)
             return
-        self._intake.renew(self._end.queue_pair.address, self._end.queue_pair.number)
+        self.intake.renew(self._end.queue_pair.address, self._end.queue_pair.number)
 
 
 def completion_queue_parts(port: RdmaPort, queue: CompletionQueue, channel: CompletionChannel) -> CompletionQueueParts:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from ctypes import byref
 
 from hostagent.native.ask_thread import Allowance, Asked, AskerConfig, Came, Range, What
+from hostagent.native.nic_queues import CompletionQueueParts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
-from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
-from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, QueuePair
+from hostagent.transport.verbs.queues import QueuePair
 from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner
 from kvproto.session.read_window import ReadWindow
 
@@ -32,16 +32,15 @@ class Asker:
         self,
         library: ctypes.CDLL,
         port: RdmaPort,
-        completions: CompletionQueue,
-        channel: CompletionChannel,
+        completions: CompletionQueueParts,
         target: MemoryRegion,
         loop: asyncio.AbstractEventLoop,
         broken: Callable[[VerbsError], None],
         *,
         began: Callable[[], None],
     ) -> None:
-        """`target`: where reads go. `broken` gets the reason why nothing is told any more; `began` is called when
-        something is in flight, or may be.
+        """`completions`: of the queue that is told of what was asked for; `target`: where reads go.
+        `broken` gets the reason why nothing is told any more; `began` is called when something is in flight, or may be.
 
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
@@ -55,7 +54,7 @@ class Asker:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
             config = AskerConfig(
-                completions=completion_queue_parts(port, completions, channel),
+                completions=completions,
                 post=ctypes.cast(port.post_send, ctypes.c_void_p),
                 wake=self._wake,
                 local_key=target.local_key,
@@ -172,7 +171,7 @@ class NativePieces:
         """Forget all reads; call it after `end`."""
         self._reads.clear()
 
-    def lost(self, since_ns: int, now_ns: int) -> None:
+    def packets_lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times."""
         self._catch_up()
         self._window.lost(since_ns, now_ns)

@@ -142,9 +142,9 @@ class PeerReads:
             self._host.loop.call_soon(self._start, read, opened.where)
         return read
 
-    def lost(self, since_ns: int, now_ns: int) -> None:
+    def packets_lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times."""
-        self._pieces.lost(since_ns, now_ns)
+        self._pieces.packets_lost(since_ns, now_ns)
 
     def forget(self, read: RdmaRead) -> None:
         """A cancelled read: when this returns, its memory is left alone."""

@@ -18,11 +18,6 @@ from hostagent.transport.verbs.device import Domain, RdmaPort, VerbsError, check
 
 Completions = npt.NDArray[np.void]
 """Records of `abi.WC`, shape (n,)."""
-_WC_WORDS = abi.WC.itemsize // 8
-_STATUS = 0xFFFF_FFFF
-"""The lower half of a record's second word; the first one is the work id."""
-assert abi.word_of(abi.WC, "wr_id") == 0
-assert abi.word_of(abi.WC, "status") == 1
 
 
 class CompletionChannel:
@@ -68,10 +63,6 @@ class CompletionQueue:
         if count < 0:
             raise VerbsError("ibv_poll_cq failed: the completion queue is broken")
         return self._completions[:count]
-
-    def arm(self) -> None:
-        """The next completion makes the channel readable."""
-        check_status("ibv_req_notify_cq", self._port.request_notify(self.pointer, 0))
 
     def close(self) -> None:
         """Call after destroying all queue pairs on it."""

@@ -17,6 +17,7 @@ from hostagent.transport.sockets import read_client
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
+from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
@@ -65,8 +66,7 @@ class VerbsReads:
             self._asker = Asker(
                 host.native,
                 port,
-                self._completions,
-                self._channel,
+                completion_queue_parts(port, self._completions, self._channel),
                 self.target,
                 host.loop,
                 self._broke,
@@ -84,7 +84,7 @@ class VerbsReads:
         return f"{address}:{port}"
 
     def read(self, request: ReadRequest) -> ReadHandle:
-        """See `Transport.read`."""
+        """See `ReadPart.read`."""
         if request.leaves is not None:
             return self._tcp.read(request)
         if not self._usable or self._detours.needed(request.endpoint, self.loop.time()):
@@ -165,4 +165,4 @@ class VerbsReads:
     def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
         self.counters.read_retransmissions += count
         for peer in self._peers.values():
-            peer.lost(since_ns, now_ns)
+            peer.packets_lost(since_ns, now_ns)

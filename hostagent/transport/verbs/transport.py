@@ -18,6 +18,7 @@ from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts, Intake
 from hostagent.transport.host import Host, HostTransport, Parts
+from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
 from hostagent.transport.verbs import abi
@@ -46,11 +47,6 @@ class VerbsTransport(HostTransport):
     ) -> None:
         super().__init__(config, memory, tokens, leases)
         self._read_idle_s = read_idle_s
-
-    def read_counters(self) -> None:
-        """Bring what the NIC counts into our counters now, instead of once a second."""
-        if self._parts is not None and isinstance(self._parts.casts, VerbsCasts):
-            self._parts.casts.read_counters()
 
     def _open_parts(self, host: Host) -> Parts:
         try:
@@ -157,16 +153,16 @@ class VerbsCasts(ExpectedCasts):
         return self._intake
 
     def data_socket(self) -> socket.socket | None:
-        """See `Transport.data_socket`. The NIC has the port while casts go by RDMA."""
+        """See `CastPart.data_socket`. The NIC has the port while casts go by RDMA."""
         return None if self._sockets is None else self._sockets.data_socket()
 
     def settle(self) -> None:
-        """See `Transport.settle`."""
+        """See `CastPart.settle`."""
         if self._intake is not None:
             self._intake.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `Transport.cast`."""
+        """See `CastPart.cast`."""
         if self._queue is not None:
             self._queue.add(chunk, first, count)
             self._host.counters.cast_packets_sent += count
@@ -176,7 +172,7 @@ class VerbsCasts(ExpectedCasts):
             self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `Transport.fill`. The switch wants whole packets: those are made in software. What readers wait for, too,
+        """See `CastPart.fill`. The switch wants whole packets: those are made in software. What readers wait for, too,
         the NIC casts."""
         filling = self._fills or self._sockets
         if cast_too and (self._queue is not None or filling is None):
@@ -235,13 +231,13 @@ class VerbsCasts(ExpectedCasts):
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = NativeCastReceiver(port, fabric, host, host.native, self._broke)
+        self._receiver = NativeCastReceiver(port, fabric, host, self._broke)
         return self._receiver.waiting_bytes_max
 
     @property
-    def _intake(self) -> NativeCastReceiver | SocketCasts | None:
+    def _intake(self) -> NativeIntake | SocketCasts | None:
         """Whoever receives casts now."""
-        return self._receiver or self._sockets
+        return self._sockets if self._receiver is None else self._receiver.intake
 
     def _expect_again(self) -> None:
         """Somebody else receives casts from now on."""

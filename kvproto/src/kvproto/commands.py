@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -78,8 +78,7 @@ class VerifyChunk:
     key: ChunkKey
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkHere:
+class ChunkHere(NamedTuple):
     """A chunk is whole and right. The reader has forgotten it: it is wanted no more."""
 
     key: ChunkKey

@@ -6,7 +6,7 @@ into memory that it allocated before `ChunkWanted`, and says which ones arrived.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,7 @@ class HolderRef:
 # --- to the reader --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkWanted:
+class ChunkWanted(NamedTuple):
     """A chunk is wanted from elsewhere; the shell has allocated its memory. ChunkHere or ChunkGone follows.
 
     A key that is wanted already is wanted once more with the same segments; holders named now may bring it back.
@@ -97,8 +96,7 @@ class ReadProgress:
     segments: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDone:
+class ReadDone(NamedTuple):
     """All segments of a reliable read lie in memory."""
 
     read: ReadId

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from p4switch import runtime
 from p4switch.ir import program as ir
@@ -97,46 +98,21 @@ class NativePipeline:
         self._defer(lambda b: b.set_default(table, call))
 
     def entry_counter(self, table: int, handle: EntryHandle | None) -> CounterValue:
-        if handle is None:
-            return self.native.default_entry(table).counter
-        pending = self._pending(handle)
-        if pending is not None:
-            return pending.state.counter or CounterValue()
-        entry = self.native.entry(table, self._native_handles[handle])
-        return CounterValue() if entry is None else entry.counter
+        entry = self._entry(table, handle)
+        return CounterValue() if entry is None or entry.counter is None else entry.counter
 
     def set_entry_counter(self, table: int, handle: EntryHandle | None, value: CounterValue) -> None:
-        pending = None if handle is None else self._pending(handle)
-        if handle is not None and pending is not None:
-            self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, counter=value))
-        else:
-            native = None if handle is None else self._native_handles[handle]
-            self._defer(lambda b: b.set_entry_counter(table, native, value))
+        self._change_entry(handle, lambda b, native: b.set_entry_counter(table, native, value), counter=value)
 
     def set_entry_meter(self, table: int, handle: EntryHandle | None, rates: MeterConfig | None) -> None:
-        pending = None if handle is None else self._pending(handle)
-        if handle is not None and pending is not None:
-            self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, meter=rates))
-        else:
-            native = None if handle is None else self._native_handles[handle]
-            self._defer(lambda b: b.set_entry_meter(table, native, rates))
+        self._change_entry(handle, lambda b, native: b.set_entry_meter(table, native, rates), meter=rates)
 
     def entry_colors(self, table: int, handle: EntryHandle | None) -> ColorCounts:
-        if handle is None:
-            return self.native.default_entry(table).colors
-        pending = self._pending(handle)
-        if pending is not None:
-            return pending.state.colors or ColorCounts()
-        entry = self.native.entry(table, self._native_handles[handle])
-        return ColorCounts() if entry is None else entry.colors
+        entry = self._entry(table, handle)
+        return ColorCounts() if entry is None or entry.colors is None else entry.colors
 
     def set_entry_colors(self, table: int, handle: EntryHandle | None, counts: ColorCounts) -> None:
-        pending = None if handle is None else self._pending(handle)
-        if handle is not None and pending is not None:
-            self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, colors=counts))
-        else:
-            native = None if handle is None else self._native_handles[handle]
-            self._defer(lambda b: b.set_entry_colors(table, native, counts))
+        self._change_entry(handle, lambda b, native: b.set_entry_colors(table, native, counts), colors=counts)
 
     def entry_idle_ns(self, table: int, handle: EntryHandle) -> int:
         native = self._native_handles.get(handle)
@@ -274,6 +250,24 @@ class NativePipeline:
         handle = EntryHandle(self._next_handle)
         self._next_handle += 1
         return handle
+
+    def _entry(self, table: int, handle: EntryHandle | None) -> EntryState | runtime.Entry | None:
+        """An entry as the runtime has it, or as it is going to be inserted; None for `handle`: the default entry."""
+        if handle is None:
+            return self.native.default_entry(table)
+        pending = self._pending(handle)
+        return self.native.entry(table, self._native_handles[handle]) if pending is None else pending.state
+
+    def _change_entry(
+        self, handle: EntryHandle | None, enter: Callable[[runtime.Batch, int | None], None], **fields: Any
+    ) -> None:
+        """Change `fields` of an entry that waits for the flush; of one that the runtime has, by `enter`."""
+        pending = None if handle is None else self._pending(handle)
+        if handle is not None and pending is not None:
+            self._operations[self._unflushed[handle]] = replace(pending, state=replace(pending.state, **fields))
+        else:
+            native = None if handle is None else self._native_handles[handle]
+            self._defer(lambda b: enter(b, native))
 
     def _pending(self, handle: EntryHandle) -> _Insert | None:
         position = self._unflushed.get(handle)

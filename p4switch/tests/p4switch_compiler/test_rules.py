@@ -21,7 +21,7 @@ from p4switch.ir import types as irt
 from p4switch.ir.program import Block, Parser, Program, Thread, Variable
 from p4switch.ir.stmt import Leave, Stmt
 
-NODES = [node for name in ast.__all__ if is_dataclass(node := getattr(ast, name)) and isinstance(node, type)]
+NODES = [node for node in vars(ast).values() if is_dataclass(node) and isinstance(node, type)]
 
 
 def test_every_statement_of_the_ir_has_a_rule_for_c() -> None:

@@ -26,7 +26,7 @@ from hostagent.transport.base import (
     TransportFacts,
 )
 from hostagent.transport.sockets import SocketsTransport
-from hostagent.transport.verbs.transport import VerbsTransport
+from hostagent.transport.verbs.transport import VerbsCasts, VerbsTransport
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address
@@ -154,8 +154,8 @@ class Node:
 
     def read_counters(self) -> None:
         """Have the transport look at what its hardware counts; the others count by themselves."""
-        if isinstance(self.transport, VerbsTransport):
-            self.transport.read_counters()
+        if isinstance(self.transport.casts, VerbsCasts):
+            self.transport.casts.read_counters()
 
     def hold(self, key: ChunkKey, content: bytes, offset: int = 0) -> ChunkPlace:
         """Put a chunk into the pool and serve it."""
@@ -171,13 +171,13 @@ class Node:
         place = ChunkPlace(key, offset, size_bytes)
         missing = np.ones(-(-size_bytes // segment_bytes), np.bool_)
         self.sink.expected[key] = place, self.memory, segment_bytes
-        self.transport.expect(place, missing)
+        self.transport.casts.expect(place, missing)
         return missing
 
     async def read(self, other: Node, key: ChunkKey, offset: int, size_bytes: int, to: int) -> ReadOutcome:
         """One reliable read, awaited."""
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        self.transport.read(ReadRequest(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result))
+        self.transport.reads.read(ReadRequest(other.facts.read_endpoint, key, offset, size_bytes, to, done.set_result))
         async with asyncio.timeout(DEADLINE_S):
             return await done
 
@@ -185,7 +185,7 @@ class Node:
         """The leaves of a chunk's tree, awaited."""
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
         leaves, endpoint = bytearray(size_bytes), other.facts.read_endpoint
-        self.transport.read(ReadRequest(endpoint, key, 0, size_bytes, 0, done.set_result, leaves=leaves))
+        self.transport.reads.read(ReadRequest(endpoint, key, 0, size_bytes, 0, done.set_result, leaves=leaves))
         async with asyncio.timeout(DEADLINE_S):
             return await done, bytes(leaves)
 

@@ -67,7 +67,7 @@ def test_cast_segments_arrive_whole_and_are_reported_sent(play: Callable[..., No
         segments = -(-size // SEGMENT)
         place = one.hold(KEY, chunk, offset=8192)
         two.expect(KEY, size, SEGMENT, offset=1 << 20)
-        one.transport.cast(place, 0, segments)
+        one.transport.casts.cast(place, 0, segments)
         assert one.sink.sent == {}, "never reported inside the call"
         await one.sink.until(lambda: one.sink.sent.get(KEY) == segments)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == segments)
@@ -85,8 +85,8 @@ def test_casts_of_a_part_carry_that_part_only(play: Callable[..., None]) -> None
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(50 * SEGMENT))
         two.expect(KEY, 50 * SEGMENT, SEGMENT)
-        one.transport.cast(place, 7, 3)
-        one.transport.cast(place, 20, 1)
+        one.transport.casts.cast(place, 7, 3)
+        one.transport.casts.cast(place, 20, 1)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
         assert sorted(two.sink.casts[KEY]) == [7, 8, 9, 20]
 
@@ -97,7 +97,7 @@ def test_segments_outside_the_chunk_are_misuse(play: Callable[..., None]) -> Non
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(4 * SEGMENT))
         with pytest.raises(ValueError, match="segments"):
-            one.transport.cast(place, 3, 2)
+            one.transport.casts.cast(place, 3, 2)
 
     play(scenario)
 
@@ -198,7 +198,7 @@ def test_read_from_nobody_fails(play: Callable[..., None]) -> None:
         endpoint = one.facts.read_endpoint
         await one.transport.close()
         done: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
-        two.transport.read(ReadRequest(endpoint, KEY, 0, 10, 0, done.set_result))
+        two.transport.reads.read(ReadRequest(endpoint, KEY, 0, 10, 0, done.set_result))
         assert not done.done(), "never inside the call"
         async with asyncio.timeout(harness.DEADLINE_S):
             assert await done is ReadOutcome.FAILED
@@ -247,7 +247,7 @@ async def a_read_under_way(one, two):  # type: ignore[no-untyped-def]
     while True:
         before = two.transport.counters.read_bytes_received
         outcomes: list[ReadOutcome] = []
-        handle = two.transport.read(ReadRequest(one.facts.read_endpoint, KEY, 0, 8 << 20, 0, outcomes.append))
+        handle = two.transport.reads.read(ReadRequest(one.facts.read_endpoint, KEY, 0, 8 << 20, 0, outcomes.append))
         while two.transport.counters.read_bytes_received == before and not outcomes:
             await asyncio.sleep(0)
         if not outcomes:
@@ -261,14 +261,14 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
         one.transport.use_fabric(other)
         two.transport.use_fabric(other)
         two.expect(KEY, 8 * SEGMENT, 2 * SEGMENT)
-        one.transport.cast(place, 0, 4)
+        one.transport.casts.cast(place, 0, 4)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 4)
         assert two.sink.casts[KEY][3] == content(8 * SEGMENT)[6 * SEGMENT :]
         # Somebody of another fabric is not listened to.
         one.transport.use_fabric(Fabric(segment_bytes=2 * SEGMENT, qkey=0x3333))
-        one.transport.cast(place, 0, 1)
+        one.transport.casts.cast(place, 0, 1)
         one.transport.use_fabric(other)
-        one.transport.cast(place, 1, 1)
+        one.transport.casts.cast(place, 1, 1)
         await two.sink.until(lambda: 1 in two.sink.casts[KEY] and two.transport.counters.cast_packets_received == 5)
         two.read_counters()
         assert two.transport.counters.dropped == {"cast_qkey": 1}
@@ -279,7 +279,7 @@ def test_change_of_fabric_applies_to_both_directions(play: Callable[..., None]) 
 def test_a_fill_that_is_cast_too_is_reported_as_a_cast(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(9 * SEGMENT))
-        one.transport.fill(place, 2, 5, two.facts.address, cast_too=True)
+        one.transport.casts.fill(place, 2, 5, two.facts.address, cast_too=True)
         assert one.sink.sent == {}, "never reported inside the call"
         await one.sink.until(lambda: one.sink.sent.get(KEY) == 5)
         assert one.sink.filled == {}
@@ -293,7 +293,7 @@ def test_a_fill_that_is_cast_too_is_reported_as_a_cast(play: Callable[..., None]
 def test_fill_is_reported_apart_from_casts_even_if_nobody_answers(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(9 * SEGMENT))
-        one.transport.fill(place, 2, 5, two.facts.address)
+        one.transport.casts.fill(place, 2, 5, two.facts.address)
         assert one.sink.filled == {}, "never reported inside the call"
         await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
         assert one.sink.sent == {}
@@ -309,7 +309,7 @@ def test_a_fill_that_the_network_does_not_take_is_counted() -> None:
         try:
             one = nodes.nodes[0]
             place = one.hold(KEY, content(9 * SEGMENT))
-            one.transport.fill(place, 2, 5, Address(0xFFFF_FFFF))
+            one.transport.casts.fill(place, 2, 5, Address(0xFFFF_FFFF))
             await one.sink.until(lambda: one.sink.filled.get(KEY) == 5)
             assert one.transport.counters.fill_packets_failed == 5
             assert one.transport.counters.fill_packets_sent == 0
@@ -332,7 +332,7 @@ def test_a_group_that_cannot_be_joined_is_told_and_can_be_left_behind() -> None:
                 two.transport.use_fabric(unicast)
         two.transport.use_fabric(Fabric(segment_bytes=SEGMENT))
         two.expect(KEY, 2 * SEGMENT, SEGMENT)
-        one.transport.cast(place, 0, 2)
+        one.transport.casts.cast(place, 0, 2)
         await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
         await network.close()
 
@@ -362,7 +362,7 @@ def test_a_place_is_kept_through_a_change_of_fabric_and_given_up_with_another_se
         for fabric in (Fabric(segment_bytes=SEGMENT, qkey=0x2222), Fabric(segment_bytes=2 * SEGMENT, qkey=0x2222)):
             one.transport.use_fabric(fabric)
             two.transport.use_fabric(fabric)
-            one.transport.cast(place, 0, 2)
+            one.transport.casts.cast(place, 0, 2)
             await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 2)
             if fabric.segment_bytes == 2 * SEGMENT:
                 await two.sink.until(lambda: len(two.sink.unexpected.get(KEY, [])) == 2)

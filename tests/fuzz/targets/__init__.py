@@ -21,12 +21,11 @@ _TARGETS = {
     "reads-answered": "reads.ReadsAnswered",
     "reads-asked": "reads.ReadsAsked",
     "reads-native": "reads.ReadsAskedInC",
-    "reads-pulled": "reads.ReadsAnsweredToC",
     "traces": "traces.Traces",
 }
 NAMES = tuple(_TARGETS)
 NATIVE = frozenset(
-    {"codecs", "datagrams", "local-api", "lone-gets", "p4runtime", "packets", "reads-native", "reads-pulled"}
+    {"codecs", "datagrams", "local-api", "lone-gets", "p4runtime", "packets", "reads-answered", "reads-native"}
 )
 """Targets that run code in C: under sanitizers where the compiler has them."""
 

@@ -251,7 +251,9 @@ class _Life:
     def digests(self, _how: int = 0, _content: bytes = b"") -> None:
         for asked in self.scene.take(effects.ComputeDigest):
             found = int.from_bytes(asked.chunk.key, "big")
-            self.scene.say(events.DigestComputed(asked.chunk, hashed(found + bool(self.forged.pop(asked.chunk, None)))))
+            self.scene.say(
+                events.DigestComputed(asked.chunk, hashed(found + bool(self.forged.pop(asked.chunk, None))), asked.use)
+            )
 
     def controller(self, _how: int, content: bytes) -> None:
         try:

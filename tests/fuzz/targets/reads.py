@@ -270,12 +270,7 @@ class ReadsAnswered:
         check(bytes(written) == b"\xee" * _POOL_BYTES, "bytes are written that were not asked for")
 
     async def _client(self) -> ReadClient:
-        return ReadClient(
-            self._memory, TransportCounters(), stall_timeout_s=1.0, pulls=self._pulls(), small_bytes_max=0
-        )
-
-    def _pulls(self) -> NativePulls | None:
-        return None
+        return ReadClient(self._memory, TransportCounters(), NativePulls(datapath(), self._loop), stall_timeout_s=1.0)
 
     def _accepted(self) -> bool:
         try:
@@ -289,15 +284,6 @@ class ReadsAnswered:
         self._listener.close()
         self._memory.close()
         self._loop.close()
-
-
-class ReadsAnsweredToC(ReadsAnswered):
-    """The same, to a reader whose thread in C takes them in."""
-
-    name: ClassVar[str] = "reads-pulled"
-
-    def _pulls(self) -> NativePulls:
-        return NativePulls(datapath(), self._loop)
 
 
 def _asked(number: int) -> tuple[int, int]:

@@ -126,7 +126,7 @@ class Scene:
     def compute(self, number: int) -> None:
         """Answer every ComputeDigest."""
         for asked in self.take(effects.ComputeDigest):
-            self.say(events.DigestComputed(asked.chunk, hashed(number)))
+            self.say(events.DigestComputed(asked.chunk, hashed(number), asked.use))
 
     def read(self) -> None:
         """Answer every StartRead: the peer delivers."""

@@ -53,7 +53,7 @@ def test_chunks_cross_the_network_in_fewer_bytes_and_come_back_byte_for_byte() -
             assert [bytes(view) for view in got.views] == [kv_chunk(LAYOUT, number) for number in range(COUNT)]
         made.until(lambda: sent.read_bytes_sent > 0.5 * COUNT * SIZE)  # the thread that sends tells later
         assert sent.read_bytes_sent < 0.8 * COUNT * SIZE
-        assert made.agents[1].core.fetches.twins.decoded_count == COUNT
+        assert made.agents[1].core.twins.decoded_count == COUNT
         made.until(lambda: all(agent.core.idle for agent in made.agents))
 
 
@@ -87,7 +87,7 @@ def test_by_itself_an_agent_encodes_nothing_that_nobody_reads_and_what_is_read_o
             learn(made, index, 1e8 / 8)
         keys = put(made)
         made.tell(chunks=tuple(made.entry(0, one) for one in keys))
-        assert made.agents[0].core.twin_making.lane.counts.offered == 0
+        assert made.agents[0].core.twins.making.lane.counts.offered == 0
         with made.client(1).fetch(keys[:1], deadline_s=25) as got:
             assert got.outcome is Status.OK
         publish(made, keys[:1])
@@ -103,7 +103,7 @@ def test_on_a_quick_link_nothing_is_ever_encoded() -> None:
         with made.client(1).fetch(keys, deadline_s=25) as got:
             assert got.outcome is Status.OK
         made.until(lambda: all(agent.core.idle for agent in made.agents))
-        assert made.agents[0].core.twin_making.lane.counts.offered == 0
+        assert made.agents[0].core.twins.making.lane.counts.offered == 0
 
 
 def test_a_twin_that_is_none_is_found_out_and_the_chunk_comes_as_it_is() -> None:
@@ -161,7 +161,7 @@ def test_a_twin_that_is_evicted_before_it_is_read_costs_a_question() -> None:
         with made.client(1).fetch(keys, deadline_s=25) as got:
             assert got.outcome is Status.OK
             assert [bytes(view) for view in got.views] == [kv_chunk(LAYOUT, number) for number in range(COUNT)]
-        assert made.agents[1].core.fetches.twins.decoded_count == COUNT // 2
+        assert made.agents[1].core.twins.decoded_count == COUNT // 2
         made.until(lambda: all(agent.core.idle for agent in made.agents))
 
 
@@ -169,7 +169,7 @@ def test_twins_take_their_share_of_the_pool_and_leave_first() -> None:
     with cluster(1, wire=FormChoice.LOSSLESS, pool_bytes=16 * SIZE) as made:
         put(made, 24)
         core = made.agents[0].core
-        made.until(lambda: not len(core.twin_making.lane) and not core.twin_making.lane.running_count)
+        made.until(lambda: not len(core.twins.making.lane) and not core.twins.making.lane.running_count)
         chunks = made.call(core.pool.ready_chunks)
         twins = [chunk for chunk in chunks if is_twin(chunk)]
         assert twins

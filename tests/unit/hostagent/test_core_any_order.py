@@ -49,7 +49,7 @@ def carry_on(scene: Scene, *, gone: tuple[str, ...] = (), silent: tuple[str, ...
             elif read.endpoint not in silent:
                 scene.say(ReadDone(read.read))
         for asked in scene.take(effects.ComputeDigest):
-            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
+            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big")), asked.use))
 
 
 # ------------------------------------------------------------------ fetches

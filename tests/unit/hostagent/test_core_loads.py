@@ -165,9 +165,11 @@ def test_the_queue_is_told_when_it_changes_much_and_again_while_it_stays() -> No
 def test_casts_that_wait_are_part_of_the_queue() -> None:
     scene = Scene()
     scene.put(1, 64 * PAGE)
+    attached(scene)
     attached_segments = 64
     scene.ask(Op.GET, 1, attached_segments, attached_segments, 1)
-    assert scene.core.load == HolderLoad(64 * PAGE, 1)
+    scene.pass_ms(1)
+    assert [told.load for told in scene.take(effects.ReportLoad)] == [HolderLoad(64 * PAGE, 1)]
     assert scene.core.serving.queued_bytes == 64 * PAGE
     sent = scene.take(effects.CastSegments)
     for one in sent:
@@ -175,5 +177,6 @@ def test_casts_that_wait_are_part_of_the_queue() -> None:
     while more := scene.take(effects.CastSegments):
         for one in more:
             scene.say(events.protocol.SegmentsSent(one.chunk.key, one.count))
-    assert scene.core.load == IDLE
+    scene.pass_ms(1000 * LOAD_INTERVAL_S + 1)
+    assert [told.load for told in scene.take(effects.ReportLoad)] == [IDLE]
     scene.close()

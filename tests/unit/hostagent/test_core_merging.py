@@ -65,7 +65,7 @@ def deliver(where: Scene) -> None:
         where.pass_ms(5)
         where.read()
         for asked in where.take(effects.ComputeDigest):
-            where.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
+            where.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big")), asked.use))
 
 
 # ---------------------------------------------------------------------- at one node

@@ -100,7 +100,7 @@ def test_wrong_bytes_are_found_and_their_holder_is_left() -> None:
     while not (whole := scene.take(effects.ComputeDigest)):
         prove(scene, wrong)
     # Leaves that do not make the digest prove nothing: it is hashed as a whole.
-    scene.say(events.DigestComputed(whole[0].chunk, Hashed(root_of(wrong, SIZE), wrong)))
+    scene.say(events.DigestComputed(whole[0].chunk, Hashed(root_of(wrong, SIZE), wrong), whole[0].use))
     assert scene.take(effects.FetchAnswered) == []
     (asked,) = scene.take(effects.ReadLeaves)
     scene.say(events.LeavesRead(asked.read, LEAVES))
@@ -108,7 +108,7 @@ def test_wrong_bytes_are_found_and_their_holder_is_left() -> None:
     while reads := scene.take(effects.StartRead):
         scene.say(ReadsProven(tuple(proven(read, LEAVES) for read in reads)))
     (again,) = scene.take(effects.ComputeDigest)
-    scene.say(events.DigestComputed(again.chunk, Hashed(root_of(LEAVES, SIZE), LEAVES)))
+    scene.say(events.DigestComputed(again.chunk, Hashed(root_of(LEAVES, SIZE), LEAVES), again.use))
     assert scene.take(effects.FetchAnswered)[0].status is Status.OK
     scene.close()
 
@@ -122,7 +122,7 @@ def test_a_read_that_nobody_hashed_has_the_whole_chunk_hashed() -> None:
     bring(scene)
     assert scene.take(effects.ChunkProven) == []
     (asked,) = scene.take(effects.ComputeDigest)
-    scene.say(events.DigestComputed(asked.chunk, Hashed(root_of(LEAVES, SIZE), LEAVES)))
+    scene.say(events.DigestComputed(asked.chunk, Hashed(root_of(LEAVES, SIZE), LEAVES), asked.use))
     assert scene.take(effects.FetchAnswered)[0].status is Status.OK
     scene.close()
 

@@ -64,7 +64,7 @@ def test_what_was_asked_is_counted() -> None:
     scene.ask(Op.GET, 1, 16, 10, READER)
     scene.ask(Op.GET, 1, 16, 10, READER)
     scene.ask(Op.GET, 1, 15, 1, READER)
-    counts = scene.core.holder_counts
+    counts = scene.core.serving.counts
     assert counts.segments_queued + counts.answered_already == 20
     assert counts.naks == 1, "of another size"
     scene.close()

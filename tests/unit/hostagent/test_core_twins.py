@@ -92,7 +92,7 @@ def test_what_others_have_encoded_is_not_encoded_again_nor_what_no_form_makes_sm
     (asked,) = one.take(effects.EncodeTwin)
     one.say(events.TwinEncoded(chunk, Form.RAW, b"", None))
     assert one.take(effects.PlaceTwin) == []
-    one.core.twin_making.peer_asked(asked.chunk.key)
+    one.core.twins.making.peer_asked(asked.chunk.key)
     one.pass_ms(1)
     assert one.take(effects.EncodeTwin) == []
     one.close()
@@ -106,7 +106,7 @@ def test_a_node_whose_chunks_become_no_smaller_soon_stops_trying() -> None:
     tried = 0
     for number in range(40):
         one.put(number, SIZE)
-        one.core.twin_making.peer_asked(key(number))
+        one.core.twins.making.peer_asked(key(number))
         one.pass_ms(1)
         for asked in one.take(effects.EncodeTwin):
             tried += 1
@@ -160,7 +160,7 @@ def test_a_fetch_by_a_twin_is_told_as_what_the_twin_was() -> None:
     one.say(events.TwinDecoded(decode.into, whole=True, hashed=hashed(1), work=None))
     (answer,) = one.take(effects.FetchAnswered)
     assert (answer.status, [chunk.source for chunk in answer.chunks]) == (Status.OK, [ChunkSource.HOLDER])
-    assert one.core.fetches.twins.decoded_count == 1
+    assert one.core.twins.decoded_count == 1
     one.close()
 
 

@@ -10,7 +10,8 @@ import pytest
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import parse
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.metrics import PREFIX
+from hostagent.tier_metrics import PREFIX
+from kvpolicy.tiers.form_costs import FormChoice
 from tests.reference_tables import asked_keys, differences, named, rows, settings
 from tests.unit.hostagent.agent_harness import MIB, cluster
 from tests.unit.hostagent.cold_harness import BrokenStore
@@ -27,9 +28,8 @@ def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatc
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
     cold = ColdConfig("none")
-    with cluster(
-        1, disk=DiskConfig(str(tmp_path / "disk"), 4 * MIB, direct=False), cold=cold, store=BrokenStore()
-    ) as made:
+    disk = DiskConfig(str(tmp_path / "disk"), 4 * MIB, direct=False)
+    with cluster(1, disk=disk, cold=cold, store=BrokenStore(), wire=FormChoice.LOSSLESS) as made:
         made.agents[0].metrics.watch_certificate(lambda: 1.0)
         families = list(made.agents[0].metrics.registry.collect())
     exposed = {f"{one.name}{'_total' if one.type == 'counter' else ''}".removeprefix(f"{PREFIX}_") for one in families}

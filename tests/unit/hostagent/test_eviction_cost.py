@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
+from hostagent.pool.records import Record
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import SourceCosts, Tier, Touch
 from kvproto.ids import Address
+from kvproto.integrity import NO_DIGEST
 from tests.digests import digest, hashed
 
 MIB = 1 << 20
@@ -99,10 +101,10 @@ def test_a_pool_asks_for_the_loss_of_each_chunk_once_a_fetch_and_before_it_may_g
     assert heard(key(1))
     pool.fetched([Touch(key(2), None, 0, MIB)])
     assert heard(key(2))
-    second = pool.restore(key(2), None, 0, "", first.offset + MIB, MIB, 0)
+    second = pool.restore(Record(key(2), None, 0, "", first.offset + MIB, MIB, NO_DIGEST, sequence=0))
     assert second is not None
     assert not heard(key(2)), "the fetch has asked"
-    assert pool.restore(key(4), None, 0, "", first.offset + 2 * MIB, MIB, 0) is not None
+    assert pool.restore(Record(key(4), None, 0, "", first.offset + 2 * MIB, MIB, NO_DIGEST, sequence=0)) is not None
     assert heard(key(4)), "nobody has fetched it, and it may go"
     assert pool.drop(key(2)) is DropOutcome.DROPPED
     pool.fetched([Touch(key(5), None, 0, MIB)])

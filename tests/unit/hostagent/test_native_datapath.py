@@ -24,10 +24,12 @@ from hypothesis import strategies as st
 from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP, UDP
 
+from hostagent.config import DataConfig
 from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, TransportCounters
+from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
 from kvchunk.ids import ChunkKey
@@ -117,17 +119,17 @@ class Bench:
         self.receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         self.receiver.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
         self.library = WatchedLibrary(datapath())
-        self.intake = NativeIntake(
-            self.library,  # type: ignore[arg-type]
-            self.receiver,
-            loop,
-            self.sink,  # type: ignore[arg-type]
-            self.counters,
-            self.memory,
-            fabric,
-            parse_address(OWN),
-            threaded=threaded,
+        host = Host(
+            config=DataConfig(address=OWN),
+            memory=self.memory,
+            loop=loop,
+            sink=self.sink,  # type: ignore[arg-type]
+            counters=self.counters,
+            address=OWN,
+            own=parse_address(OWN),
+            native=self.library,  # type: ignore[arg-type]
         )
+        self.intake = NativeIntake(host, self.receiver, fabric, threaded=threaded)
         self.framing = self.framing_of(KEY, body())
 
     def framing_of(self, key: ChunkKey, content: bytes, peer: socket.socket | None = None) -> ChunkFraming:

@@ -297,10 +297,10 @@ def test_who_has_no_token_is_asked_for_one_as_soon_as_tokens_are_demanded() -> N
             peer.ask(SMALL, 0, 10)
             assert (await peer.answer())[0] == STATUS_OK
             assert one.was_opened == []
-            book.attached(0.0, gives_tokens=True)
+            book.controller_connected(0.0, gives_tokens=True)
             peer.ask(SMALL, 0, 10)
             assert (await peer.answer())[0] == Refusal.NO_TOKEN
-            book.attached(0.0, gives_tokens=False)
+            book.controller_connected(0.0, gives_tokens=False)
 
     asyncio.run(scenario())
 
@@ -319,7 +319,7 @@ def token_book(rules: NamespaceRules) -> TokenBook:
         segment_bytes=frozenset(),
     )
     book, now_s = TokenBook(demands=True), asyncio.get_running_loop().time()
-    book.attached(now_s, gives_tokens=True)
+    book.controller_connected(now_s, gives_tokens=True)
     book.access_given(ReadTokens(bytes(32), 600_000, rules).access_of(facts, 0).read_access, now_s)
     return book
 

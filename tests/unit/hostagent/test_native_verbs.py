@@ -84,7 +84,7 @@ class Bench:
         host = host_of(loop, self.memory, self.sink)
         self.counters = host.counters
         self.receiver = NativeCastReceiver(
-            self.port, FABRIC, host, datapath(), lambda why: self.broken.append(str(why)), threaded=threaded
+            self.port, FABRIC, host, lambda why: self.broken.append(str(why)), threaded=threaded
         )
         assert self.receiver.waiting_bytes_max == ROWS * SEGMENT
 
@@ -92,7 +92,7 @@ class Bench:
         missing = np.ones(-(-size_bytes // SEGMENT), np.bool_)
         place = ChunkPlace(key, offset, size_bytes)
         self.sink.expected[key] = place, self.memory, SEGMENT
-        self.receiver.expect(place, missing)
+        self.receiver.intake.expect(place, missing)
         return missing
 
     def at(self, offset: int = PLACE, size_bytes: int = SIZE) -> bytes:
@@ -124,7 +124,7 @@ def test_segments_come_to_their_places_whatever_their_order() -> None:
         random.Random(2).shuffle(order)
         for segment in order:
             made.nic.deliver(messages[segment], SOURCE, dscp=DSCP if segment == 7 else 0)
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         expected = bytearray(body())
         for segment in (3, 4):
             expected[segment * SEGMENT : (segment + 1) * SEGMENT] = bytes(SEGMENT)
@@ -145,7 +145,7 @@ def test_the_ring_goes_round_and_rows_return_to_the_nic_in_chains() -> None:
         for turn in range(50):
             for message in messages:
                 made.nic.deliver(message, SOURCE)
-            made.receiver.drain_receive()
+            made.receiver.intake.drain_receive()
             assert made.counters.cast_packets_received == 40 * (turn + 1)
         assert made.nic.lost == made.counters.cast_receive_overflows == 0
         assert made.nic.posts - before <= 2000 / 32
@@ -158,13 +158,13 @@ def test_a_ring_that_ran_dry_is_counted_and_goes_on() -> None:
         message = messages_of(body())[0]
         for _ in range(ROWS + 9):
             made.nic.deliver(message, SOURCE)
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert made.nic.lost == 9
         assert made.counters.cast_receive_overflows == 1
         assert made.counters.cast_packets_received == ROWS
         for message in messages_of(body()):
             made.nic.deliver(message, SOURCE)
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert made.at() == body()
         assert made.counters.cast_receive_overflows == 1
 
@@ -201,7 +201,7 @@ def test_every_message_is_judged_as_python_judges_it(mutations: list[tuple[Any, 
                 own_count += 1
             else:
                 heard.append((bytes(message), own))
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         rows = np.zeros((len(heard), FABRIC.message_bytes + 1), np.uint8)
         for row, (message_, _) in zip(rows, heard, strict=True):
             row[: len(message_)] = np.frombuffer(message_, np.uint8)
@@ -226,14 +226,14 @@ def test_a_queue_pair_that_broke_is_replaced_and_its_late_completions_are_ignore
         (old,) = made.nic.pairs(receives=True)
         made.nic.deliver(messages[0], SOURCE)
         old.break_()
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert sorted(made.sink.casts[KEY]) == [0], "what came before it broke is good"
         assert made.counters.dropped == {"cast_receive_queue_pair": 1}
         (new,) = made.nic.pairs(receives=True)
         assert (new is not old, len(new.rows)) == (True, ROWS)
         for message in messages[1:]:
             made.nic.deliver(message, SOURCE)
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert made.at() == body()
         assert made.counters.dropped == {"cast_receive_queue_pair": 1}
         assert not made.broken
@@ -244,7 +244,7 @@ def test_where_no_other_queue_pair_can_be_had_the_end_is_told() -> None:
         (pair,) = made.nic.pairs(receives=True)
         made.nic.refuses_pairs = True
         pair.break_()
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert made.broken == ["ibv_create_qp failed: Cannot allocate memory"]
 
 
@@ -252,7 +252,7 @@ def test_a_completion_queue_that_broke_is_told() -> None:
     with bench() as made:
         (pair,) = made.nic.pairs(receives=True)
         pair.receives.broken = True
-        made.receiver.drain_receive()
+        made.receiver.intake.drain_receive()
         assert made.broken == ["the completion queue of casts is broken"]
 
 
@@ -309,11 +309,11 @@ def test_nothing_is_written_late() -> None:
             made.expect()
             for message in messages[turn % 5 :]:
                 made.nic.deliver(message, SOURCE)
-            made.receiver.forget(KEY)
+            made.receiver.intake.forget(KEY)
             view[:] = bytes(SIZE)
             for message in messages[:5]:
                 made.nic.deliver(message, SOURCE)
-            made.receiver.drain_receive()
+            made.receiver.intake.drain_receive()
             assert not any(view)
 
     play(scenario)

@@ -207,7 +207,7 @@ class Heir:
             assert all(one.in_background for one in asked)
             self.made = [one for one in self.made if one not in asked]
             for one in asked:
-                self.say(events.DigestComputed(one.chunk, hashed(numbers[one.chunk.key])))
+                self.say(events.DigestComputed(one.chunk, hashed(numbers[one.chunk.key]), one.use))
 
 
 def left(*numbers: int, pinned: tuple[int, ...] = (), filling: tuple[int, ...] = ()) -> bytearray:

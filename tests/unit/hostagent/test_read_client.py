@@ -1,4 +1,4 @@
-"""Reliable reads as the one who asks sees them: carried by the event loop, or by the thread in C."""
+"""Reliable reads as the one who asks sees them."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
-@pytest.fixture(params=["event loop", "native"])
-def make_client(request: pytest.FixtureRequest) -> MakeClient:
-    """A client whose reads of any size are carried by the one or the other."""
+def client_of(memory: PoolMemory, counters: TransportCounters, *, stall_timeout_s: float = 3600) -> ReadClient:
+    pulls = NativePulls(datapath(), asyncio.get_running_loop())
+    return ReadClient(memory, counters, pulls, stall_timeout_s=stall_timeout_s)
 
-    def make(memory: PoolMemory, counters: TransportCounters, *, stall_timeout_s: float = 3600) -> ReadClient:
-        is_native = request.param == "native"
-        pulls = NativePulls(datapath(), asyncio.get_running_loop()) if is_native else None
-        return ReadClient(memory, counters, stall_timeout_s=stall_timeout_s, pulls=pulls, small_bytes_max=0)
 
-    return make
+@pytest.fixture
+def make_client(monkeypatch: pytest.MonkeyPatch) -> MakeClient:
+    """Of a client with one connection to a peer for reads of any size."""
+    monkeypatch.setattr(limits, "READ_SMALL_BYTES_MAX", 0)
+    return client_of
 
 
 async def given_up(make_client: MakeClient, endpoint: tuple[str, int], stall_timeout_s: float) -> dict[str, int]:
@@ -428,14 +428,13 @@ def test_a_large_read_tells_of_its_progress_and_fails_with_its_connection(make_c
 
 
 def test_a_small_read_waits_for_no_large_one() -> None:
-    """It has a connection of its own, which the event loop carries."""
+    """It has a connection of its own."""
 
     async def scenario() -> None:
         memory, counters = PoolMemory(64 << 20, prefault=False), TransportCounters()
         with socket.create_server(("127.0.0.1", 0)) as holder:
             endpoint = "{}:{}".format(*holder.getsockname())
-            pulls = NativePulls(datapath(), asyncio.get_running_loop())
-            client = ReadClient(memory, counters, stall_timeout_s=3600, pulls=pulls)
+            client = client_of(memory, counters)
             ended: list[str] = []
             done = asyncio.Event()
             client.read(ReadRequest(endpoint, LARGE, 0, SIZES[LARGE], 0, lambda _: ended.append("large")))
@@ -467,8 +466,7 @@ def test_a_small_read_waits_for_no_large_one() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("carrier", ["native", "event loop"])
-def test_reads_are_hashed_on_their_way_by_the_thread_alone(carrier: str) -> None:
+def test_reads_are_hashed_on_their_way(make_client: MakeClient) -> None:
     """Several at a time, of whole pieces and with a short one at the end; what is cancelled is told by nobody."""
 
     async def scenario() -> None:
@@ -477,8 +475,7 @@ def test_reads_are_hashed_on_their_way_by_the_thread_alone(carrier: str) -> None
         memory.bytes_[:held] = np.random.default_rng(7).integers(0, 256, held, np.uint8)
         server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
         endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
-        pulls = NativePulls(datapath(), asyncio.get_running_loop()) if carrier == "native" else None
-        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10, pulls=pulls, small_bytes_max=0)
+        client = make_client(memory, TransportCounters(), stall_timeout_s=10)
         piece = PIECE_BYTES
         ranges = [(0, piece), (0, 20 << 20), (3 * piece, piece + 1), (5 * piece, 1), (0, held)]
         proofs = [Proof() for _ in ranges]
@@ -496,7 +493,7 @@ def test_reads_are_hashed_on_their_way_by_the_thread_alone(carrier: str) -> None
                     assert await ended is ReadOutcome.DONE
                 if not turn:
                     came = memory.view(32 << 20, count)
-                    assert proof.leaves == (leaves_of(came) if carrier == "native" else b"")
+                    assert proof.leaves == leaves_of(came)
                     proof.leaves = b""
         assert not any(proof.leaves for proof in proofs)
         client.close()
@@ -506,7 +503,7 @@ def test_reads_are_hashed_on_their_way_by_the_thread_alone(carrier: str) -> None
     asyncio.run(scenario())
 
 
-def test_of_reads_that_are_hashed_some_may_be_given_up_at_any_time() -> None:
+def test_of_reads_that_are_hashed_some_may_be_given_up_at_any_time(make_client: MakeClient) -> None:
     """Each is told once or never, and the leaves of those that are left are right."""
 
     async def scenario() -> None:
@@ -515,8 +512,7 @@ def test_of_reads_that_are_hashed_some_may_be_given_up_at_any_time() -> None:
         memory.bytes_[:held] = np.random.default_rng(8).integers(0, 256, held, np.uint8)
         server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
         endpoint = "{}:{}".format(*server.listen("127.0.0.1", 0))
-        pulls = NativePulls(datapath(), asyncio.get_running_loop())
-        client = ReadClient(memory, TransportCounters(), stall_timeout_s=10, pulls=pulls, small_bytes_max=0)
+        client = make_client(memory, TransportCounters(), stall_timeout_s=10)
         told: list[int] = []
         changed = asyncio.Event()
         proofs = [Proof() for _ in range(count)]
@@ -563,8 +559,7 @@ def test_the_thread_of_a_client_that_is_closed_has_ended() -> None:
     async def scenario() -> None:
         before = threads()
         memory = PoolMemory(1 << 20, prefault=False)
-        pulls = NativePulls(datapath(), asyncio.get_running_loop())
-        client = ReadClient(memory, TransportCounters(), stall_timeout_s=1, pulls=pulls)
+        client = client_of(memory, TransportCounters(), stall_timeout_s=1)
         own = threads() - before
         assert len(own) == 1 + limits.READ_PROVERS
         client.close()

@@ -41,7 +41,7 @@ def access(tokens: ReadTokens, now_s: float, facts: NodeFacts = FACTS) -> pb.Rea
 
 def book(*said: pb.ReadAccess, now_s: float = 0.0) -> TokenBook:
     made = TokenBook(demands=True)
-    made.attached(now_s, gives_tokens=True)
+    made.controller_connected(now_s, gives_tokens=True)
     for one in said:
         made.access_given(one, now_s)
     return made
@@ -92,9 +92,9 @@ def test_clocks_of_machines_do_not_matter_and_none_of_them_is_asked() -> None:
 def test_while_the_controller_is_away_time_stands_still() -> None:
     controller = mint()
     holder, token = book(access(controller, 0.0)), shown(access(controller, 0.0))
-    holder.lost(590.0)
+    holder.controller_lost(590.0)
     assert isinstance(holder.check(token, READER, 10_000.0), Admitted)
-    holder.attached(20_000.0, gives_tokens=True)
+    holder.controller_connected(20_000.0, gives_tokens=True)
     assert isinstance(holder.check(token, READER, 20_009.0), Admitted)
     assert holder.check(token, READER, 20_011.0) is Refusal.EXPIRED
 
@@ -102,8 +102,8 @@ def test_while_the_controller_is_away_time_stands_still() -> None:
 def test_a_failover_interrupts_nobody_whoever_attaches_first() -> None:
     old, new = mint(1), mint(2)
     reader, holder = book(access(old, 0.0)), book(access(old, 0.0))
-    reader.lost(10.0)
-    reader.attached(12.0, gives_tokens=True)
+    reader.controller_lost(10.0)
+    reader.controller_connected(12.0, gives_tokens=True)
     reader.access_given(access(new, 7000.0), 12.0)
     assert isinstance(holder.check(reader.shown, READER, 12.0), Admitted), "the old token still opens"
     newcomer = book(access(new, 7000.0), now_s=12.0)
@@ -114,7 +114,7 @@ def test_a_failover_interrupts_nobody_whoever_attaches_first() -> None:
 
 def test_a_controller_that_gives_no_tokens_is_not_asked_for_any() -> None:
     old_release = TokenBook(demands=True)
-    old_release.attached(0.0, gives_tokens=False)
+    old_release.controller_connected(0.0, gives_tokens=False)
     assert not old_release.demands
     with pytest.raises(ValueError, match="32 bytes"):
         old_release.access_given(pb.ReadAccess(verify_key=b"short"), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hostagent.tier_metrics import WatchedGate
+from hostagent.tier_metrics import Watched, gate_figures
 from kvpolicy.tiers.gate import Gate, Offer, Prefill
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
 
@@ -17,7 +17,7 @@ def test_decisions_and_regrets_are_metrics() -> None:
     costs = SourceCosts({**PRIORS, Tier.REMOTE_DRAM: SourceCost(0.0, 1e9)})
     gate = Gate(costs)
     registry = CollectorRegistry()
-    registry.register(WatchedGate(gate))
+    registry.register(Watched(lambda: gate_figures(gate)))
 
     def figure(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"kvcast_agent_gate_{name}", labels)

@@ -266,7 +266,7 @@ def test_a_fetch_of_thousands_of_chunks_is_a_handful_of_spans() -> None:
         for read in scene.take(effects.StartRead):
             scene.say(ReadDone(read.read))
         for asked in scene.take(effects.ComputeDigest):
-            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big"))))
+            scene.say(events.DigestComputed(asked.chunk, hashed(int.from_bytes(asked.chunk.key, "big")), asked.use))
         scene.pass_ms(10)
     assert len(scene.memory.spans()) < 12
     assert says(scene.memory.one("verify"))["kvcast.chunks"] == 1000

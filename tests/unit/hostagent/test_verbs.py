@@ -364,8 +364,8 @@ def test_a_dmabuf_is_registered_by_its_descriptor() -> None:
     [
         (errno.EOPNOTSUPP, "the GPU's memory: mlx5_0 takes no dma-bufs; ConnectX-5", False),
         (errno.ENOSYS, "takes no dma-bufs", False),
-        (errno.EBADF, "descriptor 9 is no dma-buf of 4096 bytes", True),
-        (errno.EINVAL, "descriptor 9 is no dma-buf", True),
+        (errno.EBADF, "descriptor 9 is not a dma-buf of 4096 bytes", True),
+        (errno.EINVAL, "descriptor 9 is not a dma-buf", True),
         (errno.ENOMEM, "raise the limit of locked memory", True),
     ],
 )

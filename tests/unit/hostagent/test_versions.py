@@ -12,8 +12,10 @@ import pytest
 from controlplane.core.core import Core
 from controlplane.core.effects import CloseSession
 from controlplane.core.events import Event, HelloReceived, StreamEnded
+from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_protocol import ANSWER, HEAD, KIND_READ, MAGIC, RANGE, REQUEST_BYTES, VERSION
 from hostagent.transport.read_server import ReadServer
@@ -96,7 +98,8 @@ def test_a_reader_says_who_answers_with_another_protocol(caplog: pytest.LogCaptu
 
         server = await asyncio.start_server(answer, sock=listener)
         memory, counters = PoolMemory(1 << 20, prefault=False), TransportCounters()
-        client = ReadClient(memory, counters, stall_timeout_s=3600)
+        pulls = NativePulls(datapath(), asyncio.get_running_loop())
+        client = ReadClient(memory, counters, pulls, stall_timeout_s=3600)
         ended: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
         endpoint = "{}:{}".format(*listener.getsockname())
         client.read(ReadRequest(endpoint, ChunkKey(bytes(16)), 0, 4096, 0, ended.set_result))

@@ -12,9 +12,10 @@ import pytest
 
 from kvcast import cli
 from planner.errors import PlanError
-from planner.scale import Uses, grow, load_of, measure, reuse_in_cells
-from planner.scale.growth import carried_nodes
-from planner.scale.unit_costs import UnitCosts
+from planner.scale.growth import carried_nodes, grow
+from planner.scale.load import load_of
+from planner.scale.reuse import Uses, reuse_in_cells
+from planner.scale.unit_costs import UnitCosts, measure
 from planner.traces import TraceRequest
 from planner.traces.catalog import CARRIED
 

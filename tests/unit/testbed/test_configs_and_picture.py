@@ -128,3 +128,10 @@ def test_an_incast_in_a_column_of_a_paper(tmp_path: Path) -> None:
     assert "TCP" not in text, "it was not looked at"
     again = picture.draw(cases, 1000, 8000, tmp_path / "again")
     assert again[0].read_text() == text
+
+
+def test_a_case_without_a_title_of_its_own_is_drawn_by_its_name(tmp_path: Path) -> None:
+    curves = Curves([0.0, 1.0], [[0, 1000], [0, 1000]], [0, 1000])
+    cases = {name: incast(name, curves) for name in ("relay", "cast, trust on")}
+    text = picture.draw(cases, 1000, 8000, tmp_path / "incast")[0].read_text()
+    assert "relay" in text and "cast, trust on" in text

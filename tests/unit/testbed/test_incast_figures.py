@@ -88,6 +88,5 @@ def test_a_peer_that_is_not_installed_is_named_with_its_package(monkeypatch: pyt
         Peer.TCP: "",
         Peer.REDIS: "redis-server",
         Peer.RELAY: "",
-        Peer.UFTP: "uftp",
         Peer.MOONCAKE: "mooncake-transfer-engine-non-cuda",
     }

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from bmv2_testbed.bench.policy.compare import BELADY, OURS, PolicyHit, case_results, summaries
-from bmv2_testbed.bench.policy.library import LibraryCache, has_library
 from bmv2_testbed.bench.policy.peers import PEERS, BlockCache
 from bmv2_testbed.bench.policy.trees import forest
+from tests.unit.value.library_cache import LibraryCache, needs_library
 from tests.unit.value.tuning_loads import MADE
 
 CAPACITIES = (2, 10, 40, 200)
@@ -100,7 +100,7 @@ def test_no_peer_holds_more_than_fits(policy: str) -> None:
         assert sum(looped) <= 4 * capacity, capacity
 
 
-@pytest.mark.skipif(not has_library(), reason="needs libcachesim: pip install 'kvcast-lab[policy]'")
+@needs_library
 @pytest.mark.parametrize(
     ("policy", "kind", "slack"),
     [

@@ -28,7 +28,7 @@ from p4switch.frontend.p4_types import (
     TVar,
     TVarbits,
     Type,
-    block_bindings,
+    bindings_of,
     has_variables,
     resolve_deep,
     size_range,
@@ -214,7 +214,7 @@ def _extern_method(
     candidates = [m for m in base.decl.methods if m.name == function.name]
     chosen = _overload(ctx, candidates, e, function.name)
     callee = Callee("method", function.name, chosen, function.base, block=base)
-    returned = _bind_call(ctx, e, callee, chosen, block_bindings(base), explicit)
+    returned = _bind_call(ctx, e, callee, chosen, bindings_of(base), explicit)
     if base.decl.name == "packet_in":
         _packet_rules(ctx, e, callee)
     return ctx.typed(e, returned)
@@ -249,7 +249,7 @@ def _block_apply(ctx: CheckContext, e: ast.Call, function: ast.Member, base: TBl
         raise ctx.reporter.fail(e.at, f"'{decl.name}' has no body to apply")
     callee = Callee(kind, "apply", decl, function.base, block=base)
     callee.arguments = bind_arguments(ctx, decl.parameters, e.arguments, e.at, f"{base.kind} {decl.name}")
-    bindings: dict[TVar, Type] = dict(block_bindings(base))
+    bindings: dict[TVar, Type] = dict(bindings_of(base))
     free = {TVar(p.name, id(decl)) for p in decl.type_parameters} - set(bindings)
     for parameter, argument in callee.arguments:
         if argument is not None:

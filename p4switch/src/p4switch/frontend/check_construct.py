@@ -8,7 +8,7 @@ from p4switch.frontend import ast
 from p4switch.frontend.callee import Callee
 from p4switch.frontend.check_arguments import bind_arguments, convert_arguments, is_elaboration_constant, learn_types
 from p4switch.frontend.check_context import CheckContext
-from p4switch.frontend.p4_types import ANY, UNKNOWN, TBlock, TVar, Type, block_bindings, resolve_deep, type_variables
+from p4switch.frontend.p4_types import ANY, UNKNOWN, TBlock, TVar, Type, bindings_of, resolve_deep, type_variables
 
 
 def constructor_call(ctx: CheckContext, e: ast.Call, named: Type, explicit: list[Type] | None) -> ast.Expr:
@@ -42,7 +42,7 @@ def check_construction(ctx: CheckContext, t: TBlock, arguments: Sequence[ast.Arg
     variables = type_variables(decl)
     if t.arguments and len(t.arguments) != len(variables):
         raise ctx.reporter.fail(at, f"'{decl.name}' takes {len(variables)} type arguments, not {len(t.arguments)}")
-    bindings: dict[TVar, Type] = {v: a for v, a in block_bindings(t).items() if a is not ANY}
+    bindings: dict[TVar, Type] = {v: a for v, a in bindings_of(t).items() if a is not ANY}
     for parameter, argument in callee.arguments:
         if argument is not None:
             learn_types(ctx, ctx.types[parameter], argument, bindings, set(variables))

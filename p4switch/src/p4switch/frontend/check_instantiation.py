@@ -7,7 +7,7 @@ from p4switch.frontend.check_construct import check_construction
 from p4switch.frontend.check_context import CheckContext
 from p4switch.frontend.check_function import function_body
 from p4switch.frontend.check_types import resolve_type
-from p4switch.frontend.p4_types import UNKNOWN, TBlock, block_bindings, substitute
+from p4switch.frontend.p4_types import UNKNOWN, TBlock, bindings_of, substitute
 from p4switch.frontend.source import AbortError
 
 
@@ -63,7 +63,7 @@ def _implementation(
     ctx.scopes[-1]["this"] = decl
     function_body(ctx, method)
     ctx.pop()
-    bound = block_bindings(t)
+    bound = bindings_of(t)
     returned = substitute(ctx.facts.returns[abstract], bound)
     found = ctx.facts.returns[method]
     if found != returned and UNKNOWN not in (found, returned):

@@ -69,14 +69,14 @@ class TStruct:
 
     def fields(self) -> list[tuple[str, Type]]:
         """Names and types of the fields, type arguments put in."""
-        bound = struct_bindings(self)
+        bound = bindings_of(self)
         return [(f.name, substitute(t, bound)) for f, t in zip(self.decl.fields, self.declared, strict=True)]
 
     def field(self, name: str) -> Type | None:
         """Type of one field."""
         for f, t in zip(self.decl.fields, self.declared, strict=True):
             if f.name == name:
-                return substitute(t, struct_bindings(self)) if self.arguments else t
+                return substitute(t, bindings_of(self)) if self.arguments else t
         return None
 
     def __str__(self) -> str:
@@ -261,13 +261,8 @@ def type_variables(decl: ast.GenericDecl) -> list[TVar]:
     return [TVar(p.name, id(decl)) for p in decl.type_parameters]
 
 
-def struct_bindings(t: TStruct) -> dict[TVar, Type]:
-    """Type parameters of a struct to its arguments."""
-    return {TVar(p.name, id(t.decl)): a for p, a in zip(t.decl.type_parameters, t.arguments, strict=False)}
-
-
-def block_bindings(t: TBlock) -> dict[TVar, Type]:
-    """Type parameters of a parser, control, package or extern to its arguments."""
+def bindings_of(t: TStruct | TBlock) -> dict[TVar, Type]:
+    """Type parameters of a generic declaration to the arguments that `t` gives them."""
     return {TVar(p.name, id(t.decl)): a for p, a in zip(t.decl.type_parameters, t.arguments, strict=False)}
 
 

@@ -137,24 +137,19 @@ def parse_select(ts: TokenStream) -> tuple[tuple[ast.Expr, ...], tuple[ast.Selec
     """The expressions that are selected on, and the cases."""
     ts.expect("select")
     ts.expect("(")
-    keys: list[ast.Expr] = []
-    while not ts.is_symbol(")"):
-        keys.append(parse_expression(ts))
-        if not ts.accept(","):
-            break
-    ts.expect(")")
+    keys = ts.separated(")", parse_expression)
     ts.expect("{")
-    cases: list[ast.SelectCase] = []
-    while not ts.is_symbol("}"):
-        at = ts.offset
-        keyset = parse_keyset(ts)
-        ts.expect(":")
-        state_at = ts.offset
-        state = ts.name()
-        ts.expect(";")
-        cases.append(ast.SelectCase(at=at, keyset=keyset, state=state, state_at=state_at))
-    ts.expect("}")
-    return tuple(keys), tuple(cases)
+    return keys, ts.repeated("}", _parse_select_case)
+
+
+def _parse_select_case(ts: TokenStream) -> ast.SelectCase:
+    at = ts.offset
+    keyset = parse_keyset(ts)
+    ts.expect(":")
+    state_at = ts.offset
+    state = ts.name()
+    ts.expect(";")
+    return ast.SelectCase(at=at, keyset=keyset, state=state, state_at=state_at)
 
 
 # ---------------------------------------------------------------- controls

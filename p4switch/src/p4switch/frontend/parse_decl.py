@@ -112,20 +112,21 @@ def parse_struct(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> as
     ts.scopes.append({})
     ts.declare_types(type_parameters)
     ts.expect("{")
-    fields: list[ast.FieldDecl] = []
-    while not ts.is_symbol("}"):
-        own = parse_annotations(ts)
-        ref = parse_type_ref(ts)
-        field_at = ts.offset
-        field_name = ts.name()
-        ref = parse_declarator_brackets(ts, ref)
-        ts.expect(";")
-        fields.append(ast.FieldDecl(at=field_at, name=field_name, annotations=own, ref=ref))
+    fields = ts.repeated("}", _parse_field)
     ts.scopes.pop()
-    ts.expect("}")
     return ast.StructDecl(
-        at=at, name=name, annotations=annotations, kind=kind, type_parameters=type_parameters, fields=tuple(fields)
+        at=at, name=name, annotations=annotations, kind=kind, type_parameters=type_parameters, fields=fields
     )
+
+
+def _parse_field(ts: TokenStream) -> ast.FieldDecl:
+    annotations = parse_annotations(ts)
+    ref = parse_type_ref(ts)
+    at = ts.offset
+    name = ts.name()
+    ref = parse_declarator_brackets(ts, ref)
+    ts.expect(";")
+    return ast.FieldDecl(at=at, name=name, annotations=annotations, ref=ref)
 
 
 def parse_enum(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> ast.EnumDecl:
@@ -137,19 +138,14 @@ def parse_enum(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> ast.
     name = ts.name()
     ts.declare(name, True)
     ts.expect("{")
-    members: list[tuple[str, int, ast.Expr | None]] = []
-    while not ts.is_symbol("}"):
-        parse_annotations(ts)
-        member_at = ts.offset
-        member = ts.name()
-        value = None
-        if ts.accept("="):
-            value = parse_expression(ts)
-        members.append((member, member_at, value))
-        if not ts.accept(","):
-            break
-    ts.expect("}")
-    return ast.EnumDecl(at=at, name=name, annotations=annotations, ref=ref, members=tuple(members))
+    members = ts.separated("}", _parse_enum_member)
+    return ast.EnumDecl(at=at, name=name, annotations=annotations, ref=ref, members=members)
+
+
+def _parse_enum_member(ts: TokenStream) -> tuple[str, int, ast.Expr | None]:
+    parse_annotations(ts)
+    at = ts.offset
+    return ts.name(), at, parse_expression(ts) if ts.accept("=") else None
 
 
 def parse_members(
@@ -161,14 +157,12 @@ def parse_members(
     at = ts.offset
     ts.at += 1
     ts.expect("{")
-    names: list[tuple[str, int]] = []
-    while not ts.is_symbol("}"):
-        member_at = ts.offset
-        names.append((ts.name(), member_at))
-        if not ts.accept(","):
-            break
-    ts.expect("}")
-    return kind(at=at, name=name, annotations=annotations, members=tuple(names))
+    return kind(at=at, name=name, annotations=annotations, members=ts.separated("}", _parse_member))
+
+
+def _parse_member(ts: TokenStream) -> tuple[str, int]:
+    at = ts.offset
+    return ts.name(), at
 
 
 def parse_typedef(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> ast.TypedefDecl:

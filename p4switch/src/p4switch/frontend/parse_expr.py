@@ -404,22 +404,19 @@ def parse_subscript(ts: TokenStream, base: ast.Expr) -> ast.Expr:
 
 def parse_arguments(ts: TokenStream) -> tuple[ast.Argument, ...]:
     ts.expect("(")
-    out: list[ast.Argument] = []
-    while not ts.is_symbol(")"):
-        at = ts.offset
-        name = None
-        if ts.at_name() and ts.peek() == "=":
-            name = ts.name()
-            ts.at += 1
-        if ts.is_symbol("_") and ts.peek() in (",", ")"):
-            ts.at += 1
-            out.append(ast.Argument(at, name, None))
-        else:
-            out.append(ast.Argument(at, name, parse_expression(ts)))
-        if not ts.accept(","):
-            break
-    ts.expect(")")
-    return tuple(out)
+    return ts.separated(")", _parse_argument)
+
+
+def _parse_argument(ts: TokenStream) -> ast.Argument:
+    at = ts.offset
+    name = None
+    if ts.at_name() and ts.peek() == "=":
+        name = ts.name()
+        ts.at += 1
+    if ts.is_symbol("_") and ts.peek() in (",", ")"):
+        ts.at += 1
+        return ast.Argument(at, name, None)
+    return ast.Argument(at, name, parse_expression(ts))
 
 
 def parse_keyset(ts: TokenStream) -> ast.Expr:

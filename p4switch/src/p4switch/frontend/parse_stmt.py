@@ -119,15 +119,14 @@ def parse_switch(ts: TokenStream) -> ast.Switch:
     selector = parse_expression(ts)
     ts.expect(")")
     ts.expect("{")
-    cases: list[ast.SwitchCase] = []
-    while not ts.is_symbol("}"):
-        case_at = ts.offset
-        label = None if ts.accept("default") else parse_expression(ts)
-        ts.expect(":")
-        body = parse_block(ts) if ts.is_symbol("{") else None
-        cases.append(ast.SwitchCase(at=case_at, label=label, body=body))
-    ts.expect("}")
-    return ast.Switch(at=at, selector=selector, cases=tuple(cases))
+    return ast.Switch(at=at, selector=selector, cases=ts.repeated("}", _parse_switch_case))
+
+
+def _parse_switch_case(ts: TokenStream) -> ast.SwitchCase:
+    at = ts.offset
+    label = None if ts.accept("default") else parse_expression(ts)
+    ts.expect(":")
+    return ast.SwitchCase(at=at, label=label, body=parse_block(ts) if ts.is_symbol("{") else None)
 
 
 def parse_loop(ts: TokenStream) -> ast.Statement:
@@ -204,13 +203,9 @@ def parse_instantiation(
     body: tuple[ast.Declaration, ...] | None = None
     if ts.accept("="):
         ts.expect("{")
-        methods: list[ast.Declaration] = []
         ts.scopes.append({})
-        while not ts.is_symbol("}"):
-            methods.append(parse_function_or_instantiation(ts, parse_annotations(ts)))
+        body = ts.repeated("}", lambda ts: parse_function_or_instantiation(ts, parse_annotations(ts)))
         ts.scopes.pop()
-        body = tuple(methods)
-        ts.expect("}")
     ts.expect(";")
     ts.declare(name)
     return ast.Instantiation(at=name_at, name=name, annotations=annotations, ref=ref, arguments=arguments, body=body)
@@ -253,22 +248,20 @@ def parse_prototype(
 
 def parse_parameters(ts: TokenStream) -> tuple[ast.Parameter, ...]:
     ts.expect("(")
-    out: list[ast.Parameter] = []
-    while not ts.is_symbol(")"):
-        annotations = parse_annotations(ts)
-        direction = ts.text if ts.text in ("in", "out", "inout") and ts.kinds[ts.at] == "keyword" else ""
-        if direction:
-            ts.at += 1
-        ref = parse_type_ref(ts)
-        at = ts.offset
-        name = ts.name()
-        ref = parse_declarator_brackets(ts, ref)
-        default = parse_expression(ts) if ts.accept("=") else None
-        out.append(ast.Parameter(at, name, direction, ref, default, annotations))
-        if not ts.accept(","):
-            break
-    ts.expect(")")
-    return tuple(out)
+    return ts.separated(")", _parse_parameter)
+
+
+def _parse_parameter(ts: TokenStream) -> ast.Parameter:
+    annotations = parse_annotations(ts)
+    direction = ts.text if ts.text in ("in", "out", "inout") and ts.kinds[ts.at] == "keyword" else ""
+    if direction:
+        ts.at += 1
+    ref = parse_type_ref(ts)
+    at = ts.offset
+    name = ts.name()
+    ref = parse_declarator_brackets(ts, ref)
+    default = parse_expression(ts) if ts.accept("=") else None
+    return ast.Parameter(at, name, direction, ref, default, annotations)
 
 
 def parse_declarator_brackets(ts: TokenStream, ref: ast.TypeRef) -> ast.TypeRef:

@@ -64,31 +64,31 @@ def parse_property(ts: TokenStream, annotations: tuple[ast.Annotation, ...], is_
 
 def parse_table_key(ts: TokenStream) -> tuple[ast.KeyElement, ...]:
     """What a packet is matched on."""
-    keys: list[ast.KeyElement] = []
     ts.expect("{")
-    while not ts.is_symbol("}"):
-        at = ts.offset
-        expr = parse_expression(ts)
-        ts.expect(":")
-        match_at = ts.offset
-        match_kind = ts.name()
-        annotations = parse_annotations(ts)
-        ts.expect(";")
-        keys.append(ast.KeyElement(at=at, expr=expr, match_kind=match_kind, match_at=match_at, annotations=annotations))
-    ts.expect("}")
-    return tuple(keys)
+    return ts.repeated("}", _parse_key_element)
+
+
+def _parse_key_element(ts: TokenStream) -> ast.KeyElement:
+    at = ts.offset
+    expr = parse_expression(ts)
+    ts.expect(":")
+    match_at = ts.offset
+    match_kind = ts.name()
+    annotations = parse_annotations(ts)
+    ts.expect(";")
+    return ast.KeyElement(at=at, expr=expr, match_kind=match_kind, match_at=match_at, annotations=annotations)
 
 
 def parse_table_actions(ts: TokenStream) -> tuple[ast.ActionRef, ...]:
     """The list of actions."""
-    actions: list[ast.ActionRef] = []
     ts.expect("{")
-    while not ts.is_symbol("}"):
-        annotations = parse_annotations(ts)
-        actions.append(parse_action_ref(ts, annotations))
-        ts.expect(";")
-    ts.expect("}")
-    return tuple(actions)
+    return ts.repeated("}", _parse_listed_action)
+
+
+def _parse_listed_action(ts: TokenStream) -> ast.ActionRef:
+    action = parse_action_ref(ts, parse_annotations(ts))
+    ts.expect(";")
+    return action
 
 
 def parse_action_ref(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> ast.ActionRef:
@@ -101,24 +101,22 @@ def parse_action_ref(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -
 
 def parse_table_entries(ts: TokenStream) -> tuple[ast.Entry, ...]:
     """Entries written in the source."""
-    entries: list[ast.Entry] = []
     ts.expect("{")
-    while not ts.is_symbol("}"):
-        at = ts.offset
-        is_const = ts.accept("const")
-        priority = None
-        if ts.is_symbol("priority") and ts.peek() == "=":
-            ts.at += 2
-            priority = parse_unary(ts)
-            ts.expect(":")
-        keyset = parse_keyset(ts)
-        keys = keyset.items if isinstance(keyset, ast.TupleKeyset) else (keyset,)
+    return ts.repeated("}", _parse_entry)
+
+
+def _parse_entry(ts: TokenStream) -> ast.Entry:
+    at = ts.offset
+    is_const = ts.accept("const")
+    priority = None
+    if ts.is_symbol("priority") and ts.peek() == "=":
+        ts.at += 2
+        priority = parse_unary(ts)
         ts.expect(":")
-        action = parse_action_ref(ts, ())
-        annotations = parse_annotations(ts)
-        ts.expect(";")
-        entries.append(
-            ast.Entry(at=at, is_const=is_const, priority=priority, keys=keys, action=action, annotations=annotations)
-        )
-    ts.expect("}")
-    return tuple(entries)
+    keyset = parse_keyset(ts)
+    keys = keyset.items if isinstance(keyset, ast.TupleKeyset) else (keyset,)
+    ts.expect(":")
+    action = parse_action_ref(ts, ())
+    annotations = parse_annotations(ts)
+    ts.expect(";")
+    return ast.Entry(at=at, is_const=is_const, priority=priority, keys=keys, action=action, annotations=annotations)

@@ -78,6 +78,24 @@ class TokenStream:
             raise self.fail(f"expected '{text}', found {found}")
         return offset
 
+    def separated(self, end: str, parse: Callable[[TokenStream], T]) -> tuple[T, ...]:
+        """What `parse` reads, with commas between and maybe after, up to `end`, which is stepped over."""
+        found: list[T] = []
+        while not self.is_symbol(end):
+            found.append(parse(self))
+            if not self.accept(","):
+                break
+        self.expect(end)
+        return tuple(found)
+
+    def repeated(self, end: str, parse: Callable[[TokenStream], T]) -> tuple[T, ...]:
+        """What `parse` reads, one after the other, up to `end`, which is stepped over."""
+        found: list[T] = []
+        while not self.is_symbol(end):
+            found.append(parse(self))
+        self.expect(end)
+        return tuple(found)
+
     def close_angle(self) -> None:
         """The `>` of type arguments; splits `>=`."""
         if self.is_symbol(">="):

@@ -26,7 +26,7 @@ from p4switch.frontend.p4_types import (
     TTuple,
     TVar,
     Type,
-    block_bindings,
+    bindings_of,
     resolve_deep,
     substitute,
 )
@@ -105,9 +105,9 @@ def unify_blocks(known: Inference, formal: TBlock, actual: TBlock) -> str:
     left_out = mine.parameters[len(theirs.parameters) :]
     if len(theirs.parameters) > len(mine.parameters) or not all(p.is_optional for p in left_out):
         return f"{wrong}: it has {len(theirs.parameters)} parameters, not {len(mine.parameters)}"
-    formals = block_bindings(formal) or {TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters}
+    formals = bindings_of(formal) or {TVar(p.name, id(mine)): TVar(p.name, id(mine)) for p in mine.type_parameters}
     inner = {TVar(p.name, id(theirs)) for p in theirs.type_parameters}
-    theirs_bound = block_bindings(actual)
+    theirs_bound = bindings_of(actual)
     within = replace(known, free=known.free | inner)
     for m, t in zip(mine.parameters, theirs.parameters, strict=False):
         if m.direction != t.direction:

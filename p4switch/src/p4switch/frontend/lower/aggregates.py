@@ -13,25 +13,27 @@ from p4switch.ir.expr import BinaryOp
 from p4switch.ir.stmt import Assign, If, SetNextIndex, SetValidity
 
 
-def equality(low: Lowering, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+def parts(place: ir.LValue) -> list[ir.LValue]:
+    """The elements of a stack, the fields of a struct, header or union; nothing of a scalar."""
+    t = place.type
+    if isinstance(t, irt.StackType):
+        return [ir.Element(place, ir.Const(i, BIT32), t.element) for i in range(t.size)]
+    if isinstance(t, irt.StructType | irt.HeaderType | irt.UnionType):
+        return [ir.Member(place, f.name, f.type) for f in t.fields]
+    return []
+
+
+def equality(left: ir.Expr, right: ir.Expr) -> ir.Expr:
     """left == right for any type, as an expression on scalars."""
     t = left.type
     if isinstance(t, irt.Bits | irt.Bool | irt.EnumType | irt.Varbits):
         return ir.Binary(BinaryOp.EQ, left, right, irt.Bool())
     assert isinstance(left, ir.VarRef | ir.Member | ir.Element)
     assert isinstance(right, ir.VarRef | ir.Member | ir.Element)
-    if isinstance(t, irt.StackType):
-        parts = [
-            equality(
-                low, ir.Element(left, ir.Const(i, BIT32), t.element), ir.Element(right, ir.Const(i, BIT32), t.element)
-            )
-            for i in range(t.size)
-        ]
-        return conjunction(parts)
-    fields = [equality(low, ir.Member(left, f.name, f.type), ir.Member(right, f.name, f.type)) for f in t.fields]
+    same = [equality(*pair) for pair in zip(parts(left), parts(right), strict=True)]
     if not isinstance(t, irt.HeaderType):
-        return conjunction(fields)
-    both = ir.Binary(BinaryOp.LAND, ir.IsValid(left), conjunction([ir.IsValid(right), *fields]), irt.Bool())
+        return conjunction(same)
+    both = ir.Binary(BinaryOp.LAND, ir.IsValid(left), conjunction([ir.IsValid(right), *same]), irt.Bool())
     neither = ir.Binary(BinaryOp.LAND, negate(ir.IsValid(left)), negate(ir.IsValid(right)), irt.Bool())
     return ir.Binary(BinaryOp.LOR, both, neither, irt.Bool())
 
@@ -50,32 +52,25 @@ def build(low: Lowering, e: ast.Expr) -> ir.LValue:
 
 def clear(low: Lowering, target: ir.LValue) -> None:
     """Bring a place to its default: zero, headers invalid."""
-    t = target.type
-    if isinstance(t, irt.HeaderType):
-        low.emit(SetValidity(target, False))
-    elif isinstance(t, irt.StackType):
-        for i in range(t.size):
-            clear(low, ir.Element(target, ir.Const(i, BIT32), t.element))
-        low.emit(SetNextIndex(target, ir.Const(0, BIT32)))
-    elif isinstance(t, irt.StructType | irt.UnionType):
-        for f in t.fields:
-            clear(low, ir.Member(target, f.name, f.type))
-    elif not isinstance(t, irt.Varbits):
-        low.emit(Assign(target, ir.Const(0, t)))
+    _reset(low, target, zero=True)
 
 
 def invalidate(low: Lowering, target: ir.LValue) -> None:
     """Make every header inside a place invalid, leave the rest."""
+    _reset(low, target, zero=False)
+
+
+def _reset(low: Lowering, target: ir.LValue, *, zero: bool) -> None:
     t = target.type
     if isinstance(t, irt.HeaderType):
         low.emit(SetValidity(target, False))
-    elif isinstance(t, irt.StackType):
-        for i in range(t.size):
-            invalidate(low, ir.Element(target, ir.Const(i, BIT32), t.element))
+        return
+    for part in parts(target):
+        _reset(low, part, zero=zero)
+    if isinstance(t, irt.StackType):
         low.emit(SetNextIndex(target, ir.Const(0, BIT32)))
-    elif isinstance(t, irt.StructType | irt.UnionType):
-        for f in t.fields:
-            invalidate(low, ir.Member(target, f.name, f.type))
+    elif zero and isinstance(t, irt.Bits | irt.Bool | irt.EnumType):
+        low.emit(Assign(target, ir.Const(0, t)))
 
 
 def fill(low: Lowering, target: ir.LValue, e: ast.Expr) -> None:
@@ -86,8 +81,8 @@ def fill(low: Lowering, target: ir.LValue, e: ast.Expr) -> None:
         return
     if isinstance(t, irt.StackType):
         assert isinstance(e, ast.ListExpr)
-        for i, item in enumerate(e.items):
-            fill_part(low, ir.Element(target, ir.Const(i, BIT32), t.element), item)
+        for part, item in zip(parts(target), e.items, strict=False):
+            fill_part(low, part, item)
         return
     assert isinstance(t, irt.StructType | irt.HeaderType)
     if isinstance(t, irt.HeaderType):
@@ -149,17 +144,13 @@ def scalars(low: Lowering, e: ast.Expr) -> list[ir.Expr]:
         return scalars(low, e.operand)
     if low.concrete(low.types[e]) is INT:
         raise low.reporter.fail(e.at, "the width of this number is not known here")
-    return leaves_of(low, low.expr(e))
+    return leaves_of(low.expr(e))
 
 
-def leaves_of(low: Lowering, value: ir.Expr) -> list[ir.Expr]:
+def leaves_of(value: ir.Expr) -> list[ir.Expr]:
     """The scalars and varbits inside a value."""
     t = value.type
     if isinstance(t, irt.Bits | irt.Bool | irt.EnumType | irt.Varbits):
         return [value]
     assert isinstance(value, ir.VarRef | ir.Member | ir.Element)
-    if isinstance(t, irt.StackType):
-        return [
-            leaf for i in range(t.size) for leaf in leaves_of(low, ir.Element(value, ir.Const(i, BIT32), t.element))
-        ]
-    return [leaf for f in t.fields for leaf in leaves_of(low, ir.Member(value, f.name, f.type))]
+    return [leaf for part in parts(value) for leaf in leaves_of(part)]

@@ -38,7 +38,7 @@ def lower_binary(low: Lowering, e: ast.Binary) -> ir.Expr:
     if len(low.out) > mark_after:
         left = saved_before(low, left, mark_after)
     if e.op in ("==", "!="):
-        equal = equality(low, left, right)
+        equal = equality(left, right)
         return equal if e.op == "==" else negate(equal)
     op = _BINARY[e.op]
     if op in ir.COMPARISONS:

@@ -99,7 +99,7 @@ def _select_keys(low: Lowering, e: ast.Expr) -> list[ir.Expr]:
     value = low.expr(e)
     if is_scalar(value.type):
         return [value]
-    leaves = leaves_of(low, value)
+    leaves = leaves_of(value)
     if not all(is_scalar(leaf.type) for leaf in leaves):
         raise low.unsupported(e.at, f"select on {low.types[e]}")
     return leaves
