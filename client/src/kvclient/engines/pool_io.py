@@ -134,31 +134,15 @@ class PoolIo:
 
     def end_sessions(self, keys: Sequence[ChunkKey]) -> None:
         """Tell the agent that these are not expected again."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(keys), messages.KEYS_MAX):
-                client.session_end(keys[at : at + messages.KEYS_MAX])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.session_end(keys))
 
     def claim(self, claim: Claim, size_bytes: int) -> None:
         """Tell the agent what the engine computes; `size_bytes` of each chunk."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(claim.keys), messages.KEYS_MAX):
-                part = slice(at, at + messages.KEYS_MAX)
-                client.claim(claim.keys[part], size_bytes, claim.etas_s[part])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.claim(claim.keys, size_bytes, claim.etas_s))
 
     def disclaim(self, disclaim: Disclaim) -> None:
         """Tell the agent what the engine does not compute after all."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(disclaim.keys), messages.KEYS_MAX):
-                client.disclaim(disclaim.keys[at : at + messages.KEYS_MAX])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.disclaim(disclaim.keys))
 
     def answers(self, wait_s: float = 0.0) -> list[Answer]:
         """Answers since the last call. Waits up to `wait_s` for one if any request is under way."""
