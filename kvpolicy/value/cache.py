@@ -431,7 +431,7 @@ class CacheValues:
 
     def _presume(self, slots: Sequence[int]) -> None:
         """Nobody has fetched these chunks yet: they were put here for somebody who will, as if fetched once now."""
-        table, turn = self._table, self._selector.turn
+        table, turn = self._table, self.selector.turn
         self._reuse.work_out(_PRESUMED)
         level = self._reuse.levels[_PRESUMED]
         for slot in slots:
