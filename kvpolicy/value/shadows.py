@@ -502,11 +502,6 @@ class PolicySelector:
         self.turn = 0.0
         """How often the bytes that the first policy missed would have filled its shadow."""
 
-    @property
-    def sampled_share(self) -> float:
-        """Share of keys that the shadows see."""
-        return float(0.5**self._shift)
-
     def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], now_s: float) -> bool:
         """Sampled chunks of one fetch, in its order. True if another policy decides from now on."""
         unit, count = self._unit, len(chunks)

@@ -595,7 +595,7 @@ def test_another_segment_size_sends_agents_round_again() -> None:
     scene = Scene()
     scene.attach(1)
     scene.connected = True
-    scene.switch.facts = SwitchFacts(64, 256, 4096, 4096)
+    scene.switch.facts = SwitchFacts(64, 256)
     scene.handle(Up(scene.switch.facts))
     scene.advance()
     assert scene.closed[1].code == "ABORTED"

@@ -31,7 +31,7 @@ ORBIT_PORT = 68
 def tofino(*names: str, **changes: object) -> Scene:
     """A scene with two nodes, the first of which holds the named chunks, and a Tofino that serves them."""
     scene = Scene(member_order=MEMBER_ORDER, **changes)
-    scene.switch.facts = SwitchFacts(64, 4096, 4096, 4096, ORBIT_PORT)
+    scene.switch.facts = SwitchFacts(64, 4096, ORBIT_PORT)
     scene.attach(1, [record(name) for name in names])
     scene.attach(2)
     scene.up()
