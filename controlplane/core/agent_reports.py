@@ -10,7 +10,6 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import AddOutcome
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.limits import TASK_KEYS_MAX
 from controlplane.core.nodes import Node
 from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
@@ -172,9 +171,7 @@ class AgentReports:
     def give_out_pins(self) -> None:
         """Have new holders of pinned chunks pin them, too."""
         for node, keys in self._to_pin.items():
-            for at in range(0, len(keys), TASK_KEYS_MAX):
-                work = rpc.Task(pin=rpc.PinChunks(keys=keys[at : at + TASK_KEYS_MAX]))
-                self._cluster.tasks.add(node, Housekeeping("pin"), work)
+            self._cluster.tasks.add_for_each(node, "pin", keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)))
         self._to_pin.clear()
 
     # -- inside

@@ -172,7 +172,7 @@ class Core:
     @property
     def expelled(self) -> frozenset[str]:
         """Nodes that are put out."""
-        return self.attachments.expelled
+        return self.attachments.tokens.expelled
 
     # ------------------------------------------------------------------ agents' streams
 

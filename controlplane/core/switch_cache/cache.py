@@ -397,8 +397,7 @@ class SwitchCache:
         value = self._cluster.values.value(chunk.key, known.facts.size_bytes, rooted, self._cluster.now_ns)
         # A host does not take packets that carry its own address: who filled the chunk cannot get it back.
         hosts = self._last_copies.hosts(chunk.source.node if chunk.source else None, known.facts.namespace)
-        plan = plan_recovery(chunk.key, known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
-        return None if plan is None else plan.node
+        return plan_recovery(known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
 
     def _move(self, chunk: CachedChunk, event: ChunkEvent) -> None:
         before, chunk.state = chunk.state, step(chunk.state, event)

@@ -196,12 +196,12 @@ def test_displaced_leaves_go_first() -> None:
 
 def test_recovery_goes_where_there_is_room_or_something_cheaper() -> None:
     roomy = [Host(NodeIndex(0), CHUNK), Host(NodeIndex(1), 9 * CHUNK)]
-    assert plan_recovery(key("x"), CHUNK, 0.5, False, roomy).node == 1
+    assert plan_recovery(CHUNK, 0.5, False, roomy) == 1
     full = [Host(NodeIndex(0), 0, cheapest_value=0.9), Host(NodeIndex(1), 0, cheapest_value=0.4)]
-    assert plan_recovery(key("x"), CHUNK, 0.5, False, full).node == 1
-    assert plan_recovery(key("x"), CHUNK, 0.3, False, full) is None
-    assert plan_recovery(key("x"), CHUNK, 0.0, True, full).node == 1
-    assert plan_recovery(key("x"), CHUNK, 0.0, False, roomy) is None
+    assert plan_recovery(CHUNK, 0.5, False, full) == 1
+    assert plan_recovery(CHUNK, 0.3, False, full) is None
+    assert plan_recovery(CHUNK, 0.0, True, full) == 1
+    assert plan_recovery(CHUNK, 0.0, False, roomy) is None
 
 
 @settings(derandomize=True, deadline=None)
