@@ -150,7 +150,7 @@ class Controller:
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
-        await self._start_grpc()
+        self._server, self.grpc_address = await serve(self._config.listen, self, self, self._certificates)
         try:
             await self._start_http()
         except CannotRunError:
@@ -423,9 +423,6 @@ class Controller:
         if not task.cancelled() and (error := task.exception()) is not None:
             LOG.critical("a part of the controller failed", exc_info=error)
             self.failed.set()
-
-    async def _start_grpc(self) -> None:
-        self._server, self.grpc_address = await serve(self._config.listen, self, self, self._certificates)
 
     async def _start_http(self) -> None:
         if self._config.metrics:

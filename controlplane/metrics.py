@@ -29,10 +29,6 @@ class CoreCollector(Collector):
         self._switch_counters = switch_counters
         self._certificate_ends = certificate_ends
 
-    def describe(self) -> list[Metric]:
-        """Nothing beforehand: families depend on the switch."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """All families, read at this moment."""
         yield from self._directory()

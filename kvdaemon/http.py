@@ -106,9 +106,7 @@ def json_service(
             return words_page(HTTPStatus.BAD_REQUEST, str(error))
         except busy as error:
             after_s = math.ceil(getattr(error, "after_s", 1.0))
-            return Answer(
-                "text/plain", f"{error}\n".encode(), HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(after_s)}
-            )
+            return words_page(HTTPStatus.TOO_MANY_REQUESTS, str(error), {"Retry-After": str(after_s)})
         return Answer("application/json", json.dumps(facts).encode() + b"\n")
 
     return service
@@ -294,9 +292,9 @@ async def _send(writer: asyncio.StreamWriter, reply: bytes) -> None:
             await writer.wait_closed()
 
 
-def words_page(status: HTTPStatus, text: str) -> Answer:
+def words_page(status: HTTPStatus, text: str, fields: Mapping[str, str] | None = None) -> Answer:
     """A line or more of plain text."""
-    return Answer("text/plain", f"{text}\n".encode(), status)
+    return Answer("text/plain", f"{text}\n".encode(), status, fields or {})
 
 
 def _encode(answer: Answer, *, with_body: bool = True) -> bytes:
@@ -306,8 +304,7 @@ def _encode(answer: Answer, *, with_body: bool = True) -> bytes:
 
 def _not_allowed(methods: str) -> Answer:
     """RFC 9110, 15.5.6."""
-    fields = {"Allow": methods.replace(" and", ",")}
-    return Answer("text/plain", f"only {methods}\n".encode(), HTTPStatus.METHOD_NOT_ALLOWED, fields)
+    return words_page(HTTPStatus.METHOD_NOT_ALLOWED, f"only {methods}", {"Allow": methods.replace(" and", ",")})
 
 
 def _head(status: HTTPStatus, fields: Mapping[str, str]) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -35,6 +35,14 @@ _WATCH_S = 0.02
 _PIN_WAIT_MAX_S = 3600.0
 _REST_CHUNKS = 500
 """Chunks listed before other events get their turn."""
+_CODES: Final[Mapping[type[Exception], grpc.StatusCode]] = {
+    UnknownKeyError: grpc.StatusCode.NOT_FOUND,
+    AmbiguousKeyError: grpc.StatusCode.FAILED_PRECONDITION,
+    QuestionError: grpc.StatusCode.INVALID_ARGUMENT,
+    TooManyQuestionsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ExpulsionError: grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""What a call ends with that raises this."""
 
 
 class OperatorDesk(Protocol):
@@ -105,15 +113,10 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
         """Chunks that the request selects, in prefix order."""
         core = self._desk.core
-        await self._refuse_on_standby(context)
-        if request.node and core.nodes.named(request.node) is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no node is called '{request.node}'")
-        try:
-            chunks: Iterator[rpc.ChunkView] = iter(list(views.list_chunks(core, request, self._desk.now_ns())))
-        except UnknownKeyError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        except AmbiguousKeyError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        async with self._asking(context):
+            if request.node and core.nodes.named(request.node) is None:
+                raise OperatorError("NOT_FOUND", f"no node is called '{request.node}'")
+            chunks = list(views.list_chunks(core, request, self._desk.now_ns()))
         for count, chunk in enumerate(chunks):
             yield chunk
             if count % _REST_CHUNKS == _REST_CHUNKS - 1:
@@ -168,21 +171,12 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Expel(self, request: rpc.ExpelRequest, context: Any) -> rpc.ExpelReply:  # noqa: N802
         """Put a node out of the cluster, or take it in again."""
         async with self._asking(context):
-            try:
-                return self._desk.expel(request)
-            except ExpulsionError as error:
-                raise OperatorError("INVALID_ARGUMENT", str(error)) from error
+            return self._desk.expel(request)
 
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""
-        await self._refuse_on_standby(context)
-        try:
-            quotes = self._desk.core.quotes.of(parse.cost_question(request), self._desk.now_ns())
-        except QuestionError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except TooManyQuestionsError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        return views.cost_reply(quotes)
+        async with self._asking(context):
+            return views.cost_reply(self._desk.core.quotes.of(parse.cost_question(request), self._desk.now_ns()))
 
     async def Examine(  # noqa: N802
         self, request: rpc.ExamineRequest, context: Any
@@ -222,12 +216,11 @@ class Operator(control_pb2_grpc.OperatorServicer):
     @contextlib.asynccontextmanager
     async def _asking(self, context: Any) -> AsyncIterator[None]:
         """Turn a refusal into the status of the call."""
-        await self._refuse_on_standby(context)
+        if reason := self._desk.standby_words():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
         try:
             yield
         except OperatorError as error:
             await context.abort(grpc.StatusCode[error.code], str(error))
-
-    async def _refuse_on_standby(self, context: Any) -> None:
-        if reason := self._desk.standby_words():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+        except tuple(_CODES) as error:
+            await context.abort(_CODES[type(error)], str(error))

@@ -27,7 +27,7 @@ from controlplane.core.switch.entries import (
     ReplicateToPortEntry,
     SwitchContents,
 )
-from controlplane.core.switch.groups import Change, ReplicationGroups
+from controlplane.core.switch.groups import Change, ReplicationGroups, subsets
 from kvproto.ids import members_of
 
 FLOOD_GROUP: Final = GroupId(0x8000)
@@ -99,11 +99,11 @@ class BitmapGroups:
                 members = (entry.group ^ FLOOD_GROUP) << _HALF_BITS if high else entry.group
                 self._known.update(members_of(members))
 
-    def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
-        """The members and their ports now. True if anything changed."""
+    def set_members(self, ports: Mapping[Member, SwitchPort]) -> None:
+        """The members and their ports now."""
         self._known |= ports.keys()
         self._ports = dict(ports)
-        return self._pruned.set_members(ports)
+        self._pruned.set_members(ports)
 
     def forget(self) -> None:
         """The switch restarted: no set names anybody that is not there."""
@@ -117,7 +117,7 @@ class BitmapGroups:
         """All groups and replicate entries for the present membership."""
         match self.addressing:
             case Addressing.ONE_BITMAP:
-                groups = {members: GroupId(members) for members in _subsets(self._known)}
+                groups = {members: GroupId(members) for members in subsets(self._known)}
                 collision = groups.pop(1 << _NOBODY, None)
                 return [
                     ReplicateByBitmapEntry(Bitmap.ONE),
@@ -125,8 +125,8 @@ class BitmapGroups:
                     *(self._around_the_flood_group() if collision is not None else ()),
                 ]
             case Addressing.TWO_BITMAPS:
-                low = _subsets(member for member in self._known if member < _HALF_BITS)
-                high = _subsets(member for member in self._known if member >= _HALF_BITS)
+                low = subsets(member for member in self._known if member < _HALF_BITS)
+                high = subsets(member for member in self._known if member >= _HALF_BITS)
                 groups = {members: GroupId(members) for members in low}
                 groups |= {members: GroupId(FLOOD_GROUP | members >> _HALF_BITS) for members in high}
                 return [ReplicateByBitmapEntry(Bitmap.TWO), *self._groups(groups)]
@@ -146,10 +146,3 @@ class BitmapGroups:
         other = min((member for member in self._ports if member != _NOBODY), default=None)
         if other is not None and _NOBODY in self._ports:
             yield ReplicateToGroupEntry(1 << _NOBODY, GroupId(1 << _NOBODY | 1 << other))
-
-
-def _subsets(members: Iterable[Member]) -> Iterator[int]:
-    """Every set of one member or more, in order."""
-    bits = sorted(1 << member for member in members)
-    for choice in range(1, 1 << len(bits)):
-        yield sum(bit for at, bit in enumerate(bits) if choice >> at & 1)

@@ -11,7 +11,7 @@ A set of one never needs a group: it is unicast to the member's port.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class Groups(Protocol):
     def adopt(self, actual: SwitchContents) -> None:
         """Take over what the switch already has: keep the numbers of its groups."""
 
-    def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
-        """The members and their ports now. True if anything changed."""
+    def set_members(self, ports: Mapping[Member, SwitchPort]) -> None:
+        """The members and their ports now."""
 
     def forget(self) -> None:
         """The switch restarted: no set in it names anybody."""
@@ -89,18 +89,17 @@ class ReplicationGroups:
             elif group == _EXACT_BASE + members:
                 self._in_use.setdefault(members, group)
 
-    def set_members(self, ports: Mapping[Member, SwitchPort]) -> bool:
-        """The members and their ports now. True if anything changed."""
+    def set_members(self, ports: Mapping[Member, SwitchPort]) -> None:
+        """The members and their ports now."""
         if dict(ports) == self._ports:
-            return False
+            return
         self._ports = dict(ports)
         present = sum(1 << member for member in self._ports)
-        wanted = set(self._subsets()) if self.exact else None
+        wanted = {one for one in subsets(self._ports) if one.bit_count() > 1} if self.exact else None
         for members in [one for one in self._in_use if one & ~present or (wanted is not None and one not in wanted)]:
             self._release(self._in_use.pop(members))
         for members in sorted(wanted or ()):
             self._number(members)
-        return True
 
     def forget(self) -> None:
         """Nothing here depends on who has been there."""
@@ -130,13 +129,6 @@ class ReplicationGroups:
             entries += self._group(members, group)
         return entries
 
-    def _subsets(self) -> Iterator[int]:
-        """Every set of two members or more."""
-        present = sorted(self._ports)
-        for choice in range(1, 1 << len(present)):
-            if choice.bit_count() > 1:
-                yield sum(1 << member for at, member in enumerate(present) if choice >> at & 1)
-
     def _number(self, members: int) -> None:
         """Give a set its group."""
         if members in self._in_use:
@@ -158,3 +150,10 @@ class ReplicationGroups:
         group = GroupId(self._next)
         self._next += 1
         return group
+
+
+def subsets(members: Iterable[Member]) -> Iterator[int]:
+    """Every set of one member or more, in order."""
+    bits = sorted(1 << member for member in members)
+    for choice in range(1, 1 << len(bits)):
+        yield sum(bit for at, bit in enumerate(bits) if choice >> at & 1)

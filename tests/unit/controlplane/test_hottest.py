@@ -12,6 +12,7 @@ from controlplane.core import views
 from controlplane.core.directory import ChunkFacts, Directory
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.values import ClusterValues, Hottest
+from kvpolicy.value import CacheValues
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import SECOND, Scene, facts, key, record
 
@@ -69,16 +70,16 @@ def test_a_look_at_the_pool_looks_at_what_it_shows(monkeypatch: pytest.MonkeyPat
     fetches = [rpc.FetchEvent(key=key(number), source=rpc.SOURCE_LOCAL) for number in range(3000)]
     scene.say(1, usage=rpc.Usage(fetches=fetches))
     looked: list[ChunkKey] = []
-    rate = ClusterValues.rate
+    rate = CacheValues.rate
 
-    def counted(values: ClusterValues, one: ChunkKey, now_ns: int) -> float:
+    def counted(values: CacheValues, one: ChunkKey, now_ns: int) -> float:
         looked.append(one)
         return rate(values, one, now_ns)
 
     def never(directory: Directory) -> None:
         raise AssertionError("a view goes through all chunks")
 
-    monkeypatch.setattr(ClusterValues, "rate", counted)
+    monkeypatch.setattr(CacheValues, "rate", counted)
     monkeypatch.setattr(Directory, "__iter__", never)
     monkeypatch.setattr(Directory, "last_copies", never)
     assert len(views.top(scene.core, 10, scene.now)) == 10

@@ -119,16 +119,15 @@ def test_the_switch_does_not_save_what_a_disk_has() -> None:
 
 
 def test_recovery_prefers_free_dram_then_disk_then_the_least_loss() -> None:
-    name = key("x")
     free = Host(ONE, free_bytes=GIB)
     with_disk = Host(TWO, 0, cheapest_value=5.0, disk_free_bytes=GIB)
     full = Host(THREE, 0, cheapest_value=1.0)
     assert plan_recovery(CHUNK, 2.0, False, [full, with_disk, free]) == ONE
     assert plan_recovery(CHUNK, 2.0, False, [full, with_disk]) == TWO
     assert plan_recovery(CHUNK, 2.0, False, [full]) == THREE
-    assert plan_recovery(name, CHUNK, 0.5, False, [full]) is None
+    assert plan_recovery(CHUNK, 0.5, False, [full]) is None
     assert plan_recovery(CHUNK, 0.5, True, [full]) == THREE
-    assert plan_recovery(name, CHUNK, 0.0, False, [free]) is None
+    assert plan_recovery(CHUNK, 0.0, False, [free]) is None
 
 
 def test_replications_use_half_of_free_rooms_and_displace_only_what_is_worth_less() -> None:
