@@ -13,9 +13,8 @@ from kvproto.units import format_bytes
 
 def follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
     """Show a job until it ends; 0 if nothing went wrong, else 1."""
-    if as_json:
-        return _collect(steps)
     problems: dict[str, str] = {}
+    last: dict[str, rpc.Progress] = {}
     bars: dict[str, TaskID] = {}
     out = console()
     columns = (
@@ -25,33 +24,23 @@ def follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
         TextColumn("{task.fields[moved]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=out) as shown:
+    with Progress(*columns, console=out, disable=as_json) as shown:
         for step in steps:
             if step.problem:
                 problems[step.node] = step.problem
             if not step.total:
                 continue
-            if step.node not in bars:
+            if step.node not in last:
                 bars[step.node] = shown.add_task(step.node, total=step.total, moved="")
+            last[step.node] = step
             shown.update(bars[step.node], completed=step.done, moved=format_bytes(step.bytes) if step.bytes else "")
+    if as_json:
+        said = ("done", "total", "bytes", "problem")
+        nodes = {node: {name: getattr(step, name) for name in said} for node, step in last.items()}
+        print_json({"nodes": nodes, "problems": problems})
+        return int(bool(problems))
     for node, problem in problems.items():
         out.print(f"{node}: {problem}" if node else problem)
-    if not problems and not bars:
+    if not problems and not last:
         out.print("nothing to move")
-    return 1 if problems else 0
-
-
-def _collect(steps: Iterable[rpc.Progress]) -> int:
-    last: dict[str, rpc.Progress] = {}
-    problems: dict[str, str] = {}
-    for step in steps:
-        if step.problem:
-            problems[step.node] = step.problem
-        if step.total:
-            last[step.node] = step
-    nodes = {
-        name: {"done": step.done, "total": step.total, "bytes": step.bytes, "problem": step.problem}
-        for name, step in last.items()
-    }
-    print_json({"nodes": nodes, "problems": problems})
-    return 1 if problems else 0
+    return int(bool(problems))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -28,16 +29,11 @@ class Seals:
         """(signature, certificates in PEM). Raises TlsError for a kind of key that signs nothing here."""
         self._certificates.look()
         current = self._certificates.current
-        key = load_pem_private_key(current.key, password=None)
-        match key:
-            case ec.EllipticCurvePrivateKey():
-                return key.sign(content, ec.ECDSA(_HASH)), current.cert
-            case rsa.RSAPrivateKey():
-                return key.sign(content, _PADDING, _HASH), current.cert
-            case ed25519.Ed25519PrivateKey():
-                return key.sign(content), current.cert
-            case _:
-                raise TlsError(f"a key of the kind {type(key).__name__} signs no state: use EC, RSA or Ed25519")
+        key: Any = load_pem_private_key(current.key, password=None)
+        scheme = _scheme(key)
+        if scheme is None:
+            raise TlsError(f"a key of the kind {type(key).__name__} signs no state: use EC, RSA or Ed25519")
+        return key.sign(content, *scheme), current.cert
 
     def holds(self, content: bytes, signature: bytes, certificate: bytes) -> bool:
         """Whether somebody of this role has signed it, with a certificate that is good now."""
@@ -49,17 +45,23 @@ class Seals:
             return False
         if identity.trust_domain != self._certificates.trust_domain:
             return False
-        key = found.public_key()
+        key: Any = found.public_key()
+        scheme = _scheme(key)
         try:
-            match key:
-                case ec.EllipticCurvePublicKey():
-                    key.verify(signature, content, ec.ECDSA(_HASH))
-                case rsa.RSAPublicKey():
-                    key.verify(signature, content, _PADDING, _HASH)
-                case ed25519.Ed25519PublicKey():
-                    key.verify(signature, content)
-                case _:
-                    return False
+            if scheme is not None:
+                key.verify(signature, content, *scheme)
         except InvalidSignature:
             return False
-        return True
+        return scheme is not None
+
+
+def _scheme(key: object) -> tuple[Any, ...] | None:
+    """How keys of this kind sign; None: they sign nothing here."""
+    match key:
+        case ec.EllipticCurvePrivateKey() | ec.EllipticCurvePublicKey():
+            return (ec.ECDSA(_HASH),)
+        case rsa.RSAPrivateKey() | rsa.RSAPublicKey():
+            return _PADDING, _HASH
+        case ed25519.Ed25519PrivateKey() | ed25519.Ed25519PublicKey():
+            return ()
+    return None

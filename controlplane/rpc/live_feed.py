@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
 
@@ -51,12 +52,9 @@ class LiveFeed:
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The same as server-sent events, with the messages as JSON."""
         yield b"retry: 1000\n\n"
-        follow = self.follow()
-        try:
-            async for increment in follow:
+        async with contextlib.aclosing(self.follow()) as increments:
+            async for increment in increments:
                 yield self._event(increment)
-        finally:
-            await follow.aclose()
 
     def _look(self) -> None:
         self._increments.look(*self._look_at_things())
