@@ -19,6 +19,7 @@ from kvclient.messages import FetchedChunk, Status
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import Member, ReadId
+from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Op
 
 COPIES_MAX = 1024
@@ -167,11 +168,6 @@ class FetchWatch:
         self._member: Member | None = None
         self._segment_bytes = 0
 
-    @property
-    def followed_count(self) -> int:
-        """Fetches under way, chunks that they wait for, and leases: 0 on an idle node."""
-        return len(self._fetches) + len(self._awaiting) + len(self._leases)
-
     def begin(self, event: events.ChunksRequested, now_ns: int) -> Timeline | None:
         """Begin to follow a fetch, before the core handles it; None: its number is in use, and the core refuses it."""
         if (event.engine, event.request) in self._fetches:
@@ -181,19 +177,12 @@ class FetchWatch:
         return timeline
 
     def saw(
-        self,
-        event: events.Event,
-        made: Iterable[effects.Effect],
-        now_ns: int,
-        done_ns: int,
-        *,
-        member: Member | None,
-        segment_bytes: int,
+        self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, done_ns: int, at: ReaderParameters
     ) -> None:
-        """The core got `event` at `now_ns` and had handled it at `done_ns`; `member`: this node's."""
+        """The core got `event` at `now_ns` and had handled it at `done_ns`; `at`: this node's place in the fabric."""
         if not self._fetches and not self._leases:
             return
-        self._member, self._segment_bytes = member, segment_bytes
+        self._member, self._segment_bytes = at.member, at.segment_bytes
         handler = self._event_handlers.get(type(event))
         if handler is not None:
             handler(event, now_ns)

@@ -102,7 +102,8 @@ class SocketCasts(ExpectedCasts):
         """Raises TransportError."""
         super().__init__()
         self._host = host
-        self._outgoing = SegmentSocket(host, host.config.cast_port)
+        self._outgoing = out = SegmentSocket(host, host.config.cast_port)
+        self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -132,21 +133,9 @@ class SocketCasts(ExpectedCasts):
         if self._intake is not None:
             self._intake.settle()
 
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `CastPart.cast`."""
-        self._outgoing.cast(chunk, first, count)
-
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `CastPart.fill`."""
-        self._outgoing.fill(chunk, first, count, pool, cast_too=cast_too)
-
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`."""
         return self._outgoing.socket
-
-    def give_up(self) -> None:
-        """See `NativeSender.give_up`."""
-        self._outgoing.give_up()
 
     def close(self) -> None:
         """End both directions."""
