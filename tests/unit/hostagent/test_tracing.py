@@ -337,8 +337,8 @@ def test_a_request_number_taken_twice_leaves_nothing_behind() -> None:
     scene = TracedScene()
     scene.directory(entry(1, 1))
     request = scene.fetch(1)
-    scene.say(events.ChunksRequested(ENGINE, request, (key(1),), 1.0, None))
     assert len(timelines()) == 1
+    scene.say(events.ChunksRequested(ENGINE, request, (key(1),), 1.0, None))
     scene.say(events.EngineDisconnected(ENGINE))
     assert not timelines()
     scene.close()
