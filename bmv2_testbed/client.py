@@ -21,7 +21,7 @@ from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.network import namespaces
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Outcome, ProcessorTimes, child_environment, last_line, python_module
-from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, agent_name
+from bmv2_testbed.spec import CONTROL_SOCKET, Faults, TestbedSpec, Wiring, agent_name
 
 
 class Testbed:
@@ -110,7 +110,7 @@ class Testbed:
 
     def start_daemons_again(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
         """Start agents and the controller again, the latter with other settings and, unless `plain`, with the switch,
-        which stays. So nobody has learned anything before."""
+        which stays. So no daemon knows anything of what ran before."""
         self._ask("start_daemons_again", plain=plain, settings=dict(settings))
 
     def await_ready(self, name: str) -> None:
@@ -128,29 +128,14 @@ class Testbed:
         """
         self._ask("serve_from_switch", last_key=last_key.hex(), chunks=chunks, unpinned=unpinned)
 
-    def agent_health(self, host: int) -> dict[str, Any]:
-        """What an agent says of itself."""
-        health: dict[str, Any] = self._ask("agent_health", host=host)
-        return health
-
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics in Prometheus' text format."""
         metrics: str = self._ask("agent_metrics", host=host)
         return metrics
 
-    def leftovers(self, dead: Sequence[int] = (), patience_s: float = 10.0) -> list[str]:
-        """Leftovers after `patience_s` that should be gone once all fetches are over: pins, slots, groups,
-        interest. `dead`: hosts whose agents died and were not started again."""
-        found: list[str] = self._ask("leftovers", dead=list(dead), patience_s=patience_s)
-        return found
-
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the hosts' data interfaces."""
         return {host: InterfaceCounters(*values) for host, values in self._ask("counters").items()}
-
-    def await_traffic(self, host: str, *, received_bytes: int = 0, sent_bytes: int = 0, timeout_s: float) -> None:
-        """Wait until a host's data interface has received and sent that many bytes since the run began."""
-        self._ask("await_traffic", host=host, received_bytes=received_bytes, sent_bytes=sent_bytes, timeout_s=timeout_s)
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds used so far, by process."""
@@ -196,23 +181,23 @@ class Testbed:
 
 
 def wait_gone(pid: int, timeout_s: float) -> None:
-    """Wait until a process that need not be our child is gone. Raises TestbedError after timeout_s."""
+    """Wait until a process that need not be our child has ended. Raises TestbedError after timeout_s."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     poller = select.poll()
     poller.register(handle, select.POLLIN)
-    gone = poller.poll(timeout_s * 1000)
+    ended = poller.poll(timeout_s * 1000)
     os.close(handle)
-    if not gone:
+    if not ended:
         raise TestbedError(f"process {pid} does not end: kill it with kill -9 {pid}")
 
 
 def start(spec: TestbedSpec, *, detached: bool = False) -> tuple[Testbed, subprocess.Popen[bytes]]:
     """Start a run and wait until it is up. It ends with this process unless `detached`. Raises TestbedError."""
     argv = python_module("bmv2_testbed.supervisor", *([] if detached else ["--attached"]))
-    if spec.in_namespaces:
+    if spec.wiring is Wiring.NAMESPACES:
         argv = [*namespaces.entry(), *argv]
     with tempfile.TemporaryFile() as errors:
         supervisor = subprocess.Popen(

@@ -20,7 +20,6 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import START_DEADLINE_S, STOP_GRACE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.network.guests import GuestNetwork, guest_endpoints
-from bmv2_testbed.network.taps import make_taps
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, child_environment, last_line, python_module
@@ -34,11 +33,9 @@ from bmv2_testbed.switches import (
     shaped_by_switch,
     switch_command,
 )
-from kvproto.ids import Member
 
 SWITCH: Final = "switch"
 CONTROLLER: Final = "controller"
-_TRAFFIC_POLL_S: Final = 0.005
 
 
 class Cluster:
@@ -53,8 +50,6 @@ class Cluster:
             self._endpoints = namespace_endpoints(spec)
             self.network: WiredNetwork | GuestNetwork = WiredNetwork(spec)
         else:
-            if spec.taps:
-                make_taps(spec)
             self._endpoints = guest_endpoints(spec)
             self.network = GuestNetwork(spec, directory, self._endpoints, self._admin.port_statistics)
 
@@ -158,30 +153,9 @@ class Cluster:
                 said = last_line(self.processes.log_tail(SWITCH))
                 raise TestbedError(f"{SWITCH} does not serve P4Runtime in time: {said}") from None
 
-    def agent_health(self, host: int) -> dict[str, object]:
-        """What an agent's /healthz says."""
-        url = f"http://{self._endpoints.agent_http[host]}/healthz"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                health: dict[str, object] = yaml.safe_load(answer.read())
-        except (OSError, urllib.error.URLError) as error:
-            raise TestbedError(f"{agent_name(host)} does not answer: {error}") from error
-        return health
-
     def counters(self) -> dict[str, InterfaceCounters]:
         """What each host has sent and received: at its data interface or, of guests, at its switch port."""
         return self.network.counters()
-
-    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, deadline_s: float) -> None:
-        """Wait until a host's counters reach these values. Nothing announces changes: polls every few ms."""
-        while True:
-            counters = self.counters()[host]
-            if counters.rx_bytes >= received_bytes and counters.tx_bytes >= sent_bytes:
-                return
-            if time.monotonic() > deadline_s:
-                seen = f"received {counters.rx_bytes} of {received_bytes}, sent {counters.tx_bytes} of {sent_bytes}"
-                raise TestbedError(f"{host} did not in time: {seen} bytes")
-            time.sleep(_TRAFFIC_POLL_S)
 
     def agent_metrics(self, host: int) -> str:
         """An agent's metrics, in Prometheus' text format."""
@@ -206,19 +180,6 @@ class Cluster:
         """Have the switch take in a prefix, and wait until it serves all of it."""
         with self._calls() as calls:
             calls.serve_from_switch(last_key, chunks, unpinned, deadline_s)
-
-    def leftovers(self, dead: Sequence[int], deadline_s: float) -> list[str]:
-        """What should be gone now that all fetches are over; `dead`: hosts whose agents died."""
-        from bmv2_testbed.audit import Scene  # finsy and its dependencies: only when asked for
-
-        running = [host for host in range(self.spec.hosts) if agent_name(host) in self.processes.pids()]
-        agents = {agent_name(host): functools.partial(self.agent_metrics, host) for host in running}
-        p4runtime = self._endpoints.p4runtime if self._programs_switch else None
-        with self._calls() as calls:
-            gone = [host_name(host) for host in dead]
-            members = [Member(node.member) for node in calls.status().nodes if node.name in gone]
-            scene = Scene(p4runtime, lambda: calls.status().switch_view, agents, members)
-            return scene.leftovers(deadline_s)
 
     def set_faults(self, port: int | None, faults: Faults) -> None:
         """Hurt the frames that leave a switch port (None: every port)."""

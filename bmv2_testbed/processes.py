@@ -120,7 +120,7 @@ class Supervisor:
         return process.pid
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
-        """Send a signal; with SIGKILL also wait until it is gone."""
+        """Send a signal; with SIGKILL also wait for the end."""
         process = self._get(name).process
         if process.poll() is None:
             process.send_signal(signal_number)
@@ -234,7 +234,7 @@ def _has_said_ready(entry: _Running) -> bool:
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU seconds used so far by a process, 0.0 if it is gone. Source: /proc/PID/stat fields 14 and 15."""
+    """CPU seconds used so far by a process, 0.0 if it has ended. Source: /proc/PID/stat fields 14 and 15."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -254,7 +254,7 @@ class ProcessorTimes:
         return ProcessorTimes(self.used_s + other.used_s, self.waited_s + other.waited_s)
 
     def since(self, before: ProcessorTimes) -> ProcessorTimes:
-        """What came after `before`; threads that ended meanwhile take theirs with them."""
+        """The increase since `before`, without threads that ended meanwhile."""
         return ProcessorTimes(max(0.0, self.used_s - before.used_s), max(0.0, self.waited_s - before.waited_s))
 
 
@@ -269,8 +269,8 @@ def processor_times(pid: int) -> ProcessorTimes:
 
 
 def await_listening(server: subprocess.Popen[bytes], name: str, address: str, port: int, patience_s: float) -> None:
-    """Return when a server that tells nobody takes connections. Raises TestbedError when it ends or takes too long, and
-    has ended then."""
+    """Return when a server that does not notify takes connections. Raises TestbedError, and ends the server, when it
+    takes too long."""
     give_up_s = time.monotonic() + patience_s
     while True:
         with contextlib.suppress(OSError), socket.create_connection((address, port), patience_s):
@@ -283,6 +283,6 @@ def await_listening(server: subprocess.Popen[bytes], name: str, address: str, po
 
 
 def last_line(text: str) -> str:
-    """The last thing that somebody said, for a message of one line."""
+    """The last line of an output, for a message of one line."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it said nothing"

@@ -86,11 +86,9 @@ class TestbedSpec:
     """Of the data interfaces of guests."""
     socket_hosts: tuple[int, ...] = ()
     """Guests without RDMA: their agents use sockets."""
-    taps: bool = False
-    """Guests' cards hang on taps, in a network namespace of the run's own, instead of datagram ports. Needs root."""
     plain: bool = False
-    """True: no controller programs the switch. It forwards as one told it before; if none ever did, it floods, and all
-    hosts share the rate of one link."""
+    """True: no controller programs the switch. It keeps the forwarding of the controller before; if there was none, it
+    floods, and all hosts share the rate of one link."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False
@@ -107,19 +105,12 @@ class TestbedSpec:
             )
         if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
             raise TestbedError(f"target {self.target} needs namespaces: use --target p4switch with --roce")
-        if self.taps and self.wiring is not Wiring.GUESTS:
-            raise TestbedError("taps are for guests: use --taps with --roce")
         for host in self.socket_hosts:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"host {host} does not exist: there are {self.hosts} hosts")
         for host in self.slow_bit_s:
             if not 0 <= host < self.hosts:
                 raise TestbedError(f"slow host {host} does not exist: there are {self.hosts} hosts")
-
-    @property
-    def in_namespaces(self) -> bool:
-        """Whether the run has a network namespace of its own, and the switch interfaces in it."""
-        return self.wiring is Wiring.NAMESPACES or self.taps
 
     def link_rate_bit_s(self, host: int) -> int | None:
         """Rate of that host's link in each direction; None: not shaped."""
@@ -163,11 +154,6 @@ def management_ip(host: int) -> str:
 
 def switch_port(host: int) -> int:
     return host + 1
-
-
-def switch_interface(host: int) -> str:
-    """The switch's end of a host's link, where links are interfaces."""
-    return f"sw-eth{switch_port(host)}"
 
 
 CONTROLLER_MANAGEMENT_IP = "10.76.0.254"

@@ -68,9 +68,6 @@ class Requests:
     def counters(self) -> dict[str, tuple[int, ...]]:
         return {host: astuple(value) for host, value in self._cluster.counters().items()}
 
-    def await_traffic(self, host: str, received_bytes: int, sent_bytes: int, timeout_s: float) -> None:
-        self._cluster.await_traffic(host, received_bytes, sent_bytes, time.monotonic() + timeout_s)
-
     def processor_times(self) -> dict[str, tuple[float, float]]:
         return {name: astuple(times) for name, times in self._cluster.processes.processor_times().items()}
 
@@ -82,9 +79,6 @@ class Requests:
 
     def serve_from_switch(self, last_key: str, chunks: int, unpinned: bool) -> None:
         self._cluster.serve_from_switch(bytes.fromhex(last_key), chunks, unpinned, self._deadline_s())
-
-    def leftovers(self, dead: list[int], patience_s: float) -> list[str]:
-        return self._cluster.leftovers(dead, time.monotonic() + patience_s)
 
     def _deadline_s(self) -> float:
         return time.monotonic() + start_deadline_s(self._cluster.spec)
@@ -99,7 +93,6 @@ def methods(cluster: Cluster, stop: threading.Event) -> dict[str, Callable[..., 
         "restart": cluster.restart,
         "reboot": cluster.reboot,
         "reload_program": cluster.reload_program,
-        "agent_health": cluster.agent_health,
         "agent_metrics": cluster.agent_metrics,
         "link": cluster.network.set_link,
         "forget": processes.forget,
@@ -195,7 +188,7 @@ def _run_guests(spec: TestbedSpec) -> int:
 
 
 def _janitor(alive: int, directory: Path) -> None:
-    """Wait, in a session of its own, until the supervisor is gone by whatever signal; then remove its files."""
+    """Wait, in a session of its own, until the supervisor has ended, by whatever signal; then remove its files."""
     os.setsid()
     for stream in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
@@ -216,7 +209,7 @@ def main() -> int:
         namespaces.die_with_parent()
     try:
         spec = TestbedSpec.from_json(sys.stdin.read())
-        return _run_namespaces(spec) if spec.in_namespaces else _run_guests(spec)
+        return _run_namespaces(spec) if spec.wiring is Wiring.NAMESPACES else _run_guests(spec)
     except TestbedError as error:
         print(f"kvcast testbed: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from typing import Final
 from bmv2_testbed.configs import Endpoints
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_interface, switch_port
+from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
 from bmv2_testbed.switch_admin import port_options
 from controlplane.core.limits import TICK_NS
 from kvdaemon.programs import Architecture, program_for
@@ -35,8 +35,8 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
     argv += ["--admin", f"unix:{directory / ADMIN_SOCKET}"]
     for host in range(spec.hosts):
         port = switch_port(host)
-        if spec.in_namespaces:
-            argv += ["-i", f"{port}@{switch_interface(host)}"]
+        if spec.wiring is Wiring.NAMESPACES:
+            argv += ["-i", f"{port}@sw-eth{port}"]
         else:
             argv += ["-i", f"{port}@udp:{endpoints.switch_datagram[host]},{endpoints.agent_datagram[host]}"]
         options = port_options(spec.faults, shaped_by_switch(spec, host), spec.seed)
@@ -46,7 +46,7 @@ def switch_command(spec: TestbedSpec, endpoints: Endpoints, directory: Path) -> 
 
 
 def shaped_by_switch(spec: TestbedSpec, host: int) -> int | None:
-    """Rate that the switch has to keep a host's port to; None: the kernel does, or nobody."""
+    """Rate that the switch has to keep a host's port to; None: the kernel does, or the link is not shaped."""
     return None if spec.wiring is Wiring.NAMESPACES else spec.link_rate_bit_s(host)
 
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 def bar(console: Console) -> Progress:
-    """What is done, the share of it, the time; gone when it is over."""
+    """What is done, the share of it, the time; removed at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
 

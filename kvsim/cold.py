@@ -32,7 +32,7 @@ class ColdFaults:
     damage: float = 0.0
     """What is read is not what was written."""
     loss: float = 0.0
-    """An object is gone when it is read."""
+    """An object has vanished when it is read."""
     failure: float = 0.0
     """It does not answer in time."""
     refusal: float = 0.0

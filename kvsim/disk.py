@@ -100,7 +100,7 @@ class SimulatedDisk:
         return stored, self._done_ns(stored.size_bytes, now_ns)
 
     def end_load(self, stored: Chunk) -> tuple[LoadOutcome, npt.NDArray[np.int64]]:
-        """What the device gives; a damaged copy is gone."""
+        """What the device gives; a damaged copy is dropped."""
         contents = self._contents[stored.key]
         self.pool.unpin(stored)
         if self._chance.fraction() < self._faults.read_failure:

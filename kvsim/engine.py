@@ -20,7 +20,7 @@ class Engine:
         heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._serial, action))
 
     def run(self, until_ns: int, stop: Callable[[], bool]) -> None:
-        """Run until the time has come or `stop` says so (asked after every event)."""
+        """Run until that time, or until `stop` is true (asked after every event)."""
         while self._heap and self._heap[0][0] <= until_ns:
             self.now_ns, _, action = heapq.heappop(self._heap)
             action()

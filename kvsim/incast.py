@@ -111,7 +111,7 @@ class IncastResult:
 
 
 def simulate(incast: Incast, moved: Callable[[float], None] = lambda _: None) -> IncastResult:
-    """Run it; `moved` hears the share of the readers' chunks that has arrived, now and then."""
+    """Run it; `moved` is called with the share of the readers' chunks that has arrived, now and then."""
     world = World(incast.setting())
     whole_bytes = incast.readers * len(world.keys) * world.setting.segments * world.setting.segment_bytes
     step_ns = max(1, incast.transfer_ns // 50)

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,11 +89,21 @@ class Answer:
     outcome: Status
     sources: tuple[ChunkSource, ...]
     wrong: tuple[int, ...]
-    """Places of chunks whose bytes were not right when it came, or when the engine had read them."""
+    """Places of chunks whose bytes were wrong on arrival, or when the engine had read them."""
 
     @property
     def leading(self) -> int:
         return len(self.sources)
+
+
+class Place(NamedTuple):
+    """Where a host is in the network."""
+
+    name: NodeId
+    address: Address
+    member: Member
+    switch: SwitchModel
+    uplink: Link
 
 
 class Node:
@@ -102,19 +112,14 @@ class Node:
     def __init__(
         self,
         engine: Engine,
-        name: NodeId,
-        address: Address,
-        member: Member,
-        switch: SwitchModel,
-        link: Link,
+        place: Place,
         reader: ReaderParameters,
         scheduling: Scheduling,
         chance: Chance,
         equipment: Equipment,
     ) -> None:
         self._engine = engine
-        self.name, self.address, self.member = name, address, member
-        self._switch, self.link = switch, link
+        self.name, self.address, self.member, self._switch, self.uplink = place
         self._reader = reader
         self._segment_bytes = reader.segment_bytes
         self._scheduling, self._chance = scheduling, chance
@@ -123,15 +128,15 @@ class Node:
         """Of the one engine."""
         self.dead = False
         self._life = 0
-        """What an earlier one had begun concerns nobody."""
+        """Number of the process; what an earlier one had begun has no effect."""
         self.directory: dict[NodeId, Address] = {}
         self.keys: tuple[ChunkKey, ...] = ()
         """What the engine asked for."""
         self.answer: Answer | None = None
         self.announced: Callable[[effects.Announce], None] = lambda _: None
-        """Hears what this node has."""
+        """Called with what this node announces."""
         self.claimed: Callable[[effects.ReportClaims], None] = lambda _: None
-        """Hears what its engine computes."""
+        """Called with what its engine claims to compute."""
         self.bad_copies: list[effects.ReportBadCopy] = []
         self.proven: list[ChunkKey] = []
         """Chunks that reads brought and that were hashed on their way."""
@@ -152,7 +157,7 @@ class Node:
         self._tell_of_cold()
 
     def _tell_of_cold(self) -> None:
-        """A process has begun: it hears of the cold store, and of its codec."""
+        """A process has begun: its cold store and its codec report to it."""
         if self._twins is not None:
             self._twins.tell(1 << 20)
         if self._cold is not None:
@@ -175,16 +180,7 @@ class Node:
             has_cold=equipment.cold is not None,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
         )
-        self._connections = Reads(
-            self,
-            self._engine,
-            self.link,
-            self.address,
-            self.directory,
-            self._segment_bytes,
-            self._life,
-            equipment.proves,
-        )
+        self._connections = Reads(self, self._engine, self._segment_bytes, self._life, proves=equipment.proves)
         self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
         self._carriers = self._carriers_by_effect()
         self._task = 0
@@ -193,7 +189,7 @@ class Node:
     # --- from outside ------------------------------------------------------------------------------------------------
 
     def tell(self, event: events.Event) -> None:
-        """Something that reaches the agent by other ways than the data network."""
+        """An event that does not arrive over the data network."""
         if not self.dead:
             self.handle(event)
             self._arm()
@@ -261,7 +257,7 @@ class Node:
         self._arm()
 
     def evict(self, key: ChunkKey) -> bool:
-        """The controller has a chunk dropped; False: it is in use and stays, or nobody is there to drop it."""
+        """The controller has a chunk dropped; False: it is in use and stays, or the process is dead."""
         return not self.dead and self._run(DropWork((key,))).status is TaskStatus.DONE
 
     def _run(self, work: DropWork) -> effects.ReportTaskEnd:
@@ -472,7 +468,7 @@ class Node:
     def send(self, packet: Packet) -> None:
         """Onto the link to the switch."""
         now = self._engine.now_ns
-        for at in self.link.send(packet, now):
+        for at in self.uplink.send(packet, now):
             self._engine.at(at, lambda: self._switch.receive(packet, self.member))
 
     # --- the serving side --------------------------------------------------------------------------------------------
@@ -489,7 +485,7 @@ class Node:
         """Send as much as the socket takes; the rest when the link has sent some."""
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
-        while self._sending and self.link.backlog_ns(now) < SOCKET_BUFFER_NS:
+        while self._sending and self.uplink.backlog_ns(now) < SOCKET_BUFFER_NS:
             leaving = self._sending.popleft()
             self._send_segment(leaving)
             sent[leaving.chunk.key] += 1
@@ -541,4 +537,4 @@ _UNHEARD: tuple[type, ...] = (
     effects.FetchEnded,
     effects.ReservationEnded,
 )
-"""Nobody in the simulation needs these: its hosts place casts by themselves, as the transports without C do."""
+"""Effects that the simulation does not need: its hosts place casts by themselves."""

@@ -142,7 +142,7 @@ class RackSwitch(SwitchModel):
         if notice.count and notice.count - 1 < own:
             leader = UPSTREAM + 1
         flags = Flag.JOINED if others else Flag.LEFT
-        told = replace(notice, member=UPSTREAM, members=entry.members, tag=tag, count=leader, flags=flags)
-        out = Packet(POOL_ADDRESS, None, CONTROL_BYTES, ControlBody(told.encode()))
+        relayed = replace(notice, member=UPSTREAM, members=entry.members, tag=tag, count=leader, flags=flags)
+        out = Packet(POOL_ADDRESS, None, CONTROL_BYTES, ControlBody(relayed.encode()))
         for member in members_of(entry.members):
             self._emit(member, out)

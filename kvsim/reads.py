@@ -1,7 +1,7 @@
 """Reliable reads of a simulated host: connections to holders, and the serving of peers' reads."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -47,6 +47,10 @@ class Host(Protocol):
 
     core: AgentCore
     storage: Storage
+    address: Address
+    uplink: Link
+    directory: dict[NodeId, Address]
+    """Addresses of other nodes."""
 
     def send(self, packet: Packet) -> None: ...
     def handle(self, event: events.Event) -> None: ...
@@ -83,19 +87,14 @@ class Reads:
         self,
         host: Host,
         engine: Engine,
-        link: Link,
-        address: Address,
-        addresses: Mapping[NodeId, Address],
         segment_bytes: int,
         life: int,
+        *,
         proves: bool,
     ) -> None:
         """`proves`: reads are hashed on their way."""
         self._host = host
         self._engine = engine
-        self._link = link
-        self._address = address
-        self._addresses = addresses
         self._segment_bytes = segment_bytes
         self._life = life
         self._proves = proves
@@ -113,7 +112,7 @@ class Reads:
         """Of chunks that are being loaded from disk."""
         self._probing = False
         self._asked: dict[Address, int] = defaultdict(int)
-        """Bytes that each peer has asked for and that have not gone out."""
+        """Bytes that each peer has asked for and that are not sent."""
         self._wanted: dict[Address, int] = {}
         """What each peer waits for: more than that, as it says."""
 
@@ -150,7 +149,7 @@ class Reads:
         """The process dies: its connections are reset."""
         self._over = True
         for address in self._streams:
-            self._host.send(Packet(self._address, address, TCP_HEADER_BYTES, ReadRefused(ReadId(0), gone=False)))
+            self._host.send(Packet(self._host.address, address, TCP_HEADER_BYTES, ReadRefused(ReadId(0), gone=False)))
 
     def receive(self, packet: Packet) -> None:
         """A packet of a connection."""
@@ -176,7 +175,7 @@ class Reads:
 
     def start(self, effect: effects.StartRead) -> None:
         """The core wants a part of a chunk."""
-        address = self._addresses[NodeId(effect.node)]
+        address = self._host.directory[NodeId(effect.node)]
         self._reads[effect.read] = underway = ReadUnderway(effect, self._on_wire(effect.read), address, effect.count)
         self._ask_read(underway)
 
@@ -193,7 +192,7 @@ class Reads:
         if self._reads.get(effect.read) is not underway or underway.seen or self._over:
             return
         request = ReadRequest(underway.wire, effect.chunk.key, effect.first, effect.count, effect.wanted_bytes)
-        self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES + 32, request))
+        self._host.send(Packet(self._host.address, underway.address, TCP_HEADER_BYTES + 32, request))
         self._engine.at(self._engine.now_ns + REQUEST_AGAIN_NS, lambda: self._ask_read(underway))
 
     def start_leaves(self, effect: effects.ReadLeaves) -> None:
@@ -203,7 +202,7 @@ class Reads:
         self._leaves.add(effect.read)
         request = LeavesRequest(self._on_wire(effect.read), effect.key)
         self._ask_leaves(
-            effect.read, Packet(self._address, self._addresses[NodeId(effect.node)], _LEAVES_BYTES, request)
+            effect.read, Packet(self._host.address, self._host.directory[NodeId(effect.node)], _LEAVES_BYTES, request)
         )
 
     def _ask_leaves(self, read: ReadId, packet: Packet) -> None:
@@ -221,7 +220,7 @@ class Reads:
     def _answer_leaves(self, request: LeavesRequest, source: Address) -> None:
         chunk = self._host.core.pool.find(request.key)
         answer = LeavesAnswer(request.read, chunk.leaves if chunk is not None else None)
-        self._host.send(Packet(self._address, source, _LEAVES_BYTES + len(answer.leaves or b""), answer))
+        self._host.send(Packet(self._host.address, source, _LEAVES_BYTES + len(answer.leaves or b""), answer))
 
     def _on_leaves(self, answer: LeavesAnswer) -> None:
         read = self._of_wire(answer.read)
@@ -238,10 +237,10 @@ class Reads:
         self._leaves.discard(effect.read)
         underway = self._reads.pop(effect.read, None)
         if underway is not None:
-            self._host.send(Packet(self._address, underway.address, TCP_HEADER_BYTES, ReadAborted(underway.wire)))
+            self._host.send(Packet(self._host.address, underway.address, TCP_HEADER_BYTES, ReadAborted(underway.wire)))
 
     def _on_stream(self, body: StreamBody, source: Address) -> None:
-        self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, StreamAck(body.sequence)))
+        self._host.send(Packet(self._host.address, source, TCP_HEADER_BYTES, StreamAck(body.sequence)))
         read = self._of_wire(body.read)
         underway = self._reads.get(read)
         if underway is not None and body.load is not None:
@@ -297,7 +296,7 @@ class Reads:
         self._host.handle(events.PeerLoadRequested(request.key))
 
     def load_ended(self, effect: effects.PeerLoadEnded) -> None:
-        """What peers wait for came from disk, or did not."""
+        """The load from disk that peers wait for has ended, with or without the chunk."""
         for request, source in self._waiting_reads.pop(effect.key, ()):
             if isinstance(request, LeavesRequest):
                 self._answer_leaves(request, source)
@@ -309,7 +308,7 @@ class Reads:
 
     def _refuse_read(self, request: ReadRequest, source: Address) -> None:
         self._requests.discard((source, request.read))
-        self._host.send(Packet(self._address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
+        self._host.send(Packet(self._host.address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
 
     def _serve_read(self, request: ReadRequest, source: Address) -> bool:
         chunk = self._host.core.lend(request.key, self._engine.now_ns)
@@ -335,7 +334,7 @@ class Reads:
             if body.begins:
                 body = replace(body, load=self._load_but(peer))
             size = TCP_HEADER_BYTES + len(body.contents) * self._segment_bytes
-            self._host.send(Packet(self._address, peer, size, body))
+            self._host.send(Packet(self._host.address, peer, size, body))
 
         stream = Stream(max(1, TCP_PAYLOAD_BYTES // self._segment_bytes), emit)
         stream.on_read_end = self._read_ended
@@ -349,7 +348,7 @@ class Reads:
         """Connections take turns; a kernel holds its own back instead of overfilling the link's queue."""
         now = self._engine.now_ns
         order = deque(self._streams.items())
-        while order and self._link.backlog_ns(now) < SOCKET_BUFFER_NS:
+        while order and self._host.uplink.backlog_ns(now) < SOCKET_BUFFER_NS:
             peer, stream = order.popleft()
             if stream.pump(now):
                 self._streams[peer] = self._streams.pop(peer)

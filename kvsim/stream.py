@@ -54,7 +54,7 @@ class Stream:
         """Packets of each read that are not acknowledged."""
         self.on_read_end: Callable[[ChunkKey], None] = lambda _: None
         self.on_sent: Callable[[int], None] = lambda _: None
-        """Hears how many segments have gone out, or will not."""
+        """Called with the number of segments that were sent, or will not be."""
 
     def add(self, read: ReadId, key: ChunkKey, first: int, contents: list[int]) -> None:
         """A read was requested and can be served."""
@@ -79,7 +79,7 @@ class Stream:
             self.on_read_end(key)
 
     def acknowledged(self, sequence: int, now_ns: int) -> None:
-        """One packet arrived at the reader. What went out well before it is sent again."""
+        """One packet arrived at the reader. What was sent well before it is sent again."""
         flight = self._flight.pop(sequence, None)
         if flight is not None:
             self._window = min(_WINDOW_MAX, self._window + 1)

@@ -229,7 +229,7 @@ class SwitchModel:
         return entry.seen_ns >= budget.since_ns
 
     def _touch(self, entry: Interest, payer: Member) -> bool:
-        """Keep an entry alive. False: nobody has paid for it, and this member has paid for as many as it may."""
+        """Keep an entry alive. False: no member has paid for it, and this one has paid for as many as it may."""
         now = self._engine.now_ns
         if not self._paid(entry):
             budget = self._budgets.setdefault(payer, Budget(now))

@@ -18,7 +18,7 @@ from kvsim.cold import ColdFaults, SimulatedColdStore
 from kvsim.disk import DiskFaults
 from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link, Packet
-from kvsim.node import Node, Scheduling
+from kvsim.node import Node, Place, Scheduling
 from kvsim.racks import RackSwitch
 from kvsim.storage import Equipment, hashed_of, right_contents
 from kvsim.switch import INTEREST_OF_PORT, Cached, SwitchModel
@@ -258,11 +258,7 @@ class World:
         )
         node = Node(
             self.engine,
-            NodeId(name),
-            address,
-            member,
-            switch,
-            up,
+            Place(NodeId(name), address, member, switch, up),
             parameters,
             scheduling if scheduling is not None else setting.scheduling,
             self.chance.fork(name),
@@ -392,7 +388,7 @@ class World:
         )
 
     def _announced(self, node: Node, effect: effects.Announce) -> None:
-        """A node says what it has; a moment later all hear it."""
+        """A node announces what it has; a moment later all directories list it."""
         number = self.nodes.index(node)
         entries = self._twins_announced(number, effect)
         added = {chunk.key for chunk in effect.added if chunk.key in self.keys}
@@ -408,7 +404,7 @@ class World:
                 self.engine.at(self.engine.now_ns + PUBLISH_NS, partial(other.learn, (), entries))
 
     def _twins_announced(self, number: int, effect: effects.Announce) -> tuple[ChunkEntry, ...]:
-        """What has changed of them; another digest than the first is kept apart, and offered to nobody."""
+        """What has changed of them; a twin with another digest than the first is offered to no node."""
         changed = {}
         for chunk in effect.added:
             if is_twin(chunk):
@@ -443,7 +439,7 @@ class World:
         self.begin()
         last = max(self.starts) + self.setting.deadline_ns + 2_000 * MS
         self.engine.run(last, self.finished)
-        sent = [node.link.sent_bytes for node in self.nodes]
+        sent = [node.uplink.sent_bytes for node in self.nodes]
         report = self._report(sent)
         self.engine.run(self.engine.now_ns + linger_ns, lambda: False)
         if self.setting.recompute_s is not None:  # the gate's probes outlive fetches, until their own deadline

@@ -19,7 +19,7 @@ from planner.cluster.replay import Replay
 from planner.cluster.requests import Request
 
 _NAMED_BY: Final = 1
-"""Place of the chunk that tells sessions apart: before it lies what all prompts begin with."""
+"""Place of the chunk that differs between sessions: all prompts begin with the chunks before it."""
 
 
 def cell_sizes(nodes: int) -> list[int]:

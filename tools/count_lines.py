@@ -3,7 +3,7 @@
     python tools/count_lines.py                  # the checkout
     python tools/count_lines.py --wheels dist    # the wheels in a folder
 
-A line is a line of a .py, .c, .h or .p4 file that somebody wrote: generated files and tests do not count.
+Counted are the lines of .py, .c, .h and .p4 files; generated files and tests do not count.
 """
 
 from __future__ import annotations

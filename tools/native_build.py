@@ -72,8 +72,8 @@ def compiler() -> tuple[str, ...]:
 
 def machine_of(command: Sequence[str]) -> str:
     """What a compiler compiles for."""
-    told = _run([*command, "-dumpmachine"]).partition("-")[0]
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(told, told)
+    machine = _run([*command, "-dumpmachine"]).partition("-")[0]
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def build(made: SharedObject, target: Path, flags: Sequence[str] = ()) -> None:

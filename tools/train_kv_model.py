@@ -32,7 +32,7 @@ WINDOW_TOKENS = 256
 BATCH = 8
 LEARNING_RATE = 3e-3
 SAVE_EVERY = 100
-"""Steps: whoever ends the training early has the last of these."""
+"""Steps between two saves: a training that is ended early leaves the last one."""
 
 
 class Layer(nn.Module):

@@ -274,19 +274,19 @@ def carry_between(
     contents: Mapping[ChunkKey, bytes],
     keys: Sequence[ChunkKey],
     label: str,
-    told: Callable[[], None] = lambda: None,
+    was_put: Callable[[], None] = lambda: None,
 ) -> Carried:
-    """Put by one client, then fetched by another: all layers but the first, and the whole. `told`: has been put.
+    """Put by one client, then fetched by another: all layers but the first, and the whole.
 
-    Raises TestbedError where something does not come."""
+    `was_put`: called once the client has put it. Raises TestbedError where a document does not arrive."""
     for key, content in contents.items():
         if putter.put(key, None, content, namespace=label) is not PutOutcome.STORED:
             raise TestbedError(f"document {key.hex()} was in the pool before")
-    told()
+    was_put()
     until_s = time.monotonic() + DEADLINE_S
     while set(fetcher.contains(keys)) != {Where.REMOTE}:
         if time.monotonic() > until_s:
-            raise TestbedError("the fetching node does not hear of the documents")
+            raise TestbedError("the directory of the fetching node does not list the documents")
     before = _received_bytes(fetcher)
     ranges = ranges_of(layout, layers=range(1, layout.size("l")))
     with fetcher.fetch(keys, ranges=ranges, deadline_s=DEADLINE_S) as parts:

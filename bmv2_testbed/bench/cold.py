@@ -99,7 +99,7 @@ class TierWay:
             self._pool.commit(chunk, hashed(view, Integrity.BLAKE3))
             self._chunks.append(chunk)
         loop = asyncio.get_running_loop()
-        self._tier = ColdTier(config, open_store(config), self._memory, loop, self._heard, "bench")
+        self._tier = ColdTier(config, open_store(config), self._memory, loop, self._tier_event, "bench")
 
     def _reserve(self, key: ChunkKey, size_bytes: int) -> Chunk:
         chunk = self._pool.reserve(key, None, size_bytes)
@@ -107,7 +107,7 @@ class TierWay:
             raise TestbedError(f"the benchmark's own pool has no room: {chunk.value}")
         return chunk
 
-    def _heard(self, event: events.Event) -> None:
+    def _tier_event(self, event: events.Event) -> None:
         if not self._answer.done():
             self._answer.set_result(event)
 

@@ -102,15 +102,15 @@ def _run_turn(plan: DatapathPlan, way: str, readers: int) -> _Turn:
     nodes = [_start(plan, way, index, readers, ports) for index in range(-1, readers)]
     try:
         for node in nodes:
-            _hear(node)
+            _read_line(node)
         holder, others = nodes[0], nodes[1:]
         # Readers first: those of the pair must be listening when it begins to send.
         for node in (*others, holder):
-            _tell(node)
-        reports = [_hear(node) for node in others]
+            _send_line(node)
+        reports = [_read_line(node) for node in others]
         if way != "pair":
-            _tell(holder)
-        held = _hear(holder)
+            _send_line(holder)
+        held = _read_line(holder)
     finally:
         for node in nodes:
             node.kill()
@@ -137,13 +137,13 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def _tell(node: subprocess.Popen[str]) -> None:
+def _send_line(node: subprocess.Popen[str]) -> None:
     pipe = _pipe(node.stdin)
     pipe.write("\n")
     pipe.flush()
 
 
-def _hear(node: subprocess.Popen[str]) -> dict[str, Any]:
+def _read_line(node: subprocess.Popen[str]) -> dict[str, Any]:
     line = _pipe(node.stdout).readline()
     if not line:
         raise TestbedError(f"a node of the benchmark ended early, with status {node.wait()}: see its message above")
@@ -152,7 +152,7 @@ def _hear(node: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two UDP ports that nobody uses on loopback."""
+    """Two UDP ports of loopback that no process uses."""
     with contextlib.ExitStack() as probes:
         ports: list[int] = []
         for _ in range(2):

@@ -26,14 +26,13 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, data_ip, host_name
 from kvclient.client import AgentClient, Where
 from kvclient.lone import SLOT_BYTES
-from kvproto.integrity import Integrity
 from kvproto.units import format_bytes
 
 CHUNK_BYTES = 2**20
 LOCAL_REPEAT = 100
 """Fetches of what is here already for one over the network: they take a hundredth of the time."""
 PAUSED = "paused"
-"""As `tcp`, but each fetch comes after what comes before each fetch from the pool: the chunk is dropped from the
+"""As `tcp`, but before each fetch happens what happens before each fetch from the pool: the chunk is dropped from the
 reader's pool, which takes a millisecond of three processes and leaves little of others in the processor's caches."""
 WAYS = {
     "pool": "kvcast: holder",
@@ -55,8 +54,6 @@ class FetchPlan:
     repeat: int
     seed: int
     target: Target
-    integrities: Sequence[Integrity] = (Integrity.BLAKE3,)
-    """How chunks are digested, by turns."""
     chunks_bytes: Sequence[int] = (CHUNK_BYTES,)
     """Sizes of chunks, one after the other."""
 
@@ -67,10 +64,8 @@ class FetchFigures:
 
     target: str
     source: str
-    integrity: str
-    """How the pool digests chunks; empty: it is not the pool."""
     chunks: int
-    """That the pool has it in."""
+    """That the pool has it in; 0: a peer has it, as a whole."""
     size_bytes: int
     p50_s: float
     p99_s: float
@@ -85,36 +80,34 @@ class FetchFigures:
 def run_fetch(plan: FetchPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FetchFigures]:
     """Figures on a plain bridge and on the target: from the holder, from the switch, and by sendfile."""
     targets = dict.fromkeys((Target.BRIDGE, plan.target))
-    steps = [(target, integrity) for target in targets for integrity in plan.integrities]
     figures: list[FetchFigures] = []
-    for step, (target, integrity) in enumerate(steps):
-        say(f"{target}: network of 2 hosts, {integrity.value}")
+    for step, target in enumerate(targets):
+        say(f"{target}: network of 2 hosts")
         # Without admission: fetched again and again, the prefix would move into the switch in the middle of a series.
         spec = TestbedSpec(
             target=target,
             hosts=2,
             seed=plan.seed,
             segment_bytes=plan.target.segment_bytes,
-            controller_settings={"policy": {"admission": False}, "fabric": {"integrity": integrity.value}},
+            controller_settings={"policy": {"admission": False}},
         )
         with client.running(spec) as testbed:
             for size, chunk_bytes, is_last in _steps(plan):
                 prefix = Prefix(plan.seed, size, chunk_bytes)
-                say(f"{target}: {format_bytes(size)} in {prefix.chunks}, {integrity.value}")
+                say(f"{target}: {format_bytes(size)} in {prefix.chunks}")
                 put_prefix(testbed, prefix)
-                by_pool = [_run_pool(testbed, prefix, plan.repeat)]
+                figures.append(_run_pool(testbed, prefix, plan.repeat))
                 if _is_small(prefix):
                     # Without lone gets, as all others are fetched.
-                    by_pool.append(_run_reader(testbed, "asked", agent_socket(testbed, 1), prefix, plan.repeat))
+                    figures.append(_run_reader(testbed, "asked", agent_socket(testbed, 1), prefix, plan.repeat))
                 if target is not Target.BRIDGE:
                     testbed.serve_from_switch(prefix.chunk_keys()[-1], prefix.chunks, unpinned=True)
-                    by_pool.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
-                by_pool.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
-                figures += [replace(one, integrity=integrity.value) for one in by_pool]
-                if integrity is plan.integrities[-1] and is_last:
+                    figures.append(replace(_run_pool(testbed, prefix, plan.repeat), source="switch"))
+                figures.append(_run_reader(testbed, "local", agent_socket(testbed, 1), prefix, plan.repeat))
+                if is_last:
                     for source in _peers_here():
                         figures += _run_peer(testbed, source, prefix, plan.repeat)
-                moved((step + 1) / len(steps))
+                moved((step + 1) / len(targets))
     return figures
 
 
@@ -149,7 +142,7 @@ def _run_peer(testbed: Testbed, source: str, prefix: Prefix, repeat: int) -> lis
         figures = [_run_reader(testbed, source, data_ip(0), prefix, repeat)]
         if source == "tcp" and _is_small(prefix):
             figures.append(_run_reader(testbed, PAUSED, data_ip(0), prefix, repeat))
-        return figures
+        return [replace(one, chunks=0) for one in figures]
 
 
 def _is_small(prefix: Prefix) -> bool:
@@ -167,7 +160,6 @@ def _run_reader(testbed: Testbed, source: str, address: str, prefix: Prefix, rep
     return FetchFigures(
         target=testbed.status()["spec"]["target"],
         source=source,
-        integrity="",
         chunks=prefix.chunks,
         size_bytes=prefix.size_bytes,
         p50_s=p50_s,
@@ -182,16 +174,8 @@ def _microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.0f}" if seconds >= 1e-4 else f"{seconds * 1e6:.1f}"
 
 
-def _names(figures: Sequence[FetchFigures]) -> list[str]:
-    """By whom each was fetched; with the digest where there are several."""
-    several = len({figure.integrity for figure in figures if figure.integrity}) > 1
-    return [
-        WAYS[figure.source] + (f", {figure.integrity}" if several and figure.integrity else "") for figure in figures
-    ]
-
-
 def _chunks(figure: FetchFigures) -> str:
-    return str(figure.chunks) if figure.integrity else "-"
+    return str(figure.chunks or "-")
 
 
 def fetch_table(figures: Sequence[FetchFigures]) -> Table:
@@ -205,7 +189,8 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
     for heading in ("network", "by", "size", "chunks", "p50 µs", "p99 µs", "GB/s", "ratio"):
         table.add_column(heading, justify="left" if heading in ("network", "by") else "right", no_wrap=True)
     sendfile = {(f.target, f.size_bytes): f.p50_s for f in figures if f.source == "tcp"}
-    for figure, name in zip(figures, _names(figures), strict=True):
+    for figure in figures:
+        name = WAYS[figure.source]
         base = sendfile.get((figure.target, figure.size_bytes))
         table.add_row(
             figure.target,
@@ -223,7 +208,7 @@ def fetch_table(figures: Sequence[FetchFigures]) -> Table:
 def fetch_spread_tables(runs: Sequence[Sequence[FetchFigures]]) -> list[Table]:
     """How far the runs of each row lie apart, a table a network."""
     tables: dict[str, Table] = {}
-    for name, row in zip(_names(runs[0]), zip(*runs, strict=True), strict=True):
+    for row in zip(*runs, strict=True):
         table = tables.get(row[0].target)
         if table is None:
             title = f"{len(runs)} runs by turns, {row[0].target}"
@@ -234,7 +219,7 @@ def fetch_spread_tables(runs: Sequence[Sequence[FetchFigures]]) -> list[Table]:
             " / ".join(_microseconds(pick(times)) for pick in (min, statistics.median, max))
             for times in ([one.p50_s for one in row], [one.p99_s for one in row])
         )
-        table.add_row(name, format_bytes(row[0].size_bytes), _chunks(row[0]), p50, p99)
+        table.add_row(WAYS[row[0].source], format_bytes(row[0].size_bytes), _chunks(row[0]), p50, p99)
     return list(tables.values())
 
 

@@ -63,7 +63,7 @@ class IncastFigures:
     counters: str
     problems: Sequence[str] = field(default=())
     curves: Curves | None = None
-    """None: nobody asked for a picture."""
+    """None: no picture is wanted."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -78,7 +78,7 @@ def run_first_token_bench(
         hosts=1 + plan.engines_at_once,
         seed=plan.seed,
         pool_bytes=POOL_BYTES,
-        # A chunk is where the turn says: nobody pushes it anywhere.
+        # A chunk is where the turn says: the controller pushes none.
         controller_settings={"push": {"enabled": False}},
     )
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ class _Bench:
         self.same_tokens = True
 
     def forget(self) -> None:
-        """What came so far was to warm engines up."""
+        """Drop the times so far: those fetches warmed the engines up."""
         self.seconds: dict[Case, list[float]] = {case: [] for case in Case}
 
     def turn(self, prompt: list[int], shared: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""A group of readers, one process in each of some hosts: made ready together, started at their times, heard out."""
+"""A group of readers, one process in each of some hosts: they get ready together, start at their times, and report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPARE_S = 5.0
 
 
 class ReaderGroup:
-    """Use as a context manager: readers are ready inside, and gone after it."""
+    """Use as a context manager: readers are ready inside, and have ended after it."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class ReaderGroup:
         return self._start_s
 
     def reports(self, tick: Callable[[], None] = lambda: None, tick_s: float = 0.2) -> list[ReaderReport | None]:
-        """Wait for every reader's report (None: it went without one), in the order of `hosts`; meanwhile call `tick` at
-        least so often."""
+        """Wait for every reader's report (None: it ended without one), in the order of `hosts`; meanwhile call `tick`
+        at least so often."""
         deadline_s = self._start_s + self._last_offset_s + self._deadline_s + _SPARE_S
         found = self._rendezvous.results(deadline_s, tick, tick_s)
         return [ReaderReport(**found[name]) if name in found else None for name in self._names.values()]

@@ -66,7 +66,7 @@ class IncastPlan:
     trust: Trust | None = None
     """None: as the testbed is, which is all of it but the certificates."""
     form: FormChoice | None = None
-    """What agents are told of chunks in fewer bytes, the content being numbers as KV has them; None: it is random
+    """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
     curves: bool = False
     """Look at the interfaces all the time, for a picture."""
@@ -217,7 +217,7 @@ class _Film:
         grown = {host: counters.since(self._before[host]) for host, counters in now.items()}
         received = [grown[host_name(reader + 1)].rx_bytes for reader in range(len(self._received))]
         at_s = time.monotonic() - self._start_s
-        if at_s > self._times_s[-1]:  # Readers start a moment after they are told to.
+        if at_s > self._times_s[-1]:  # Readers start a moment after the request to start.
             self._times_s.append(at_s)
             self._sent.append(grown[host_name(0)].tx_bytes)
             for kept, count in zip(self._received, received, strict=True):

@@ -63,7 +63,7 @@ class MooncakeServers:
         assert self.lender.stdout is not None
         if not self.lender.stdout.readline():
             self.kill()
-            raise TestbedError("nobody lends Mooncake memory: its client does not start")
+            raise TestbedError("no process lends memory to Mooncake: its client does not start")
 
     def kill(self) -> None:
         """Both."""
@@ -83,7 +83,7 @@ def mooncake_servers(port: int, metrics_port: int, lent_bytes: int) -> Iterator[
 
 def mooncake_client(port: int, *, lent_bytes: int = 0, buffer_bytes: int = 0) -> Any:
     """Mooncake's own client in this process, started. Raises TestbedError."""
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # Else it tells a terminal of each step.
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # By default it prints each step.
     store = importlib.import_module("mooncake.store").MooncakeDistributedStore()
     status = store.setup(ADDRESS, "P2PHANDSHAKE", lent_bytes, buffer_bytes, "tcp", "", f"{ADDRESS}:{port}")
     if status != 0:

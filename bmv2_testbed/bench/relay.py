@@ -103,7 +103,7 @@ def _connect(host: str, port: int) -> socket.socket:
             connection = socket.create_connection((host, port))
         except OSError as error:
             if time.monotonic() > deadline_s:
-                raise TestbedError(f"nobody relays at {host}:{port}: {error.strerror}") from error
+                raise TestbedError(f"no reader relays at {host}:{port}: {error.strerror}") from error
             time.sleep(_RETRY_S)
             continue
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

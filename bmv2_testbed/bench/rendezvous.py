@@ -68,7 +68,7 @@ class Rendezvous:
             send_line(connection, {"start_at_s": start_at_s[name]})
 
     def results(self, deadline_s: float, tick: Callable[[], None], tick_s: float = 0.2) -> dict[str, dict[str, Any]]:
-        """Collect every reader's report, and call `tick` at least so often; who goes without one is missing."""
+        """Collect every reader's report, but for readers that close without one; call `tick` at least so often."""
         found: dict[str, dict[str, Any]] = {}
         with selectors.DefaultSelector() as waiting:
             for name, connection in self._readers.items():
@@ -93,10 +93,10 @@ def meet(address: str, name: str) -> socket.socket:
 
 
 def await_start(connection: socket.socket) -> float:
-    """Wait for the start time and then for that moment; returns it. Raises TestbedError if the benchmark is gone."""
+    """Wait for the start time and then for that moment; returns it. Raises TestbedError if the benchmark has ended."""
     message = receive_line(connection)
     if message is None:
-        raise TestbedError("the benchmark went away before the start")
+        raise TestbedError("the benchmark ended before the start")
     start_at_s = float(message["start_at_s"])
     while (left_s := start_at_s - time.monotonic()) > 0:
         # The last millisecond is spent awake: waking up late would be counted as time of the fetch.
@@ -111,7 +111,7 @@ def send_line(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive_line(connection: socket.socket) -> dict[str, Any] | None:
-    """Receive one message; None when the other side is gone."""
+    """Receive one message; None when the other side has closed the connection."""
     line = b""
     while not line.endswith(b"\n"):
         try:

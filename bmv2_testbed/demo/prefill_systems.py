@@ -168,7 +168,10 @@ class OverNixl:
         with ThreadPoolExecutor(len(decoders)) as threads:
             decoding = [
                 threads.submit(
-                    decoder.generate, [prompt], max_tokens=tokens, kv_transfer_params=_told(one_answer([prefill]))
+                    decoder.generate,
+                    [prompt],
+                    max_tokens=tokens,
+                    kv_transfer_params=_transfer_params(one_answer([prefill])),
                 )
                 for decoder, prefill in zip(decoders, prefills, strict=True)
             ]
@@ -178,8 +181,8 @@ class OverNixl:
         return asked_s, answers
 
 
-def _told(prefill: Generated) -> Mapping[str, Any]:
-    """What the engine that computed tells those who decode."""
+def _transfer_params(prefill: Generated) -> Mapping[str, Any]:
+    """What the engine that computed has for those that decode."""
     if prefill.kv_transfer_params is None:
         raise TestbedError("the engine that computes says nothing of where the KV is")
     return prefill.kv_transfer_params

@@ -35,7 +35,7 @@ class DemoPlan:
     """None: what suits the target."""
     workloads: Sequence[Name] = tuple(Name)
     length_s: float = math.inf
-    """Only what comes in the first seconds of each workload."""
+    """Only what arrives in the first seconds of each workload."""
     seed: int = 1
     target: Target = Target.P4SWITCH
 

@@ -137,7 +137,7 @@ class Engine:
         give_up_s = time.monotonic() + timeout_s
         while any(where in ("NOWHERE", "COMPUTING") for _, where in self.where(prompt)):
             if time.monotonic() > give_up_s:
-                raise TestbedError(f"an agent has not heard of a prompt's chunks after {timeout_s:.0f} s")
+                raise TestbedError(f"an agent's directory does not list a prompt's chunks after {timeout_s:.0f} s")
             time.sleep(POLL_S)
 
     def metrics(self) -> dict[str, dict[str, float]]:

@@ -68,7 +68,7 @@ class LaunchedProcess:
             signal.pidfd_send_signal(self._handle, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it by force and wait until it is gone."""
+        """End it by force and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         self._ended.poll()
@@ -158,7 +158,7 @@ def _import_engine() -> None:
 
 
 def _fork_engines(requests: socket.socket) -> dict[str, Any] | None:
-    """Returns in each engine with its request, and with None when there are no more to come."""
+    """Returns in each engine with its request, and with None when the launcher is to end."""
     while received := requests.recv(REQUEST_BYTES_MAX):
         pid = os.fork()
         if pid == 0:

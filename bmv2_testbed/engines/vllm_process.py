@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
-    # An engine of one process talks to nobody, and a testbed's host has no name that could be looked up.
+    # An engine of one process has no peers, and a testbed's host has no name that could be looked up.
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
@@ -192,7 +192,7 @@ class EngineProcess:
         return len(self._engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups)
 
     def do_blocks(self) -> object:
-        """Blocks of the paged cache that somebody uses; one is vLLM's own null block."""
+        """Blocks of the paged cache that requests use; one is vLLM's own null block."""
         pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         return {"used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1, "all": pool.num_gpu_blocks}
 

@@ -115,7 +115,7 @@ def main() -> None:
     """Entry point, as process 1."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    # What RDMA registers is locked; a guest has nobody to protect from that.
+    # RDMA locks the memory that it registers, and a guest shares its memory with no other user.
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with FileIO(control_port(), "r+") as port:

@@ -51,18 +51,6 @@ class GuestPort:
         return ",".join(("dgram", *_end("local", self.local), *_end("remote", self.remote)))
 
 
-@dataclass(frozen=True, slots=True)
-class TapPort:
-    """A network card on a tap that exists. No offloads: the other end takes frames as they are."""
-
-    mac: str
-    interface: str
-
-    def cable(self) -> str:
-        """QEMU's back end for it."""
-        return f"tap,ifname={self.interface},script=no,downscript=no,vhost=off,vnet_hdr=off"
-
-
 def _end(name: str, address: str) -> tuple[str, ...]:
     if address.startswith("/"):
         return f"{name}.type=unix", f"{name}.path={address}"
@@ -78,7 +66,7 @@ class GuestSpec:
     image: GuestImage
     directory: Path
     """Of the run: seen by the guest under the same path, writable."""
-    ports: tuple[GuestPort | TapPort, ...]
+    ports: tuple[GuestPort, ...]
     """eth0 and on."""
     forwards: Mapping[str, int]
     """Listening host:port here -> port in the guest."""
@@ -165,7 +153,7 @@ class GuestProcess:
         self._streams[stream].write(piece)
 
     def ended(self, status: int) -> None:
-        """From the guest, or when it is gone."""
+        """From the guest, or when it has ended."""
         for stream in self._streams.values():
             stream.close()
         self.returncode = status
@@ -176,7 +164,7 @@ class GuestProcess:
         """From the guest."""
         if self._notify is not None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
-                # Nobody may be listening any more.
+                # The listener may have closed the socket.
                 sender.sendto(text.encode(), self._notify)
 
 

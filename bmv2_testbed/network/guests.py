@@ -1,6 +1,6 @@
 """The network of guests: every host is a virtual machine whose network card hangs on a datagram port of the switch.
 
-Needs no privileges; on taps instead of datagram ports it does. Rates are shaped and bytes counted by the switch's
+Needs no privileges. Rates are shaped and bytes counted by the switch's
 ports, reliable reads included: they go through the guests' kernels, or their soft-RoCE, and through the switch like
 everything else.
 """
@@ -20,7 +20,7 @@ from typing import IO, Any
 from bmv2_testbed.configs import AGENT_HTTP_PORT, DATA_INTERFACE, Endpoints
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests import image
-from bmv2_testbed.guests.machine import MANAGEMENT_GUEST, Guest, GuestPort, GuestSpec, TapPort
+from bmv2_testbed.guests.machine import MANAGEMENT_GUEST, Guest, GuestPort, GuestSpec
 from bmv2_testbed.limits import GUEST_BOOT_DEADLINE_S
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.processes import Process
@@ -30,7 +30,6 @@ from bmv2_testbed.spec import (
     data_ip,
     data_mac,
     host_name,
-    switch_interface,
     switch_port,
 )
 
@@ -60,7 +59,7 @@ class GuestNetwork:
                 name=host_name(host),
                 image=found,
                 directory=directory,
-                ports=(_port(spec, host, endpoints),),
+                ports=(GuestPort(data_mac(host), endpoints.agent_datagram[host], endpoints.switch_datagram[host]),),
                 forwards={endpoints.agent_http[host]: AGENT_HTTP_PORT},
                 memory_mib=_guest_memory_mib(spec),
             )
@@ -113,7 +112,7 @@ class GuestNetwork:
         return guest
 
     def reboot(self, place: str) -> None:
-        """Pull the plug of a guest and start it again; what ran in it is gone."""
+        """Pull the plug of a guest and start it again, without the processes that ran in it."""
         host = self._host_of(place)
         self._guests[host].stop()
         self._configured.discard(host)
@@ -138,12 +137,6 @@ class GuestNetwork:
             if place == host_name(host):
                 return host
         raise TestbedError(f"no host {place}: there are h0 to h{self._spec.hosts - 1}")
-
-
-def _port(spec: TestbedSpec, host: int, endpoints: Endpoints) -> GuestPort | TapPort:
-    if spec.taps:
-        return TapPort(data_mac(host), switch_interface(host))
-    return GuestPort(data_mac(host), endpoints.agent_datagram[host], endpoints.switch_datagram[host])
 
 
 def _guest_memory_mib(spec: TestbedSpec) -> int:

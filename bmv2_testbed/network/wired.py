@@ -191,7 +191,7 @@ def _build(spec: TestbedSpec) -> Any:
                 port = switch_port(host)
                 self.addLink(
                     name, "sw", port1=0, port2=port, intfName1=DATA_INTERFACE, addr1=data_mac(host)
-                )  # addr2 stays random: nobody speaks to a switch port
+                )  # addr2 stays random: no packet is for a switch port
                 self.addLink(name, "mg", port1=1, port2=port, intfName1=MANAGEMENT_INTERFACE)
 
     net = net_module.Mininet(topo=Star(), controller=None, build=False)

@@ -68,7 +68,7 @@ def _differ(measured: int, planned: int) -> bool:
 
 
 def _missing_s(row: Row) -> float:
-    """By how much all requests together came later than planned."""
+    """By how much all requests together were later than planned."""
     return len(row.ready_s) * (row.mean_s - row.predicted.mean_s)
 
 

@@ -55,7 +55,7 @@ class Checker:
         self.fetched_bytes = 0
         self.verified_bytes = 0
         self._sources: dict[bytes, str] = {}
-        """How a chunk came first."""
+        """How a chunk arrived the first time."""
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
@@ -93,7 +93,7 @@ class Node:
         self._mode = mode
         self._agent = agent
         self._terms = terms_of(made, link_bit_s)
-        # Without a pool every node has names of its own for the same blocks: nobody can bring them.
+        # Without a pool every node has names of its own for the same blocks, so no other node has them.
         self._label = f"{label}/{node}" if mode is Mode.NONE else label
         self.prompts = [prompt for prompt in made.prompts if prompt.node == node]
         self._held = made.held.get(node, ())
@@ -118,7 +118,7 @@ class Node:
         until_s = time.monotonic() + START_DEADLINE_S / 2
         while keys and Where.NOWHERE in self._agent.contains(keys):
             if time.monotonic() > until_s:
-                raise TestbedError(f"node {self._node} does not learn of what others hold")
+                raise TestbedError(f"the directory of node {self._node} does not list what others hold")
             time.sleep(_KNOWN_POLL_S)
 
     def _put(self, keys: Sequence[bytes], place: int) -> None:
@@ -158,7 +158,7 @@ class Node:
 
 
 def _give_up(failed: threading.ExceptHookArgs) -> None:
-    """A thread that fails ends the process: nobody waits for what it owes."""
+    """A thread that fails ends the process, so that no other thread waits for it."""
     traceback.print_exception(failed.exc_value)
     sys.stderr.flush()
     os._exit(1)

@@ -2,7 +2,7 @@
 again when it is free, computing a wait of as long as the planner's hardware model says.
 
 A request that has to queue is looked up when it comes, and again when its turn comes. One that then waits (for a fetch,
-or for what somebody computes) does not hold the GPU. The engine keeps what it computed, as engines do,
+or for what another node computes) does not hold the GPU. The engine keeps what it computed, as engines do,
 and saves it in the background: chunk by chunk as it is computed where work in flight is merged, otherwise at the end.
 """
 
@@ -88,7 +88,7 @@ Keep = Callable[[Sequence[bytes], Fetched | FetchStream], None]
 
 
 class Gpu:
-    """One node's. `arrive` from one thread; `end` when all requests have come."""
+    """One node's. `arrive` from one thread; `end` when all requests have arrived."""
 
     def __init__(
         self, agent: AgentClient, terms: Terms, *, merges: bool, save: Callable[[Job, int], None], keep: Keep
@@ -112,7 +112,7 @@ class Gpu:
         self._thread.start()
 
     def arrive(self, job: Job) -> None:
-        """A request comes: while it queues, what others have of it is on its way."""
+        """A request arrives: while it queues, what others have of it is on its way."""
         with self._changed:
             left_s = max(0.0, self._busy_until_s - time.monotonic())
             queue_s = left_s + sum(self._compute_s(queued) for queued in self._queue)
@@ -124,7 +124,7 @@ class Gpu:
             self._changed.notify()
 
     def end(self) -> None:
-        """Return when all that came is done and saved."""
+        """Return when all requests are done and saved."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -177,7 +177,7 @@ class Gpu:
             return self._queue.popleft()
 
     def _look_up(self, job: Job) -> bool:
-        """Whether the answer has come; otherwise the request is parked, and whoever notes its answer queues it."""
+        """Whether the answer is here; otherwise the request is parked, and its answer queues it again."""
 
         def answered(got: FetchStream) -> None:
             with self._changed:
@@ -198,7 +198,7 @@ class Gpu:
         got = job.answer
         assert got is not None
         self._take(job, got)
-        if job.waited and self._leading(job.keys) < len(job.keys):  # meanwhile more may have come
+        if job.waited and self._leading(job.keys) < len(job.keys):  # meanwhile the pool may have more
             local = self._local(job)
             if local > self._leading(job.keys):
                 self._take(job, self._agent.fetch(job.keys[:local], deadline_s=FETCH_DEADLINE_S))

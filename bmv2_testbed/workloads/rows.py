@@ -2,7 +2,7 @@
 
 Between groups of modes agents and the controller start again, the latter with or without the switch, and with or
 without admission to its cache: what agents learned of links that were full by unicast would mislead them with casts.
-A few requests that nobody counts come first, since the first fetch of a process takes some 30 ms longer than others.
+A few requests that are not counted come first, since the first fetch of a process takes some 30 ms longer than others.
 Without a pool and by unicast the switch forwards as any switch does.
 """
 
@@ -34,7 +34,7 @@ _SPARE_S: Final = 60.0
 """Longest time that requests may take beyond the last arrival."""
 _HEAD_START_S: Final = 0.3
 _WARM_UP: Final = (Name.SCALE_OUT, 0.1)
-"""Of this workload, what comes in so many seconds: one request at each node."""
+"""Of this workload, what arrives in so many seconds: one request at each node."""
 _GROUPS: Final[Sequence[Sequence[Mode]]] = (
     (Mode.NONE, Mode.UNICAST),
     (Mode.CAST, Mode.MERGED),
@@ -148,7 +148,7 @@ class RowsPlan:
     target: Target = Target.P4SWITCH
     seed: int = 1
     length_s: float = math.inf
-    """Only what comes in the first seconds of each workload."""
+    """Only what arrives in the first seconds of each workload."""
     only: Mapping[Name, Sequence[Mode]] = field(default_factory=dict)
     """Of some workloads fewer modes."""
 
@@ -167,7 +167,7 @@ class RowsPlan:
         return [group for group in grouped if group]
 
     def testbed(self) -> TestbedSpec:
-        """The testbed, with a controller that tells the switch where hosts are, whatever the first mode."""
+        """The testbed, with a controller that programs the hosts' ports into the switch, whatever the first mode."""
         first = self.groups[0][0][1]
         return TestbedSpec(
             target=self.target,
@@ -208,7 +208,7 @@ def run_rows(plan: RowsPlan, say: Say, moved: Moved) -> Iterator[Row]:
     with client.running(plan.testbed()) as testbed:
         for number, group in enumerate(plan.groups):
             mode = group[0][1]
-            # Only now, since a switch that no controller has told where hosts are floods: they would share one link.
+            # Only now: a switch that no controller has programmed floods, and hosts would share one link.
             if number or is_plain(mode):
                 say(f"{mode}: agents and controller start again")
                 testbed.start_daemons_again(plain=is_plain(mode), settings=controller_settings(mode))
@@ -222,7 +222,7 @@ def _warm_up(plan: RowsPlan, testbed: Testbed, mode: Mode, say: Say) -> None:
     short = replace(plan, length_s=length_s)
     row = _run_row(short, testbed, workload(name, plan.seed, length_s), mode, say, lambda _: None, "warm-up")
     if not row.verified:
-        raise TestbedError(f"the first requests by {mode} went wrong: {'; '.join(row.problems)}")
+        raise TestbedError(f"the first requests by {mode} failed: {'; '.join(row.problems)}")
 
 
 def _run_row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
@@ -68,38 +68,11 @@ class TimerFired:
 
 
 @dataclass(frozen=True, slots=True)
-class PinRequested:
-    """Keep a prefix in hosts' pools and, if asked for, in the switch. The answer is a PinReply."""
+class Requested:
+    """The method of `Operations` of this name is to be called. The answer is what it returns."""
 
-    request: rpc.PinRequest
-
-
-@dataclass(frozen=True, slots=True)
-class UnpinRequested:
-    """Let a prefix go again, wherever it is pinned. The answer is a PinReply."""
-
-    request: rpc.PinRequest
-
-
-@dataclass(frozen=True, slots=True)
-class EvictRequested:
-    """Take a prefix and what hangs on it out of the switch, or out of pools too. The answer is an EvictReply."""
-
-    request: rpc.EvictRequest
-
-
-@dataclass(frozen=True, slots=True)
-class WarmRequested:
-    """Bring a prefix to nodes. The answer is the job, whose JobProgress follows."""
-
-    request: rpc.WarmRequest
-
-
-@dataclass(frozen=True, slots=True)
-class DrainRequested:
-    """Empty a node, or take it back. The answer is the job, whose JobProgress follows."""
-
-    request: rpc.DrainRequest
+    verb: Literal["pin", "unpin", "evict", "warm", "drain"]
+    request: rpc.PinRequest | rpc.EvictRequest | rpc.WarmRequest | rpc.DrainRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +96,7 @@ class ExaminationEnded:
     number: int
 
 
-OperatorEvent: TypeAlias = (
-    PinRequested
-    | UnpinRequested
-    | EvictRequested
-    | WarmRequested
-    | DrainRequested
-    | JobCancelled
-    | ExaminationRequested
-    | ExaminationEnded
-)
+OperatorEvent: TypeAlias = Requested | JobCancelled | ExaminationRequested | ExaminationEnded
 
 Event: TypeAlias = (
     HelloReceived

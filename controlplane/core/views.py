@@ -120,15 +120,6 @@ def summary(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusRep
     )
 
 
-def lasting(status: rpc.StatusReply) -> bytes:
-    """The part of a status that does not change by itself: all but time and the counts of messages."""
-    kept = rpc.StatusReply()
-    kept.CopyFrom(status)
-    for counting in ("uptime_ms", "management_messages", "management_bytes"):
-        kept.ClearField(counting)
-    return kept.SerializeToString(deterministic=True)
-
-
 def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[rpc.ChunkView]:
     """Chunks that the request selects, in prefix order. Raises UnknownKeyError, AmbiguousKeyError."""
     directory = core.directory

@@ -15,16 +15,12 @@ from controlplane.core.core import Core
 from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
 from controlplane.core.effects import Effect
 from controlplane.core.events import (
-    DrainRequested,
     Event,
-    EvictRequested,
     ExaminationEnded,
     ExaminationRequested,
     JobCancelled,
     OperatorEvent,
-    PinRequested,
-    UnpinRequested,
-    WarmRequested,
+    Requested,
 )
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
@@ -35,7 +31,6 @@ from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
-_WATCH_S = 0.02
 _PIN_WAIT_MAX_S = 3600.0
 _REST_CHUNKS = 500
 """Chunks listed before other events get their turn."""
@@ -93,19 +88,6 @@ class Operator(control_pb2_grpc.OperatorServicer):
         """Nodes, switch and counts."""
         return self._desk.status()
 
-    async def Watch(self, request: rpc.StatusRequest, context: Any) -> AsyncIterator[rpc.StatusReply]:  # noqa: N802
-        """The status at once, and again whenever it has changed."""
-        told = None
-        while True:
-            status = self._desk.status()
-            lasting = views.lasting(status)
-            if lasting != told:
-                told = lasting
-                yield status
-            # A status is a look at every node and entry of the switch: not at each of a storm of events.
-            await asyncio.sleep(_WATCH_S)
-            await self._desk.wait_for_change()
-
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
         """Chunks that the request selects, in prefix order."""
         core = self._desk.core
@@ -137,7 +119,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Pin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Keep a prefix."""
         async with self._asking(context):
-            reply: rpc.PinReply = self._desk.ask(PinRequested(request))
+            reply: rpc.PinReply = self._desk.ask(Requested("pin", request))
         if not request.in_switch:
             return reply
         async with self._asking(context):
@@ -150,30 +132,24 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Unpin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Let a prefix go again."""
         async with self._asking(context):
-            unpinned: rpc.PinReply = self._desk.ask(UnpinRequested(request))
+            unpinned: rpc.PinReply = self._desk.ask(Requested("unpin", request))
             return unpinned
 
     async def Evict(self, request: rpc.EvictRequest, context: Any) -> rpc.EvictReply:  # noqa: N802
         """Take a prefix and what hangs on it out."""
         async with self._asking(context):
-            evicted: rpc.EvictReply = self._desk.ask(EvictRequested(request))
+            evicted: rpc.EvictReply = self._desk.ask(Requested("evict", request))
             return evicted
 
     async def Warm(self, request: rpc.WarmRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Bring a prefix to nodes; progress until all are through."""
-        async with self._asking(context):
-            job: JobId = self._desk.ask(WarmRequested(request))
-            progress = self._desk.watch(job)
-        async for one in self._follow(job, progress):
-            yield one
+        async for progress in self._follow(Requested("warm", request), context):
+            yield progress
 
     async def Drain(self, request: rpc.DrainRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Empty a node; progress until it is."""
-        async with self._asking(context):
-            job: JobId = self._desk.ask(DrainRequested(request))
-            progress = self._desk.watch(job)
-        async for one in self._follow(job, progress):
-            yield one
+        async for progress in self._follow(Requested("drain", request), context):
+            yield progress
 
     async def Expel(self, request: rpc.ExpelRequest, context: Any) -> rpc.ExpelReply:  # noqa: N802
         """Put a node out of the cluster, or take it in again."""
@@ -214,9 +190,11 @@ class Operator(control_pb2_grpc.OperatorServicer):
         finally:
             self._desk.handle(ExaminationEnded(number))
 
-    async def _follow(
-        self, job: JobId, progress: asyncio.Queue[tuple[rpc.Progress, bool]]
-    ) -> AsyncIterator[rpc.Progress]:
+    async def _follow(self, requested: Requested, context: Any) -> AsyncIterator[rpc.Progress]:
+        """The progress of the job that is asked for."""
+        async with self._asking(context):
+            job: JobId = self._desk.ask(requested)
+            progress = self._desk.watch(job)
         last = False
         try:
             while not last:

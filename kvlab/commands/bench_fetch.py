@@ -20,7 +20,6 @@ from kvcast.arguments import whole
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, refusals, size
-from kvproto.integrity import Integrity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its chunks; may be given again, one after the other (default 1MiB)",
     )
     parser.add_argument("--repeat", type=whole(1), default=30, help="fetches of each size (default 30)")
-    parser.add_argument(
-        "--integrity",
-        action="append",
-        choices=[one.value for one in Integrity],
-        help="how chunks are digested; may be given again, by turns (default blake3)",
-    )
     parser.add_argument(
         "--runs",
         type=whole(1),
@@ -64,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
         repeat=args.repeat,
         seed=args.seed,
         target=Target(args.target),
-        integrities=tuple(dict.fromkeys(map(Integrity, args.integrity or (Integrity.BLAKE3.value,)))),
     )
     console, runs = Console(), []
     with refusals(), isolation(args) as isolated:

@@ -73,7 +73,7 @@ def _compared(traces: dict[str, Forest], pools: Sequence[float], hints: bool, co
         steps = sum(len(trees.steps) for trees in traces.values())
         task = shown.add_task("", total=replay_count(hints) * len(pools) * steps)
 
-        def told(trace: str, policy: str, pool: float) -> Tick:
+        def begun(trace: str, policy: str, pool: float) -> Tick:
             shown.update(task, description=f"{trace}, {pool:.4g}, {policy}")
             requests = len(traces[trace].steps)
 
@@ -83,7 +83,7 @@ def _compared(traces: dict[str, Forest], pools: Sequence[float], hints: bool, co
 
             return tick
 
-        return list(compare(traces, pools, hints, time.process_time, told))
+        return list(compare(traces, pools, hints, time.process_time, begun))
 
 
 def _load(args: argparse.Namespace) -> dict[str, Forest]:
@@ -118,11 +118,11 @@ def _case_table(traces: dict[str, Forest], hits: list[PolicyHit]) -> Table:
     for name in ("pool", "ours", "best", "Belady"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("winner")
-    told = ""
+    shown = ""
     for one in results:
         trees = traces[one.trace]
-        first = f"{one.trace}: {len(trees.steps):,}, {trees.count:,}" if one.trace != told else ""
-        told = one.trace
+        first = f"{one.trace}: {len(trees.steps):,}, {trees.count:,}" if one.trace != shown else ""
+        shown = one.trace
         figures = (f"{hit:.3f}" for hit in (one.ours, one.best, one.belady))
         table.add_row(first, f"{one.pool:.4g}", *figures, one.winner, style="bold" if one.is_loss else "")
     return table

@@ -44,7 +44,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument(
-        "--length", type=above_zero, metavar="S", help="only what comes in the first S seconds of each workload"
+        "--length", type=above_zero, metavar="S", help="only what arrives in the first S seconds of each workload"
     )
     parser.add_argument("--seed", type=whole(), default=1, help="of prompts and arrivals (default 1)")
     add_json(parser)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast demo`."""
     parser.add_argument("--size", type=size, help="prefix of the incast (default: what suits the target)")
     parser.add_argument(
-        "--length", type=above_zero, metavar="S", help="only what comes in the first S seconds of each workload"
+        "--length", type=above_zero, metavar="S", help="only what arrives in the first S seconds of each workload"
     )
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of content, prompts and arrivals (default 1)")

@@ -73,7 +73,6 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--sockets-on", type=whole(), action="append", default=[], metavar="HOST", help="with --roce: without RDMA"
     )
-    up.add_argument("--taps", action="store_true", help="with --roce: on taps instead of datagram ports (needs root)")
     up.add_argument("--foreground", action="store_true", help="stay until interrupted")
 
 
@@ -96,7 +95,7 @@ def _up(args: argparse.Namespace) -> int:
     _show(args.name, testbed)
     testbed.close()
     if not args.foreground:
-        supervisor.returncode = 0  # It stays; do not warn that nobody waits for it.
+        supervisor.returncode = 0  # It stays: Popen must not warn that no call waits for it.
         return 0
     print("Interrupt (^C) to end it.", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.terminate())
@@ -123,7 +122,6 @@ def spec_of(args: argparse.Namespace) -> TestbedSpec:
         slots=SCALES[Target(args.target)].slots,
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
-        taps=args.taps,
     )
 
 

@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 
 
 class Engine:
-    """Prefills one request after the other: of those whose input is at hand the one that came first."""
+    """Prefills one request after the other: of those whose input is at hand the one that arrived first."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -118,34 +118,33 @@ _STORING: Final = frozenset({Status.OK, Status.EXISTS, Status.FILLING})
 Answer = effects.FetchAnswered
 
 
+class Surroundings(NamedTuple):
+    """What an agent asks of the cluster around it."""
+
+    send: Callable[[rpc.FromAgent], None]
+    """The stream to the controller."""
+    bring: Bring
+    """Brings what the reader asks for."""
+    abandon: Abandon
+    """Brings it no longer."""
+    left_bytes: Callable[[ChunkKey], float | None]
+    """See `FlowReader`."""
+    fill: Fill
+    """Fills the switch."""
+    to_switch: Callable[[SendControl], None]
+    """Takes what the node says to the switch by itself."""
+
+
 class Agent:
     """A node: the shell of an agent's core on a virtual clock, and its engine."""
 
-    def __init__(
-        self,
-        node: int,
-        clock: VirtualClock,
-        scenario: Scenario,
-        send: Callable[[rpc.FromAgent], None],
-        bring: Bring,
-        abandon: Abandon,
-        left_bytes: Callable[[ChunkKey], float | None],
-        fill: Fill,
-        to_switch: Callable[[SendControl], None],
-    ) -> None:
-        """`send`: the stream to the controller; `bring`: brings what the reader asks for,
-        `abandon`: no longer; `left_bytes`: see `FlowReader`; `fill`: fills the switch; `to_switch`: what the node says
-        to the switch by itself."""
+    def __init__(self, node: int, clock: VirtualClock, scenario: Scenario, around: Surroundings) -> None:
         cluster, sharing = scenario.cluster, scenario.sharing
         self.node = node
         self.chunk_bytes = cluster.chunk_bytes
         self.engine = Engine(clock)
         self._clock = clock
-        self._send = send
-        self._bring = bring
-        self._abandon = abandon
-        self._fill = fill
-        self._to_switch = to_switch
+        self._around = around
         self._keeps_private = sharing in (Sharing.UNICAST, Sharing.REPLICAS) and not scenario.copies_serve
         self._private: set[ChunkKey] = set()
         """Copies that the directory must not know of."""
@@ -161,7 +160,7 @@ class Agent:
         if cluster.local_disk_bytes:
             index = knowledge.disk_pool(_aligned(cluster.local_disk_bytes))
             self.disk = VirtualDisk(clock, index, cluster.disk_rate)
-        self.reader = FlowReader(left_bytes, cluster.segment_bytes)
+        self.reader = FlowReader(around.left_bytes, cluster.segment_bytes)
         options = CoreOptions(
             _aligned(cluster.local_dram_bytes), cluster.segment_bytes, merge_wait_max_s=scenario.wait_max_s
         )
@@ -182,9 +181,9 @@ class Agent:
                 raise AssertionError(f"nothing in a replay leads to {effect}")
             carry_out(effect)
         if dropped:
-            self._abandon(self, dropped)
+            self._around.abandon(self, dropped)
         if asked:
-            self._bring(self, asked, background=not isinstance(event, events.ChunksRequested))
+            self._around.bring(self, asked, background=not isinstance(event, events.ChunksRequested))
         self._arm_if_changed()
 
     def _arm_if_changed(self) -> None:
@@ -231,8 +230,8 @@ class Agent:
             effects.ReportTaskProgress: self._report,
             effects.ReportTaskEnd: self._report,
             effects.ReportLoad: self._report,
-            SendControl: self._to_switch,
-            effects.BeatHeart: lambda effect: self._send(convert.heartbeat_of(effect)),
+            SendControl: self._around.to_switch,
+            effects.BeatHeart: lambda effect: self._around.send(convert.heartbeat_of(effect)),
             effects.FetchEnded: nothing,
             effects.ReservationEnded: nothing,
         }
@@ -287,7 +286,7 @@ class Agent:
         queue_s: float = 0.0,
         behind: int = 0,
     ) -> None:
-        """The engine wants chunks: `then` takes the leading ones that came, now or later; give back the lease.
+        """The engine wants chunks: `then` takes the leading ones that arrived, now or later; give back the lease.
 
         `queue_s`: seconds until the engine is free for them; `behind`: requests that wait for it then."""
         self._request += 1
@@ -360,38 +359,38 @@ class Agent:
             del self._peer_loads[effect.key]
         then(effect.chunk)
 
-    def came(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None:
-        """What the reader asked for is here; None for the source: nobody has it any more."""
+    def chunk_arrived(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None:
+        """What the reader asked for is here; None for the source: no node has it any more."""
         if self._keeps_private and source is not None:
             self._private.add(key)
-        self.reader.came(key, source)
+        self.reader.chunk_arrived(key, source)
         from_switch = int(source is ChunkSource.SWITCH)
         address = Address(0) if holder is None else Address(int.from_bytes(data_ip(holder), "big"))
         self.handle(protocol.SegmentsReceived(key, _NOTHING, address, from_switch))
 
-    def told(self, holder: int, load: HolderLoad) -> None:
+    def load_reported(self, holder: int, load: HolderLoad) -> None:
         """A holder says with its answer what it has queued for others."""
         self.handle(events.HolderTold(node_name(holder), load))
 
     # -- the controller
 
-    def hear(self, event: ControllerEvent) -> None:
-        """The controller says something."""
+    def controller_event(self, event: ControllerEvent) -> None:
+        """A message of the controller has arrived."""
         if isinstance(event, events.TaskGiven) and isinstance(event.task.work, FillWork):
-            self._fill(self, event.task, event.task.work, self._report)
+            self._around.fill(self, event.task, event.task.work, self._report)
         else:
             self.handle(event)
 
     def _announce(self, effect: effects.Announce) -> None:
         if self._private and effect.added:
-            told = [chunk for chunk in effect.added if chunk.key not in self._private]
-            if not told and not effect.removed:
+            public = [chunk for chunk in effect.added if chunk.key not in self._private]
+            if not public and not effect.removed:
                 return
-            effect = replace(effect, added=told)
+            effect = replace(effect, added=public)
         self._report(effect)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
-        self._send(convert.message_of(effect))
+        self._around.send(convert.message_of(effect))
 
 
 def _aligned(size_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What nobody waits for and no fetch does: replicas written to other nodes, and chunks sent into the switch."""
+"""Transfers that no engine waits for: replicas written to other nodes, and chunks sent into the switch."""
 
 from __future__ import annotations
 

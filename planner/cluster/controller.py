@@ -51,7 +51,7 @@ _AGENTS_FABRIC = Fabric()
 class Peer(Protocol):
     """An agent, as the controller reaches it."""
 
-    def hear(self, event: ControllerEvent) -> None: ...
+    def controller_event(self, event: ControllerEvent) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class VirtualController:
                     written = SwitchWritten(self._switch.write(effect))
                     self._clock.call_later(0.0, partial(self._handle, written))
                 case Inform() | Warn():
-                    pass  # nobody reads the log of a replay
+                    pass  # a replay has no log
                 case _:
                     raise AssertionError(f"nothing in a replay leads to {effect}")
 
@@ -176,7 +176,7 @@ class VirtualController:
         if message is not self._sent.message:
             self._sent = _Sent(message, convert.events_of(message, _AGENTS_FABRIC))
         for event in self._sent.events:
-            self._peers[session].hear(event)
+            self._peers[session].controller_event(event)
 
 
 def data_ip(node: int) -> bytes:

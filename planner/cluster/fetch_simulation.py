@@ -36,7 +36,7 @@ def _ones(count: int) -> npt.NDArray[np.bool_]:
 
 
 class FlowReader:
-    """One node's `ReaderMachine`. Chunks come whole: `SegmentsReceived` says that a flow has ended, `came` how.
+    """One node's `ReaderMachine`. Chunks arrive whole: `SegmentsReceived` ends a flow, `chunk_arrived` says whose.
 
     There is no loss in the model.
     """
@@ -49,7 +49,7 @@ class FlowReader:
         """Segments of each chunk on its way."""
         self._dropped: list[ChunkKey] = []
         self._source: dict[ChunkKey, ChunkSource | None] = {}
-        """Of flows that have ended; None: nobody had the chunk any more."""
+        """Of flows that have ended; None: no node had the chunk any more."""
         self._asked: list[events.ChunkWanted] = []
 
     def take_asked(self) -> list[events.ChunkWanted]:
@@ -58,12 +58,12 @@ class FlowReader:
         return asked
 
     def take_dropped(self) -> list[ChunkKey]:
-        """Chunks asked for that nobody here wants any more, since the last call."""
+        """Chunks asked for that this node wants no more, since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def came(self, key: ChunkKey, source: ChunkSource | None) -> None:
-        """How the chunk came that the next SegmentsReceived reports; None: nobody had it."""
+    def chunk_arrived(self, key: ChunkKey, source: ChunkSource | None) -> None:
+        """From where the chunk came that the next SegmentsReceived reports; None: no node had it."""
         self._source[key] = source
 
     # -- of `ReaderMachine`
@@ -121,7 +121,7 @@ class FlowReader:
                 return self._flow_ended(key)
             case events.ChunkVerified(key, good) if good:
                 source = self._source.pop(key, None)
-                # None: nobody wants it any more.
+                # None: the node wants it no more.
                 return () if source is None else (ChunkHere(key, source),)
             case events.HoldersChanged() | events.HolderLost() | events.SwitchChanged():
                 return ()  # flows that have begun come to their end
@@ -134,7 +134,7 @@ class FlowReader:
 
     def _flow_ended(self, key: ChunkKey) -> Sequence[ReaderCommand]:
         if self._coming.pop(key, None) is None:
-            del self._source[key]  # nobody wants it any more
+            del self._source[key]  # the node wants it no more
             return ()
         if self._source[key] is not None:
             return (VerifyChunk(key),)
@@ -170,7 +170,7 @@ class Transfers:
         self._delivery.fill(work, readers, self._clock.now_s)
 
     def abandon(self, number: int) -> None:
-        """Bring it no more; nobody is notified."""
+        """Stop bringing it; no callback is called."""
         del self._then[number]
         self._delivery.abandon(number, self._clock.now_s)
 
@@ -179,7 +179,7 @@ class Transfers:
         self._clock.call_later(self._delivery.rtt_s, then)
 
     def ended(self, delivered: Delivered) -> None:
-        """It came; what was given up at this very moment concerns nobody."""
+        """It arrived; what was abandoned at this very moment has no callback."""
         then = self._then.pop(delivered.work.id, None)
         if then is not None:
             then(delivered)
@@ -193,8 +193,8 @@ class Peer(Protocol):
     def lend(self, key: ChunkKey) -> Chunk | None: ...
     def give_back(self, chunk: Chunk) -> None: ...
     def load_for_peer(self, key: ChunkKey, then: Callable[[Chunk | None], None]) -> bool: ...
-    def came(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None: ...
-    def told(self, holder: int, load: HolderLoad, /) -> None: ...
+    def chunk_arrived(self, key: ChunkKey, source: ChunkSource | None, holder: int | None) -> None: ...
+    def load_reported(self, holder: int, load: HolderLoad, /) -> None: ...
     @property
     def served(self) -> Served: ...
 
@@ -234,7 +234,7 @@ class FetchSimulation:
             self._bring_one(reader, wanted, reader.node + place, background=background)
 
     def _bring_one(self, reader: Peer, wanted: events.ChunkWanted, start: int, *, background: bool) -> None:
-        """From the switch if it serves the chunk, else from the least busy copy, else from somebody's disk. Among
+        """From the switch if it serves the chunk, else from the least busy copy, else from a node's disk. Among
         equals every reader begins at another one and chunks do too, as `Provenance.choose` has it."""
         key = wanted.key
         if self._is_served(key) and not wanted.read_alone:
@@ -250,7 +250,7 @@ class FetchSimulation:
             loaded = partial(self._loaded, reader, wanted, holder, background=background)
             if self._peers[holder].load_for_peer(key, loaded):
                 return
-        reader.came(key, None, None)
+        reader.chunk_arrived(key, None, None)
 
     def _is_served(self, key: ChunkKey) -> bool:
         entry = self._controller.core.directory.get(key) if self._controller is not None else None
@@ -268,13 +268,13 @@ class FetchSimulation:
     ) -> None:
         """A holder has loaded the chunk from its disk, or has lost it."""
         if chunk is None:
-            reader.came(wanted.key, None, None)
+            reader.chunk_arrived(wanted.key, None, None)
         else:
             self._start(reader, wanted, holder, chunk, background=background)
 
-    def _tell(self, reader: Peer, holder: int) -> None:
+    def _report_load(self, reader: Peer, holder: int) -> None:
         """The head of the holder's answer is here."""
-        reader.told(holder, self._peers[holder].served.load_but(reader.node))
+        reader.load_reported(holder, self._peers[holder].served.load_but(reader.node))
 
     def _start(
         self, reader: Peer, wanted: events.ChunkWanted, holder: int, lent: Chunk | None, *, background: bool
@@ -290,11 +290,11 @@ class FetchSimulation:
         def arrived(delivered: Delivered) -> None:
             del self._under_way[reader.node, wanted.key]
             give_back()
-            reader.came(wanted.key, delivered.origins[wanted.key], None if holder == SWITCH else holder)
+            reader.chunk_arrived(wanted.key, delivered.origins[wanted.key], None if holder == SWITCH else holder)
 
         if served is not None:
             served.began(reader.node, wanted.key, wanted.size_bytes)
-            self._transfers.answered(partial(self._tell, reader, holder))
+            self._transfers.answered(partial(self._report_load, reader, holder))
         piece = Piece(wanted.key, wanted.size_bytes, holder)
         number = self._transfers.start(reader.node, [piece], arrived, background=background)
         self._under_way[reader.node, wanted.key] = (number, give_back)

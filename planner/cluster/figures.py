@@ -100,7 +100,7 @@ class ReplayFigures:
 
     @property
     def hit(self) -> float:
-        """Share of tokens that nobody had to compute."""
+        """Share of tokens that no engine had to compute."""
         return 1.0 - self.hits["computed"]
 
     def to_json(self) -> dict[str, Any]:

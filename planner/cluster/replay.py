@@ -1,6 +1,6 @@
 """Replays a trace on a simulated cluster.
 
-A request comes to a node, whose engine asks the agent for its chunks, computes what does not come, and keeps it all.
+A request arrives at a node, whose engine asks the agent for its chunks, computes what it does not get, and keeps all.
 Each agent is the shipped core (`hostagent.core.AgentCore`), and so is the controller (`controlplane.core.core.Core`).
 Engine, disk, links and what runs over them are models (`planner.hardware`, `planner.network`, `FetchSimulation`).
 """
@@ -19,7 +19,7 @@ from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
 from kvproto.commands import SendControl
 from kvproto.rpc import control_pb2 as rpc
-from planner.cluster.agent import Agent
+from planner.cluster.agent import Agent, Surroundings
 from planner.cluster.background import Background
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -47,7 +47,7 @@ class _UnderWay:
     request: Request
     agent: Agent
     local: int
-    """Leading chunks that were in the node's pool when it came."""
+    """Leading chunks that were in the node's pool on its arrival."""
     answer: effects.FetchAnswered | None = None
     refused: int = 0
     """Tokens that the pool had and the gate left to the engine."""
@@ -101,7 +101,7 @@ class Replay:
         self.outcomes: list[Outcome] = []
         """Of the requests that have their first token, in the order in which they got it."""
         self._happened_s = 0.0
-        """When a request last came or got on."""
+        """When a request last arrived or made progress."""
         self._uplinks = Uplinks(self.topology, self.delivery)
 
     def _agent(self, node: int) -> Agent:
@@ -109,12 +109,14 @@ class Replay:
             node,
             self.clock,
             self.scenario,
-            partial(self._say, node),
-            self._fetches.bring,
-            self._fetches.abandon,
-            lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
-            self._background.fill,
-            partial(self._to_switch, node),
+            Surroundings(
+                partial(self._say, node),
+                self._fetches.bring,
+                self._fetches.abandon,
+                lambda key: self.delivery.left_bytes(node, key, self.clock.now_s),
+                self._background.fill,
+                partial(self._to_switch, node),
+            ),
         )
 
     def _say(self, node: int, message: rpc.FromAgent) -> None:
@@ -145,13 +147,13 @@ class Replay:
                 self.agents[node].store(keys)
         arrivals = iter(requests)
         self._arrive_next(arrivals)
-        told, last_s = 0, requests[-1].at_s if requests else 0.0
+        reported, last_s = 0, requests[-1].at_s if requests else 0.0
         self._sample(last_s)
         while len(self.outcomes) < len(requests):
             self.step()
-            if len(self.outcomes) >= told + 200:
-                told = len(self.outcomes)
-                progress(told / len(requests))
+            if len(self.outcomes) >= reported + 200:
+                reported = len(self.outcomes)
+                progress(reported / len(requests))
         self._uplinks.end(self.clock.now_s)
         return figures_of(self._sharing, self.scenario.cluster.link_rate, [self.measured()])
 

@@ -1,8 +1,9 @@
 """A node's GPU that prefills one request at a time, and looks each prefix up again when it is free for it.
 
-As an engine with a scheduler does it: a request that has to queue is looked up when it comes, so that what others have
-is on its way meanwhile. When its turn comes the prefix is looked up again, because others may have computed it since.
-A request that then waits (for a fetch, or for what somebody computes) does not hold the GPU: the next one is looked at.
+As an engine with a scheduler does it: a request that has to queue is looked up when it arrives, so that what others
+have is on its way meanwhile. At its turn the prefix is looked up again, because others may have computed it since. A
+request that then waits (for a fetch, or for what another node computes) does not hold the GPU: the next one is looked
+up.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Job:
     queued_s: float = 0.0
     """When it queued for the GPU."""
     granted_s: float | None = None
-    """When its turn came first."""
+    """When it had its first turn."""
     answered: bool = False
     """It has been looked up at its turn: when it is its turn again, it computes."""
     prefill_s: float = 0.0
@@ -59,7 +60,7 @@ class Gpu:
     # -- requests
 
     def arrive(self, request: Request) -> None:
-        """A request comes: while it queues, what others have of it is on its way."""
+        """A request arrives: while it queues, what others have of it is on its way."""
         job = Job(request)
         queue_s = self._queue_s()
         if request.keys and queue_s > 0:
@@ -69,7 +70,7 @@ class Gpu:
         self._next()
 
     def _fetched_early(self, answer: effects.FetchAnswered) -> None:
-        """What was known when the request came is here, and stays in the pool as far as there is room."""
+        """What was known on the request's arrival is here, and stays in the pool as far as there is room."""
         if answer.chunks:
             self._agent.release(answer.lease)
 
@@ -99,7 +100,7 @@ class Gpu:
     def _next(self) -> None:
         """Give the GPU to the first request that can use it."""
         if self._looking:
-            return  # an answer that came at once: the loop below goes on with it
+            return  # the answer was immediate: the loop below continues with it
         self._looking = True
         while self._queue and self._busy_until_s is None:
             job = self._queue.popleft()

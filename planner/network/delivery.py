@@ -1,8 +1,8 @@
-"""Chunks on their way to readers: who leads, who follows, who comes late, and what each still misses.
+"""Chunks on their way to readers: which reader leads, which ones follow or are late, and what each still misses.
 
-The rules are the protocol's (docs/explanation/protocol.md) at the level of chunks instead of segments: whoever wants a
-chunk gets the part that is under way; a reader without an incoming chunk leads the one that most others want too; a
-reader that came late gets the part that it missed in a later cast, together with all others that miss it. Without
+The rules are the protocol's (docs/explanation/protocol.md) at the level of chunks instead of segments: a node that
+wants a chunk gets the part that is under way; a reader without an incoming chunk leads the one that most others want
+too; a late reader gets the part that it missed in a later cast, together with all others that miss it. Without
 casts every reader reads for itself. A fill of the switch takes what its holder casts of the chunk, and sends by itself
 what no cast brings. Owns the readers' wants; time and bytes are the fluid network's.
 """
@@ -36,7 +36,7 @@ Key: TypeAlias = Any
 Group: TypeAlias = tuple[int, int]
 """(rack, -1): readers that one cast reaches; (-1, node): a reader for itself."""
 BACKGROUND_WEIGHT = 0.1
-"""Of transfers that run below what somebody waits for."""
+"""Of transfers that give way to those that an engine waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Want:
     parked: bool = False
     """There is nothing to pull now: all that the relay has so far is here, or a fill waits for casts."""
     company: bool = False
-    """Somebody else got it in the same cast."""
+    """Another reader got it in the same cast."""
 
 
 @dataclass(slots=True, eq=False)
@@ -330,7 +330,7 @@ class Delivery:
         )
 
     def _lead(self, node: int, now_s: float) -> None:
-        """Pull a chunk, if nothing comes by itself."""
+        """Pull a chunk, if no cast brings one."""
         if self._fed[node] or not self._open(node):
             return
         self._pull(self._choose(node), None, now_s)
@@ -413,7 +413,7 @@ class Delivery:
             self._here(rider, now_s)
 
     def _cast_over(self, session: _Session, now_s: float) -> None:
-        """A cast is at its end, or at its last reader's: the fill on it has what went by."""
+        """A cast has ended, or its last reader has: the fill on it has what was cast."""
         rider = self._rider_of(session.holder, session.key)
         if session.filled_from is None or rider is None:
             return
@@ -426,7 +426,7 @@ class Delivery:
             self._later(now_s + FILL_RIDES_S, self._fill_rest, rider, now_s)
 
     def _fill_rest(self, rider: _Want, since_s: float, now_s: float) -> None:
-        """No cast came for a while: send what is left of a fill by itself, once its holder casts nothing."""
+        """No cast was sent for a while: send what is left of a fill by itself, once its holder casts nothing."""
         holder = rider.piece.holder
         if self._rider_of(holder, rider.piece.key) is not rider or not rider.parked:
             return
@@ -450,7 +450,7 @@ class Delivery:
     # -- ending
 
     def _ended(self, session: _Session, now_s: float) -> None:
-        """What was pulled has passed by: note who got what; somebody leads what comes next."""
+        """What was pulled has passed: note who got what; a reader leads what is next."""
         transfer = session.transfer
         beside = self._sessions[session.group, session.key]
         beside.remove(session)
@@ -526,7 +526,7 @@ def _passed(session: _Session, node: int) -> tuple[float, float]:
 
 
 def without(gaps: Sequence[tuple[float, float]], low: float, high: float) -> list[tuple[float, float]]:
-    """What remains of ascending gaps once [low, high) has come. Slivers of less than a byte count as received."""
+    """What remains of ascending gaps once [low, high) has arrived. Slivers of less than a byte count as received."""
     left = []
     for first, end in gaps:
         for start, stop in ((first, min(end, low)), (max(first, high), end)):

@@ -67,7 +67,7 @@ class FluidNetwork:
         return transfer
 
     def prolong(self, transfer: Transfer, length: float, now_s: float) -> None:
-        """A finished transfer goes on with the same receivers and the next bytes: nobody's rate changes."""
+        """A finished transfer goes on with the same receivers and the next bytes: no rate changes."""
         self._at(now_s)
         self._move(transfer, now_s)
         transfer.length, transfer.position = length, 0.0

@@ -96,7 +96,7 @@ class WireTerms:
 
         A packet is lost for all on its way to the switch, or for each on its way from it. Of k casts j pass the switch
         with binomial probability, and a receiver then lacks the segment with loss^j; the mean is the sum over k of the
-        probability that somebody still lacks it.
+        probability that a reader still lacks it.
         """
         if self.loss == 0:
             return 1.0

@@ -19,7 +19,7 @@ STREAM_S: Final = 31e-6
 """Of the controller, for one message on a gRPC stream of asyncio, sent or received: measured once, with 20,000 deltas
 to eight streams (grpcio 1.81, AMD EPYC). The core knows no streams, so a plan does not measure this."""
 _KEY_BYTES: Final = KEY_BYTES + 2
-"""Of a chunk that is gone: its key, in a message."""
+"""Of a chunk that was dropped: its key, in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ def carried_nodes(costs: UnitCosts, load: Load) -> int:
 
 def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load) -> Growth:
     # Stored chunks are evicted some time later: both are announced, published and taken in.
-    stored = gone = nodes * load.new_per_s
+    stored = dropped = nodes * load.new_per_s
     events = nodes * load.uses_per_s
     announces = min(nodes * load.requests_per_s, nodes / limits.ANNOUNCE_DELAY_S)
     usages = min(nodes * load.requests_per_s, nodes / limits.USAGE_DELAY_S)
     deltas = min(announces + usages, 1 / PUBLISH_S)
     cores = (
-        (stored + gone) * (costs.announce_s + costs.publish_s)
+        (stored + dropped) * (costs.announce_s + costs.publish_s)
         + events * costs.usage_s
-        + (stored + gone * _KEY_BYTES / costs.entry_bytes) * nodes * costs.tell_s
+        + (stored + dropped * _KEY_BYTES / costs.entry_bytes) * nodes * costs.tell_s
         + (nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages + deltas * nodes) * STREAM_S
     )
     return Growth(
@@ -84,11 +84,11 @@ def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load) -> Growth:
         messages_out=deltas * nodes,
         bytes_in=nodes * costs.heartbeat_bytes
         + stored * costs.record_bytes
-        + gone * _KEY_BYTES
+        + dropped * _KEY_BYTES
         + events * costs.event_bytes,
-        bytes_out=(stored * costs.entry_bytes + gone * _KEY_BYTES) * nodes,
+        bytes_out=(stored * costs.entry_bytes + dropped * _KEY_BYTES) * nodes,
         cores=cores,
-        agent_cores=(stored + gone) * costs.apply_s,
+        agent_cores=(stored + dropped) * costs.apply_s,
         directory_bytes=chunks * costs.directory_bytes,
         replica_bytes=chunks * costs.replica_bytes,
         snapshot_bytes=chunks * costs.entry_bytes,

@@ -50,7 +50,7 @@ class UnitCosts:
     usage_s: float
     """Controller: one fetch event."""
     publish_s: float
-    """Controller: one changed chunk in a delta, whoever receives it."""
+    """Controller: one changed chunk in a delta, for all receivers."""
     tell_s: float
     """Controller: one changed chunk made into bytes for one agent; each agent's stream does it separately."""
     apply_s: float
@@ -71,7 +71,7 @@ class UnitCosts:
 class _Silent:
     """A peer that listens and says nothing."""
 
-    def hear(self, event: ControllerEvent) -> None:
+    def controller_event(self, event: ControllerEvent) -> None:
         """Keeps nothing."""
 
 

@@ -1,7 +1,7 @@
 """Makes the holdout set: loads that no policy was tuned on, to see whether what was chosen for others holds on them.
 
 Frozen: a change of a policy must not follow from a result on these, and none of them may change because of a result.
-Whoever breaks that moves the trace out of it and makes new ones. Seeded.
+A trace for which that is broken leaves the set, and new ones are made. Seeded.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def tool_users(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
 
 def library(seed: int, duration_s: float = DURATION_S) -> list[TraceRequest]:
     """120 documents of 10 to 120 chunks (Zipf 0.8), one of which, of any rank, is replaced every 20 s; 1 to 4 questions
-    by each reader, 20 s apart; every fourth reader looks once into 20 to 80 chunks that nobody else has."""
+    by each reader, 20 s apart; every fourth reader looks once into 20 to 80 chunks that no other reader has."""
     rng, fresh = random.Random(seed), count()
     documents = [[next(fresh) for _ in range(rng.randint(10, 120))] for _ in range(120)]
     choose = zipf(rng, documents, 0.8)

@@ -84,7 +84,7 @@ class Workload:
 
 
 def workload(name: Name, seed: int = 1, length_s: float = math.inf) -> Workload:
-    """One of the five; only what comes in the first `length_s` seconds."""
+    """One of the five; only what arrives in the first `length_s` seconds."""
     made = _MAKERS[name](random.Random(f"{name}/{seed}"))
     return replace(made, prompts=tuple(prompt for prompt in made.prompts if prompt.at_s <= length_s))
 

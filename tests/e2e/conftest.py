@@ -12,6 +12,7 @@ from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
 from bmv2_testbed.spec import host_name
+from tests.e2e.traffic import await_traffic
 
 MIDWAY_DEADLINE_S = 20.0
 
@@ -46,7 +47,7 @@ def midway() -> Callable[[Testbed, Prefix, int], Callable[[float], None]]:
 
         def wait_for(share: float) -> None:
             wanted = before + int(share * prefix.size_bytes)
-            testbed.await_traffic(name, received_bytes=wanted, timeout_s=MIDWAY_DEADLINE_S)
+            await_traffic(testbed, name, received_bytes=wanted, timeout_s=MIDWAY_DEADLINE_S)
 
         return wait_for
 

@@ -18,6 +18,8 @@ from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec
+from tests.e2e.traffic import await_traffic
+from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.root
 
@@ -84,7 +86,7 @@ def testbed(shared: Shared, request: pytest.FixtureRequest) -> Iterator[Testbed]
         return
     # Whatever happened: no pin, no half filled slot, no group, no interest of the living is left.
     dead = [host for host in range(HOSTS) if f"agent{host}" not in testbed.status()["pids"]]
-    left = testbed.leftovers(dead)
+    left = leftovers(testbed, dead)
     if left or dead:
         shared.discard()
     else:
@@ -170,7 +172,7 @@ def test_the_audit_sees_what_is_under_way(testbed: Testbed, midway: Midway) -> N
     missing = {"being filled", "interest sets"}  # pins and leading come and go from one chunk to the next
 
     def look() -> None:
-        found = "\n".join(testbed.leftovers(patience_s=0))
+        found = "\n".join(leftovers(testbed, patience_s=0))
         missing.difference_update([what for what in missing if what in found])
 
     shares = [percent / 100 for percent in range(10, 90, 10)]
@@ -267,7 +269,7 @@ def test_the_holder_dies_while_it_fills_the_switch(testbed: Testbed, prefix: Pre
     words = ("pin", prefix.chunk_keys()[-1].hex(), "--switch", "--controller", controller)
     testbed.run("kvcast", "switch", python_module("kvcast.cli", *words))
     testbed.finish("kvcast", DEADLINE_S)
-    testbed.await_traffic("h0", sent_bytes=before + prefix.size_bytes // 8, timeout_s=DEADLINE_S)
+    await_traffic(testbed, "h0", sent_bytes=before + prefix.size_bytes // 8, timeout_s=DEADLINE_S)
     testbed.kill("agent0")
     other = new_prefix(2**20)
     put_prefix(testbed, other, host=1)

@@ -12,6 +12,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.spec import TestbedSpec
 from kvclient.client import AgentClient, FetchStream, Status, Where
+from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.root
 
@@ -147,4 +148,4 @@ def test_kill_9_of_the_agent_that_computes_frees_those_who_wait(testbed: Testbed
 
 
 def test_nothing_is_left(testbed: Testbed) -> None:
-    assert testbed.leftovers() == []
+    assert leftovers(testbed) == []

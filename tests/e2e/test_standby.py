@@ -16,6 +16,7 @@ from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, TestbedSpec
+from tests.leftovers import leftovers
 
 pytestmark = pytest.mark.root
 
@@ -88,4 +89,4 @@ def test_a_standby_takes_over_and_the_other_after_it() -> None:
         testbed.kill("standby")
         _until(testbed, PRIMARY, "ready", HOSTS)
         _fetch(testbed, second, 0, 1)
-        assert testbed.leftovers() == []
+        assert leftovers(testbed) == []

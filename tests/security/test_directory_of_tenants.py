@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.events import DrainRequested, PinRequested, StreamEnded, WarmRequested
+from controlplane.core.events import Requested, StreamEnded
 from controlplane.core.views import list_chunks
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, Scene, key, record
@@ -47,7 +47,7 @@ def test_a_node_never_hears_of_another_tenants_chunks() -> None:
     assert known(scene, 1) == known(scene, 2) == {key("a"), key("o")}
     assert known(scene, 3) == {key("g"), key("o")}
     scene.say(1, claims=rpc.Claims(made=[rpc.Claim(keys=[key("c")], size_bytes=CHUNK, eta_ms=[9])]))
-    scene.ask(PinRequested(rpc.PinRequest(key_hex=key("a").hex(), in_switch=True)))
+    scene.ask(Requested("pin", rpc.PinRequest(key_hex=key("a").hex(), in_switch=True)))
     scene.advance()
     scene.announce(1, removed=[key("a")])
     assert mentions(scene, 2, "c")
@@ -118,7 +118,7 @@ def test_interests_survive_the_controller() -> None:
 
 def test_no_task_names_a_chunk_that_its_node_may_not_have() -> None:
     scene = tenants_scene()
-    scene.ask(WarmRequested(rpc.WarmRequest(key_hex=key("a").hex())))
+    scene.ask(Requested("warm", rpc.WarmRequest(key_hex=key("a").hex())))
     scene.advance()
     assert scene.tasks(2, "fetch")
     assert not scene.tasks(3)
@@ -156,7 +156,7 @@ def test_a_drained_nodes_last_copies_go_to_who_may_have_them() -> None:
     labelled(scene, 1, "acme/llama", record("a"))
     labelled(scene, 1, "of all", record("o"))
     labelled(scene, 1, "globex", record("g"))
-    scene.ask(DrainRequested(rpc.DrainRequest(node="n1")))
+    scene.ask(Requested("drain", rpc.DrainRequest(node="n1")))
     scene.advance()
     taken = {session: {one for task in scene.tasks(session, "fetch") for one in task.fetch.keys} for session in (2, 3)}
     assert key("a") in taken[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.events import DrainRequested
+from controlplane.core.events import Requested
 from kvdaemon.identity import Role
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates
@@ -56,7 +56,7 @@ def test_what_a_controller_has_signed_outlives_it(pki: Pki) -> None:
     old = Scene(seals=of_controller(pki))
     for number in (1, 2):
         old.attach(number)
-    old.ask(DrainRequested(rpc.DrainRequest(node="n1")))
+    old.ask(Requested("drain", rpc.DrainRequest(node="n1")))
     old.advance()
     kept = last_state(old, 2)
     assert kept.signature
@@ -92,7 +92,7 @@ def test_the_signature_of_another_role_or_authority_is_none(pki: Pki, tmp_path: 
 def test_signatures_are_renewed_before_the_certificate_ends(pki: Pki) -> None:
     scene = Scene(seals=of_controller(pki), read_token_ms=4000)
     scene.attach(1)
-    scene.ask(DrainRequested(rpc.DrainRequest(node="n1")))
+    scene.ask(Requested("drain", rpc.DrainRequest(node="n1")))
     scene.advance()
     signed = [one for one in scene.sent[1] if one.operator_state.signature]
     scene.wait(2.0)

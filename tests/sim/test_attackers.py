@@ -36,7 +36,7 @@ def test_one_forged_segment_costs_one_piece(stranger: bool, checked) -> None:
     Attacker(world, Harm(Attack.FORGED_SEGMENTS, stranger, period_ns=60 * MS))
     assert set(checked(world).outcomes) == {Status.OK}
     payload = world.setting.segments * world.setting.segment_bytes
-    assert world.holders[0].link.sent_bytes < 2 * payload, "the rest of the chunk is kept"
+    assert world.holders[0].uplink.sent_bytes < 2 * payload, "the rest of the chunk is kept"
 
 
 def test_a_member_that_camps_has_its_share_of_the_interest_table(checked) -> None:

@@ -123,7 +123,7 @@ def test_holder_unreachable_with_another(checked) -> None:
     world = World(replace(SMALL, holders=2))
 
     def cut() -> None:
-        world.holders[0].link.down = True
+        world.holders[0].uplink.down = True
 
     world.engine.at(MID_FETCH_NS, cut)
     assert complete(checked(world))
@@ -207,7 +207,7 @@ def test_a_read_connection_that_falls_silent(losses, at_most_s, after_ns, checke
     world, lost = World(replace(SMALL, readers=1, chunks=3)), losses()
 
     def fall_silent() -> None:
-        world.holders[0].link.faults = Faults(loses=lost)
+        world.holders[0].uplink.faults = Faults(loses=lost)
 
     world.engine.at(after_ns, fall_silent)
     report = checked(world)
@@ -314,10 +314,10 @@ def test_fill_over_bad_links_completes_and_is_served(seed, checked) -> None:
         cached.filling_member = None
         assert len(cached.slots) == SMALL.segments
     world.starts = [world.engine.now_ns + start for start in world.starts]
-    before = world.holders[0].link.sent_bytes
+    before = world.holders[0].uplink.sent_bytes
     assert complete(checked(world))
     payload = SMALL.chunks * SMALL.segments * SMALL.segment_bytes
-    assert world.holders[0].link.sent_bytes - before < 0.05 * payload
+    assert world.holders[0].uplink.sent_bytes - before < 0.05 * payload
     assert {source for node in world.readers for source in node.answer.sources} == {ChunkSource.SWITCH}
 
 

@@ -66,7 +66,7 @@ def test_all_who_wait_are_served_by_casts_as_the_chunks_come() -> None:
     computed_s = (BEGINS_NS + 6 * CHUNK_NS - ASK_NS) / 1e9
     assert last_s(made) < computed_s + 0.08, "soon after the last chunk is computed"
     payload = SETTING.chunks * SETTING.segments * SETTING.segment_bytes
-    assert made.holders[0].link.sent_bytes < 2.5 * payload, "six readers, and not six times the bytes"
+    assert made.holders[0].uplink.sent_bytes < 2.5 * payload, "six readers, and not six times the bytes"
 
 
 @pytest.mark.parametrize("stall_ms", [300, 400])
@@ -80,7 +80,7 @@ def test_a_switch_that_stands_still_at_times_does_not_make_everybody_read(stall_
         made.engine.at(begins_ms * MS, partial(made.switch.stall, (begins_ms + stall_ms) * MS))
     assert outcomes(made) == {Status.OK}
     payload = 12 * 256 * SETTING.segment_bytes
-    assert made.holders[0].link.sent_bytes < 1.25 * payload, "each of four reading for itself takes two to four times"
+    assert made.holders[0].uplink.sent_bytes < 1.25 * payload, "each of four reading for itself takes two to four times"
 
 
 def test_where_computing_is_sooner_nobody_waits() -> None:

@@ -19,7 +19,7 @@ MIDDLE_NS = 60 * MS
 def sent(world: World) -> float:
     """What left the holder, as a multiple of the prefix."""
     setting = world.setting
-    return world.holders[0].link.sent_bytes / (setting.chunks * setting.segments * setting.segment_bytes)
+    return world.holders[0].uplink.sent_bytes / (setting.chunks * setting.segments * setting.segment_bytes)
 
 
 def run(world: World, checked) -> None:

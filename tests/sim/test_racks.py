@@ -30,34 +30,34 @@ def test_each_rack_gets_the_prefix_once(checked) -> None:
         world, crossed = run(replace(RACKS, seed=seed), checked)
         assert crossed[0] < 0.02  # control datagrams only
         into_racks += crossed[1:]
-        sent.append(world.holders[0].link.sent_bytes / PAYLOAD)
+        sent.append(world.holders[0].uplink.sent_bytes / PAYLOAD)
     assert mean(sent) < 1.12, sent
     assert mean(into_racks) < 1.12, into_racks
 
 
 def test_one_reader_a_rack_shares_with_the_others(checked) -> None:
     world, crossed = run(replace(RACKS, readers=4), checked)
-    assert world.holders[0].link.sent_bytes / PAYLOAD < 1.3
+    assert world.holders[0].uplink.sent_bytes / PAYLOAD < 1.3
     assert all(share < 1.3 for share in crossed[1:]), crossed
 
 
 def test_readers_of_the_holders_rack_are_served_beside_the_others(checked) -> None:
     world, _ = run(replace(RACKS, racks=2, readers=8), checked)
-    assert world.holders[0].link.sent_bytes / PAYLOAD < 1.2
+    assert world.holders[0].uplink.sent_bytes / PAYLOAD < 1.2
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_staggered_arrivals(seed, checked) -> None:
     transfer = int(PAYLOAD / RACKS.rate_bytes_per_s * 1e9)
     world, crossed = run(replace(RACKS, stagger_ns=transfer, seed=seed), checked)
-    assert world.holders[0].link.sent_bytes / PAYLOAD < 2.5
+    assert world.holders[0].uplink.sent_bytes / PAYLOAD < 2.5
     assert all(share < 2.5 for share in crossed[1:]), crossed
 
 
 def test_loss_on_every_link(checked) -> None:
     worlds = [run(replace(RACKS, faults=Faults(loss=0.01), seed=seed), checked)[0] for seed in range(6)]
     # In one seed of eight two readers lead beside each other for a while.
-    assert mean(world.holders[0].link.sent_bytes / PAYLOAD for world in worlds) < 1.4
+    assert mean(world.holders[0].uplink.sent_bytes / PAYLOAD for world in worlds) < 1.4
 
 
 @pytest.mark.parametrize("rack", [0, 1], ids=["of-the-holder", "of-readers"])

@@ -32,7 +32,7 @@ def warmed(skew_ns: int, seed: int) -> World:
 def test_one_cast_warms_all(seed: int) -> None:
     made = warmed(2 * MS, seed)
     assert [node.tasks_ended[0].status for node in made.readers] == [TaskStatus.DONE] * SETTING.readers
-    assert made.holders[0].link.sent_bytes < 1.25 * PAYLOAD
+    assert made.holders[0].uplink.sent_bytes < 1.25 * PAYLOAD
     for node in made.readers:
         assert all(node.core.pool.find(key) is not None for key in made.keys)
 

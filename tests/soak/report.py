@@ -220,7 +220,7 @@ def cpu_by_kind(before: Mapping[str, float], after: Mapping[str, float]) -> dict
 
 
 def take_leftovers(report: Report, found: Iterable[str]) -> None:
-    """What `Testbed.leftovers` found when all was calm: leaks. Interest by a LEAVE that was lost is none of them: the
+    """What `tests.leftovers` found when all was calm: leaks. Interest by a LEAVE that was lost is none of them: the
     switch's TTL frees it, and what is in use after that is renewed by somebody."""
     report.leaked.extend(found)
 

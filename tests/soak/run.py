@@ -16,6 +16,7 @@ from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, host_name
+from tests.leftovers import leftovers
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
 from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, TURNS_SHARE, Trouble, Turn, troubles, turns
 from tests.soak.report import (
@@ -95,7 +96,7 @@ class Soak:
         # On a busy machine the last ones may come after the engines' time.
         take_turns(report, [turn for turn in taken if turn.ended_s <= until_s], lines)
         # What liars joined stays in the switch until it expires, as what the dead joined.
-        take_leftovers(report, self._testbed.leftovers([MEMBER, STRANGER], patience_s=20.0))
+        take_leftovers(report, leftovers(self._testbed, [MEMBER, STRANGER], patience_s=20.0))
         after = self._sizes()
         # Memory since the load began, descriptors since before it.
         begun = {

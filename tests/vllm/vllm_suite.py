@@ -13,6 +13,7 @@ import pytest
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.engines.engine_client import Engine, Generated
 from bmv2_testbed.errors import TestbedError
+from tests.leftovers import leftovers
 
 StartEngine = Callable[..., Engine]
 
@@ -155,7 +156,7 @@ def agent_metric(testbed: Testbed, host: int, name: str) -> float:
 
 def assert_nothing_left(testbed: Testbed) -> None:
     """No pin, no lease, no chunk half filled, no interest, no internal error in agents and switch."""
-    left = testbed.leftovers(patience_s=LEFTOVERS_PATIENCE_S)
+    left = leftovers(testbed, patience_s=LEFTOVERS_PATIENCE_S)
     assert not left, "\n".join(left)
 
 

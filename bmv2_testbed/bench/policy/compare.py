@@ -34,7 +34,7 @@ class PolicyHit:
     hit: float
     """Tokens of leading chunks found in the pool / all input tokens."""
     chunk_us: float
-    """CPU time of the replay per chunk asked for, known or new; what comes in and goes for it included."""
+    """CPU time of the replay per chunk asked for, known or new; what it brings in and evicts included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ def compare(
     pools: Sequence[float],
     hints: bool,
     clock_s: Callable[[], float],
-    told: Callable[[str, str, float], Tick],
+    begun: Callable[[str, str, float], Tick],
 ) -> Iterator[PolicyHit]:
-    """Every policy on every trace at every size. `told(trace, policy, pool)` hears of each replay before it begins and
-    says whom to tell of its requests; `clock_s`: CPU time of this process."""
+    """Every policy on every trace at every size. `begun(trace, policy, pool)` is called before each replay and
+    returns what is called at each request; `clock_s`: CPU time of this process."""
     for trace, trees in traces.items():
         asked = sum(len(step.path) for step in trees.steps)
         every = replays(trees, hints)
         for pool in pools:
             capacity = max(1, int(trees.count * pool))
             for policy, replay in every.items():
-                tick = told(trace, policy, pool)
+                tick = begun(trace, policy, pool)
                 began_s = clock_s()
                 hit = replay(capacity, tick)
                 yield PolicyHit(trace, policy, pool, capacity, hit, 1e6 * (clock_s() - began_s) / asked)
@@ -124,10 +124,10 @@ def case_results(hits: Sequence[PolicyHit]) -> list[CaseResult]:
 def summaries(hits: Sequence[PolicyHit]) -> list[PolicySummary]:
     """Every policy over all cases, the best mean first."""
     ours = {(hit.trace, hit.pool): hit.hit for hit in hits if hit.policy == OURS}
-    told = []
+    found = []
     for policy in dict.fromkeys(hit.policy for hit in hits):
         own = [hit for hit in hits if hit.policy == policy]
         ahead = sum(hit.hit > ours[hit.trace, hit.pool] + TIE for hit in own)
         mean = sum(hit.hit for hit in own) / len(own)
-        told.append(PolicySummary(policy, mean, ahead, sum(hit.chunk_us for hit in own) / len(own)))
-    return sorted(told, key=lambda one: -one.mean)
+        found.append(PolicySummary(policy, mean, ahead, sum(hit.chunk_us for hit in own) / len(own)))
+    return sorted(found, key=lambda one: -one.mean)

@@ -23,12 +23,12 @@ class BlockCache(Protocol):
     """Room for a number of equal blocks."""
 
     def asked(self, block: int) -> bool:
-        """Somebody asks for a block: whether it was here. It comes in, as far as the policy lets it."""
+        """A reader asks for a block: whether the cache had it. The policy decides whether it comes in."""
         ...
 
 
 class Lfu:
-    """Least frequently used since it came in; of equals, what was asked for longest ago goes first."""
+    """Evicts what was used least since it came in; of equals, what was asked for longest ago."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -58,8 +58,8 @@ class Lfu:
 
 
 class Lfuda:
-    """LFU with dynamic aging (Arlitt et al., 2000): a block's priority is its count, plus the priority of what had gone
-    last when it was asked for. GreedyDual-Size-Frequency with equal sizes and costs is the same policy."""
+    """LFU with dynamic aging (Arlitt et al., 2000): a block's priority is its count, plus the priority of what had been
+    dropped last when it was asked for. GreedyDual-Size-Frequency with equal sizes and costs is the same policy."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -87,7 +87,7 @@ class Lfuda:
 
 class Arc:
     """Adaptive replacement cache (Megiddo and Modha, FAST '03): what was asked for once, and what more often; how much
-    room each has follows the hits in what went lately of either."""
+    room each has follows the hits among the blocks that either list dropped lately."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -120,7 +120,7 @@ class Arc:
         return False
 
     def _make_room(self) -> None:
-        """For a block that nobody remembers."""
+        """For a block that no list remembers."""
         known = len(self._once) + len(self._once_gone)
         everything = known + len(self._often) + len(self._often_gone)
         if known == self._capacity:
@@ -179,7 +179,7 @@ class S3Fifo:
         return False
 
     def _evict_small(self) -> None:
-        """Until one has gone; others move to the main queue."""
+        """Evict one; blocks before it that were asked for again move to the main queue."""
         while self._small:
             block, count = self._small.popitem(last=False)
             if count > 1:

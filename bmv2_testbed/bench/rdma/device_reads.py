@@ -148,7 +148,7 @@ def bytes_per_s(data: DataConfig, port: RdmaPort, memory: DeviceMemory) -> float
         rate = asyncio.run(_read(data, port, pool, region, target))
         wrong = int(np.count_nonzero(memory.content() != pool.bytes_))
     if wrong:
-        raise VerbsError(f"{wrong} of {size_bytes} bytes in {memory.name} are wrong after reads that went well")
+        raise VerbsError(f"{wrong} of {size_bytes} bytes in {memory.name} are wrong after reads that reported success")
     return rate
 
 

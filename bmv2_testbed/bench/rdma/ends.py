@@ -37,7 +37,7 @@ class BenchSink:
         self.arrived = 0
         self.last_s = 0.0
         """When the last of them did."""
-        self.heard: Callable[[], None] = lambda: None
+        self.on_event: Callable[[], None] = lambda: None
         """Called after each change."""
 
     def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
@@ -77,7 +77,7 @@ class BenchSink:
     def _count(self, more: int) -> None:
         self.arrived += more
         self.last_s = time.monotonic()
-        self.heard()
+        self.on_event()
 
 
 class KvcastEnds:
@@ -171,12 +171,12 @@ class KvcastEnds:
                 go_on()
 
         looking = asyncio.create_task(look())
-        sink.heard = go_on
+        sink.on_event = go_on
         go_on()
         go_on()
         await over.wait()
         looking.cancel()
-        sink.heard = lambda: None
+        sink.on_event = lambda: None
         taken = Slice(
             sink.arrived * self._segment_bytes, sink.last_s - start_s, time.process_time() - cpu_s, asked - sink.arrived
         )

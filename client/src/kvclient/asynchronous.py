@@ -190,7 +190,7 @@ class AsyncAgentClient(Notices):
         """
         here = self._reads.here(keys, deadline_s, traceparent, terms)
         if here is not None:
-            stream = AsyncFetchStream(self._answers, self._reads.fetched, 0, 0.0)
+            stream = AsyncFetchStream(self._answers, self._reads.fetched)
             stream.add(here, is_last=True)
             return stream
         started = self._answers.start(request_encoding.fetch_stream(keys, deadline_s, traceparent, terms))
@@ -235,13 +235,11 @@ class AsyncAgentClient(Notices):
 class AsyncFetchStream(Streamed):
     """As FetchStream, of one task."""
 
-    def __init__(self, answers: _Answers, read: Callable[[Frame], Fetched], request: int, give_up_s: float) -> None:
-        """`request`: its number; 0: nothing is to come."""
-        super().__init__()
+    def __init__(
+        self, answers: _Answers, read: Callable[[Frame], Fetched], request: int = 0, give_up_s: float = 0.0
+    ) -> None:
+        super().__init__(read, request, give_up_s)
         self._answers = answers
-        self._read = read
-        self._request = request
-        self._give_up_s = give_up_s
 
     async def __aiter__(self) -> AsyncIterator[memoryview]:
         """Waits for one chunk after the other. Raises AgentError, AgentUnavailableError."""
@@ -253,17 +251,14 @@ class AsyncFetchStream(Streamed):
             if not self._request:
                 return
             request, self._request = self._request, 0
-            answer = await self._answers.next(request, self._give_up_s)
-            is_last = answer.kind != Kind.FETCH_PART
-            self._request = 0 if is_last else request
-            self.add(self._read(answer), is_last=is_last)
+            self._add_answer(request, await self._answers.next(request, self._give_up_s))
 
     def release(self) -> None:
         """Give up what is still to come, and unpin; the views are void. Idempotent."""
         if self._request:
             self._answers.give_up(self._request)
             self._request, self.outcome = 0, Status.CANCELLED
-        self.unpin()
+        self._unpin()
 
     async def __aenter__(self) -> AsyncFetchStream:
         return self

@@ -201,7 +201,7 @@ class AgentClient(Notices):
         """
         here = self._reads.here(keys, deadline_s, traceparent, terms)
         if here is not None:
-            stream = FetchStream(self._connection, self._reads.fetched, 0, 0.0)
+            stream = FetchStream(self._connection, self._reads.fetched)
             stream.add(here, is_last=True)
             return stream
         started = self._connection.start(request_encoding.fetch_stream(keys, deadline_s, traceparent, terms))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from kvchunk.sources import ChunkSource
 from kvclient.attach import AgentUnavailableError
@@ -35,20 +35,58 @@ def check_fetched(answer: Frame) -> Frame:
     return answer if answer.status in MISSES else expect(answer, "fetch")
 
 
-class Fetched:
+class _Pinned(ABC):
+    """What a fetch brought. It is pinned in the pool until `release`."""
+
+    __slots__ = ("_release", "outcome")
+
+    def __init__(self, release: Callable[[], None], outcome: Status) -> None:
+        """`release`: gives the lease back."""
+        self._release: Callable[[], None] | None = release
+        self.outcome = outcome
+        """OK when all arrived, otherwise why the first one missing is missing."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Chunks that arrived."""
+
+    @abstractmethod
+    def _take_views(self) -> Iterable[memoryview]:
+        """All views, which are void from here on."""
+
+    def release(self) -> None:
+        """Unpin; the views are void. Idempotent."""
+        if self._release is None:
+            return
+        for view in self._take_views():
+            try:
+                view.release()
+            except BufferError:
+                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
+                continue
+        release, self._release = self._release, None
+        if self.count:
+            release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+class Fetched(_Pinned):
     """The leading chunks that arrived. They are pinned in the pool until `release`."""
 
-    __slots__ = ("_release", "outcome", "sources", "views")
+    __slots__ = ("sources", "views")
 
     def __init__(
         self, release: Callable[[], None], views: list[memoryview], sources: list[ChunkSource], outcome: Status
     ) -> None:
-        """`release`: gives the lease back."""
-        self._release: Callable[[], None] | None = release
+        super().__init__(release, outcome)
         self.views = views
         self.sources = sources
-        self.outcome = outcome
-        """OK when all arrived, otherwise why the first one missing is missing."""
 
     def __repr__(self) -> str:
         return f"<Fetched: {self.count} chunks, {self.outcome}>"
@@ -58,32 +96,15 @@ class Fetched:
         """Leading chunks that arrived."""
         return len(self.sources)
 
-    def release(self) -> None:
-        """Unpin; the views are void. Idempotent."""
-        if self._release is None:
-            return
-        for view in self.views:
-            try:
-                view.release()
-            except BufferError:
-                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
-                continue
-        self.views = []
-        release, self._release = self._release, None
-        if self.sources:
-            release()
-
-    def __enter__(self) -> Fetched:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
+    def _take_views(self) -> list[memoryview]:
+        views, self.views = self.views, []
+        return views
 
 
 V = TypeVar("V", memoryview, list[memoryview])
 
 
-class Found(Generic[V]):
+class Found(_Pinned, Generic[V]):
     """What a fetch in any order brought: of each key its chunk, or the ranges of it that were asked for, or nothing.
     They are pinned in the pool until `release`."""
 
@@ -94,13 +115,10 @@ class Found(Generic[V]):
         sources: Sequence[ChunkSource | None],
         outcome: Status,
     ) -> None:
-        """`release`: gives the lease back."""
-        self._release: Callable[[], None] | None = release
+        super().__init__(release, outcome)
         self.views: list[V | None] = list(views)
         """For each key its chunk, or a view of each range of it, read-only; None: it did not come."""
         self.sources = list(sources)
-        self.outcome = outcome
-        """OK when all arrived, otherwise why the first one missing is missing."""
 
     @property
     def present(self) -> list[bool]:
@@ -112,32 +130,21 @@ class Found(Generic[V]):
         """Keys that arrived."""
         return sum(self.present)
 
-    def release(self) -> None:
-        """Unpin; the views are void. Idempotent."""
-        if self._release is None:
-            return
-        for found in self.views:
-            for view in found if isinstance(found, list) else [found]:
-                # An array made from the view by the caller keeps it; using that after release is the caller's risk.
-                if view is not None:
-                    with contextlib.suppress(BufferError):
-                        view.release()
-        self.views = [None] * len(self.views)
-        release, self._release = self._release, None
-        if self.count:
-            release()
-
-    def __enter__(self) -> Found[V]:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
+    def _take_views(self) -> Iterator[memoryview]:
+        views, self.views = self.views, [None] * len(self.views)
+        for found in views:
+            if found is not None:
+                yield from found if isinstance(found, list) else [found]
 
 
 class Streamed:
     """Leading chunks of a fetch that have come so far, each whole and verified."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Frame], Fetched], request: int, give_up_s: float) -> None:
+        """`request`: its number; 0: nothing is to come."""
+        self._read = read
+        self._request = request
+        self._give_up_s = give_up_s
         self._parts: list[Fetched] = []
         self.views: list[memoryview] = []
         """Of the chunks that have come so far."""
@@ -158,8 +165,13 @@ class Streamed:
         if is_last:
             self.outcome = part.outcome
 
-    def unpin(self) -> None:
-        """The views are void. Idempotent."""
+    def _add_answer(self, request: int, answer: Frame) -> None:
+        """Of this request; raises AgentError."""
+        is_last = answer.kind != Kind.FETCH_PART
+        self._request = 0 if is_last else request
+        self.add(self._read(answer), is_last=is_last)
+
+    def _unpin(self) -> None:
         self.views = []
         while self._parts:
             self._parts.pop(0).release()
@@ -172,14 +184,10 @@ class FetchStream(Streamed):
     """
 
     def __init__(
-        self, connection: Connection, read: Callable[[Frame], Fetched], request: int, give_up_s: float
+        self, connection: Connection, read: Callable[[Frame], Fetched], request: int = 0, give_up_s: float = 0.0
     ) -> None:
-        """`request`: its number; 0: nothing is to come."""
-        super().__init__()
+        super().__init__(read, request, give_up_s)
         self._connection = connection
-        self._read = read
-        self._request = request
-        self._give_up_s = give_up_s
 
     def __iter__(self) -> Iterator[memoryview]:
         """Waits for one chunk after the other. Raises AgentError, AgentUnavailableError."""
@@ -195,11 +203,7 @@ class FetchStream(Streamed):
     def _take(self) -> None:
         """Wait for the agent's next word."""
         request, self._request = self._request, 0
-        answer = self._connection.wait(request, self._give_up_s)
-        is_last = answer.kind != Kind.FETCH_PART
-        if not is_last:
-            self._request = request
-        self.add(self._read(answer), is_last=is_last)
+        self._add_answer(request, self._connection.wait(request, self._give_up_s))
 
     def release(self) -> None:
         """Give up what is still to come, and unpin; the views are void. Idempotent."""
@@ -211,7 +215,7 @@ class FetchStream(Streamed):
         except AgentUnavailableError:
             self.outcome = Status.UNAVAILABLE
         finally:
-            self.unpin()
+            self._unpin()
 
     def __enter__(self) -> FetchStream:
         return self

@@ -11,16 +11,7 @@ from google.protobuf.message import DecodeError
 
 from controlplane.core import parse, views
 from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
-from controlplane.core.events import (
-    DrainRequested,
-    EvictRequested,
-    HelloReceived,
-    MessageReceived,
-    PinRequested,
-    StreamEnded,
-    UnpinRequested,
-    WarmRequested,
-)
+from controlplane.core.events import HelloReceived, MessageReceived, Requested, StreamEnded
 from controlplane.core.ids import ChunkKey, SwitchPort
 from controlplane.core.operations import OperatorError
 from controlplane.core.switch.target import HeatReport
@@ -203,7 +194,7 @@ class _Life:
 
 
 def _pin(scene: Scene, request: rpc.PinRequest) -> None:
-    scene.ask(PinRequested(request))
+    scene.ask(Requested("pin", request))
 
 
 def _cost(scene: Scene, request: rpc.CostRequest) -> None:
@@ -212,10 +203,10 @@ def _cost(scene: Scene, request: rpc.CostRequest) -> None:
 
 _ASKED: tuple[tuple[Any, Callable[[Scene, Any], object]], ...] = (
     (rpc.PinRequest, _pin),
-    (rpc.PinRequest, lambda scene, request: scene.ask(UnpinRequested(request))),
-    (rpc.EvictRequest, lambda scene, request: scene.ask(EvictRequested(request))),
-    (rpc.WarmRequest, lambda scene, request: scene.ask(WarmRequested(request))),
-    (rpc.DrainRequest, lambda scene, request: scene.ask(DrainRequested(request))),
+    (rpc.PinRequest, lambda scene, request: scene.ask(Requested("unpin", request))),
+    (rpc.EvictRequest, lambda scene, request: scene.ask(Requested("evict", request))),
+    (rpc.WarmRequest, lambda scene, request: scene.ask(Requested("warm", request))),
+    (rpc.DrainRequest, lambda scene, request: scene.ask(Requested("drain", request))),
     (rpc.ListRequest, lambda scene, request: list(views.list_chunks(scene.core, request, scene.now))),
     (rpc.TopRequest, lambda scene, request: views.top(scene.core, request.limit, scene.now)),
     (rpc.CostRequest, _cost),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.core.effects import Answer, RequestRefused, SendTo
-from controlplane.core.events import MessageReceived, PinRequested, TimerFired, WarmRequested
+from controlplane.core.events import MessageReceived, Requested, TimerFired
 from controlplane.core.operations import OperatorError
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import MILLISECOND, SECOND, Scene, key, record
@@ -59,10 +59,10 @@ def test_where_nothing_happens_the_core_looks_now_and_then() -> None:
 def test_an_operator_gets_one_answer_or_one_refusal() -> None:
     made = scene()
     made.announce(1, [record("a")])
-    wanted = PinRequested(rpc.PinRequest(key_hex=key("a").hex()))
+    wanted = Requested("pin", rpc.PinRequest(key_hex=key("a").hex()))
     answers = [effect for effect in made.handle(wanted) if isinstance(effect, Answer | RequestRefused)]
     assert answers == [Answer(rpc.PinReply(chunks=1, bytes=record("a").size_bytes))]
-    unknown = WarmRequested(rpc.WarmRequest(key_hex=key("z").hex()))
+    unknown = Requested("warm", rpc.WarmRequest(key_hex=key("z").hex()))
     refusals = [effect for effect in made.handle(unknown) if isinstance(effect, Answer | RequestRefused)]
     assert [type(one) for one in refusals] == [RequestRefused]
     with pytest.raises(OperatorError):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.events import PinRequested, StreamEnded, UnpinRequested
+from controlplane.core.events import Requested, StreamEnded
 from controlplane.core.ids import SwitchPort
 from controlplane.core.switch.entries import FillingEntry, ServingEntry
 from controlplane.core.switch.target import Down, Operation
@@ -113,9 +113,9 @@ class Player:
             case "pin" if key(one) in scene.core.directory:
                 asked = rpc.PinRequest(key_hex=key(one).hex(), in_switch=True)
                 if two:
-                    scene.ask(PinRequested(asked))
+                    scene.ask(Requested("pin", asked))
                 else:
-                    scene.ask(UnpinRequested(asked))
+                    scene.ask(Requested("unpin", asked))
                 scene.advance()
             case "bad" if self.here:
                 report = rpc.BadCopy(key=key(one), expected=RECORDS[NAMES.index(one)].digest, from_switch=True)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from controlplane.core import views
-from controlplane.core.events import HelloReceived, PinRequested, StreamEnded, SwitchRead
+from controlplane.core.events import HelloReceived, Requested, StreamEnded, SwitchRead
 from controlplane.core.ids import Member, SwitchPort
 from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.bitmap_groups import BitmapGroups
@@ -478,7 +478,7 @@ def test_a_restarted_controller_takes_over_what_the_switch_serves() -> None:
 @pytest.mark.parametrize("agents_first", [True, False])
 def test_pinned_chunks_are_taken_over_whoever_comes_first(agents_first: bool) -> None:
     old = scene_with()
-    old.ask(PinRequested(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
+    old.ask(Requested("pin", rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
     for _ in range(2):
         old.advance()
         for task in old.tasks(1, "fill"):
@@ -607,7 +607,7 @@ def test_another_segment_size_sends_agents_round_again() -> None:
 
 def test_pinned_chunks_come_in_without_evidence_and_stay() -> None:
     scene = scene_with(slots=16, rules=SwitchCacheRules(admission=False))
-    scene.ask(PinRequested(rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
+    scene.ask(Requested("pin", rpc.PinRequest(key_hex=key("b").hex(), in_switch=True)))
     scene.advance()
     for task in scene.tasks(1, "fill"):
         scene.finish(1, task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.events import PinRequested, UnpinRequested
+from controlplane.core.events import Requested
 from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.entries import FillingEntry
 from controlplane.core.switch.target import Down
@@ -55,12 +55,12 @@ def test_agents_hear_of_twins_as_of_any_chunk() -> None:
 def test_the_switch_takes_in_the_twins_of_what_is_pinned_there_and_lets_them_go() -> None:
     scene = scene_with_twins(slots=64, rules=SwitchCacheRules(admission=False))
     asked = rpc.PinRequest(key_hex=key("c").hex(), in_switch=True)
-    scene.ask(PinRequested(asked))
+    scene.ask(Requested("pin", asked))
     fill_all(scene)
     assert scene.served() == {twin_of("a"), twin_of("b"), key("c")}
     assert scene.core.switch_cache.slots_used_count == 5 + 5 + 8
     assert scene.core.operations.pin_progress(asked).served_chunks == 3
-    scene.ask(UnpinRequested(asked))
+    scene.ask(Requested("unpin", asked))
     scene.switch.contents.clear()
     scene.handle(Down("gone"))
     scene.up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.events import DrainRequested, HelloReceived, StreamEnded
+from controlplane.core.events import HelloReceived, Requested, StreamEnded
 from controlplane.core.operator_state import OperatorState
 from hostagent.controller.convert import message_of
 from hostagent.core.effects import ReportUsage
@@ -81,7 +81,7 @@ def test_a_node_that_was_drained_and_forgotten_is_drained_when_it_comes_back() -
     scene = Scene(with_switch=False)
     scene.attach(1, [record("a")])
     scene.attach(2)
-    scene.ask(DrainRequested(rpc.DrainRequest(node="n1")))
+    scene.ask(Requested("drain", rpc.DrainRequest(node="n1")))
     scene.advance()
     scene.handle(StreamEnded(1))
     scene.wait(120)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.events import DrainRequested
+from controlplane.core.events import Requested
 from controlplane.core.limits import WARM_WISHES_MAX
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, MILLISECOND, Scene, key, record
@@ -103,7 +103,7 @@ def test_a_prefix_with_a_gap_is_of_no_use() -> None:
 
 def test_a_node_that_is_emptied_gets_nothing() -> None:
     scene = scene_with_hot_prefixes()
-    scene.ask(DrainRequested(rpc.DrainRequest(node="n2")))
+    scene.ask(Requested("drain", rpc.DrainRequest(node="n2")))
     wish(scene, 2)
     assert scene.tasks(2, "fetch") == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bmv2_testbed.audit import InterestWatch, agent_problems, contents_problems, group_problems, interest_problems
 from bmv2_testbed.errors import TestbedError
 from controlplane.core.ids import ChunkKey, GroupId, Member, Slot, SwitchPort
 from controlplane.core.switch.entries import (
@@ -20,6 +19,7 @@ from controlplane.core.switch.entries import (
 )
 from controlplane.core.switch.groups import ReplicationGroups
 from kvproto.rpc import control_pb2
+from tests.leftovers import InterestWatch, agent_problems, contents_problems, group_problems, interest_problems
 
 KEY = ChunkKey(b"k" * 16)
 MEMBERS = {Member(0): SwitchPort(1), Member(2): SwitchPort(3), Member(3): SwitchPort(4)}

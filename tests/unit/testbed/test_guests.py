@@ -14,10 +14,9 @@ from bmv2_testbed import client
 from bmv2_testbed.configs import GUEST_AGENT_SOCKET, Endpoints, agent_config
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.guests import image
-from bmv2_testbed.guests.machine import GuestPort, GuestSpec, TapPort
+from bmv2_testbed.guests.machine import GuestPort, GuestSpec
 from bmv2_testbed.network.guests import host_script
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring
-from bmv2_testbed.switches import switch_command
 from hostagent.config import parse
 from kvlab.commands import testbed as testbed_command
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -53,17 +52,6 @@ def test_cards_are_cabled_to_ports_or_to_each_other() -> None:
     assert f"{udp.cable()},id=n0" in words
     assert any(word.startswith("virtio-net-pci,netdev=n0,mac=02:00:00:00:00:01") for word in words)
     assert "user,id=management,hostfwd=tcp:127.0.0.1:7-:9475" in words
-
-
-def test_cards_on_taps_take_frames_as_they_are() -> None:
-    spec = TestbedSpec(wiring=Wiring.GUESTS, hosts=2, taps=True)
-    endpoints = Endpoints("", "", "127.0.0.1:1", {}, {}, {})
-    assert "2@sw-eth2" in switch_command(spec, endpoints, Path("/d"))
-    cable = TapPort("m", "sw-eth2").cable()
-    assert cable.startswith("tap,ifname=sw-eth2,script=no")
-    assert "vnet_hdr=off" in cable
-    with pytest.raises(TestbedError, match="--taps with --roce"):
-        TestbedSpec(taps=True)
 
 
 def test_only_hosts_with_rdma_get_it() -> None:
@@ -124,8 +112,7 @@ def spec_of(*words: str) -> TestbedSpec:
 
 def test_the_command_line_asks_for_guests() -> None:
     spec = spec_of("--roce", "--sockets-on", "2")
-    assert (spec.wiring, spec.hosts, spec.socket_hosts, spec.taps) == (Wiring.GUESTS, 3, (2,), False)
+    assert (spec.wiring, spec.hosts, spec.socket_hosts) == (Wiring.GUESTS, 3, (2,))
     assert spec.segment_bytes == rdma_segment_bytes_max(4096)
-    assert spec_of("--roce", "--taps", "--nodes", "2").taps
     with pytest.raises(TestbedError, match="--sockets-on goes with --roce"):
         spec_of("--sockets-on", "1")

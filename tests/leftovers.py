@@ -1,19 +1,29 @@
 """What must not be left behind when all fetches are over, whatever went wrong: in the switch, at the controller, at
 agents. Reports each leftover in one line; waits a while for it to go, because agents and controller clean up when they
-hear of a fault."""
+notice a fault.
+
+Looks from beside the switch, where all of them can be reached: as a process of the testbed."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+import urllib.request
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import finsy
 from prometheus_client.parser import text_string_to_metric_families
 
+from bmv2_testbed.client import Testbed
+from bmv2_testbed.configs import namespace_endpoints, tls_section
 from bmv2_testbed.errors import TestbedError
+from bmv2_testbed.operator_calls import ControllerCalls
+from bmv2_testbed.processes import python_module
+from bmv2_testbed.spec import Target, agent_name, host_name
 from controlplane.core.ids import Member, SwitchPort
 from controlplane.core.switch.entries import (
     FLOOD_GROUP,
@@ -37,6 +47,9 @@ _TOUCHED: Final = "interest_last_seen"
 _ELECTION_ID: Final = 1
 """Below any controller's: the audit only looks and must never become primary in a controller's place."""
 _POLL_S: Final = 0.05
+_PROCESS: Final = "audit"
+_CALL_S: Final = 60.0
+"""To start, and to ask switch and controller once."""
 _ZERO: Final = {
     ("kvcast_agent_pool_pins", ""): "pins",
     ("kvcast_agent_pool_bytes", "filling"): "bytes of chunks that are being filled",
@@ -125,47 +138,77 @@ def group_problems(contents: SwitchContents) -> list[str]:
     return found + [f"switch: {one} is {actual[one]}" for one in sorted(both, key=repr) if actual[one] != wanted[one]]
 
 
+def leftovers(testbed: Testbed, dead: Sequence[int] = (), patience_s: float = 10.0) -> list[str]:
+    """Leftovers after `patience_s` that should be gone once all fetches are over: pins, slots, groups, interest.
+
+    `dead`: hosts whose agents died and were not started again. Returns early, with an empty list, once nothing is left.
+    """
+    spec, status = testbed.spec(), testbed.status()
+    endpoints = namespace_endpoints(spec)
+    has_switch = spec.target is not Target.BRIDGE and not spec.plain
+    scene = Scene(
+        p4runtime=endpoints.p4runtime if has_switch else None,
+        controller=endpoints.controller,
+        tls=tls_section(status["directory"], "operator") if spec.tls else None,
+        agents={
+            agent_name(host): http for host, http in endpoints.agent_http.items() if agent_name(host) in status["pids"]
+        },
+        dead=[host_name(host) for host in dead],
+        patience_s=patience_s,
+    )
+    testbed.run(_PROCESS, "switch", python_module(__name__, json.dumps(asdict(scene))))
+    found: list[str] = json.loads(testbed.finish(_PROCESS, patience_s + _CALL_S).stdout)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What there is to look at."""
 
     p4runtime: str | None
     """Address of the switch, if there is one of ours."""
-    status: Callable[[], control_pb2.SwitchView]
-    """The controller's view of it."""
-    agents: Mapping[str, Callable[[], str]]
-    """Metrics by name."""
-    dead: Collection[Member]
-    """Members whose agents have died."""
+    controller: str
+    tls: Mapping[str, str] | None
+    """Of an operator; None: the controller speaks plainly."""
+    agents: Mapping[str, str]
+    """Where those that run serve their metrics, by name."""
+    dead: Sequence[str]
+    """Nodes whose agents have died."""
+    patience_s: float
 
-    def leftovers(self, deadline_s: float) -> list[str]:
-        """The leftovers at `deadline_s` (monotonic); returns early, with an empty list, once nothing is left."""
-        try:
-            return asyncio.run(self._until_nothing_is_left(deadline_s))
-        except finsy.P4ClientError as error:
-            raise TestbedError(f"cannot look into the switch at {self.p4runtime}: {error.message}") from error
+    def look(self) -> list[str]:
+        """The leftovers when patience ends, or an empty list once nothing is left."""
+        with ControllerCalls(self.controller, self.tls) as calls:
+            dead = [Member(node.member) for node in calls.status().nodes if node.name in self.dead]
+            return asyncio.run(self._until_nothing_is_left(calls, dead))
 
-    async def _until_nothing_is_left(self, deadline_s: float) -> list[str]:
+    async def _until_nothing_is_left(self, calls: ControllerCalls, dead: Collection[Member]) -> list[str]:
         if self.p4runtime is None:
-            return await self._look(None, deadline_s)
+            return await self._look(None, calls, dead)
         options = finsy.SwitchOptions(initial_election_id=_ELECTION_ID)
         async with finsy.Switch("audit", self.p4runtime, options) as switch:
             if is_tofino(switch.p4info):
                 raise TestbedError("the audit knows the groups and registers of v1model programs: use another target")
-            return await self._look(switch, deadline_s)
+            return await self._look(switch, calls, dead)
 
-    async def _look(self, switch: finsy.Switch | None, deadline_s: float) -> list[str]:
+    async def _look(self, switch: finsy.Switch | None, calls: ControllerCalls, dead: Collection[Member]) -> list[str]:
         watch: InterestWatch | None = None
+        deadline_s = time.monotonic() + self.patience_s
         while True:
-            found = [problem for name, metrics in self.agents.items() for problem in agent_problems(name, metrics())]
+            found = [problem for name, http in self.agents.items() for problem in agent_problems(name, _metrics(http))]
             if switch is not None:
                 contents = await read_contents(switch, V1ModelCodec())
                 watch = watch or _watch(contents)
-                found += contents_problems(contents, self.status())
-                found += interest_problems(await _interest(switch, watch), self.dead)
+                found += contents_problems(contents, calls.status().switch_view)
+                found += interest_problems(await _interest(switch, watch), dead)
             if not found or time.monotonic() > deadline_s:
                 return found
             await asyncio.sleep(_POLL_S)
+
+
+def _metrics(http: str) -> str:
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=2) as answer:
+        return answer.read().decode()
 
 
 def _watch(contents: SwitchContents) -> InterestWatch:
@@ -182,3 +225,7 @@ async def _interest(switch: finsy.Switch, watch: InterestWatch) -> list[int]:
         cells[name] = [int(one.data or 0) async for one in entities]
     sets = zip(range(len(cells[_INTEREST])), cells[_INTEREST], cells[_TOUCHED], strict=True)
     return watch.live(((index, members, touched) for index, members, touched in sets if members), time.monotonic())
+
+
+if __name__ == "__main__":
+    print(json.dumps(Scene(**json.loads(sys.argv[1])).look()))
