@@ -89,7 +89,7 @@ class LoneChunks:
         """The node that a chunk comes from without a decision; None: there is none, or something to decide."""
         if not 0 < entry.size_bytes <= SLOT_BYTES or entry.served or entry.others or entry.stored is not None:
             return None
-        if not entry.digest or algorithm_of(entry.digest) is not Integrity.BLAKE3 or self._forms.reads_twins:
+        if not entry.digest or algorithm_of(entry.digest) is not Integrity.BLAKE3 or self._forms.reads_encoded:
             return None
         if self._disk is not None and self._disk.find(entry.key) is not None:
             return None

@@ -12,7 +12,7 @@ import socket
 from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
-from hostagent.transport.expected_casts import ExpectedCasts, Intake
+from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
@@ -125,13 +125,8 @@ class SocketCasts(ExpectedCasts):
             self._intake.expect(chunk, missing)
         return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
-    def _taker(self) -> Intake | None:
+    def _taker(self) -> NativeIntake | None:
         return self._intake
-
-    def settle(self) -> None:
-        """See `CastPart.settle`."""
-        if self._intake is not None:
-            self._intake.settle()
 
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`."""
