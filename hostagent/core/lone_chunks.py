@@ -98,7 +98,7 @@ class LoneChunks:
 
     # ------------------------------------------------------------------ afterwards
 
-    def got(self, event: events.LoneGot) -> None:
+    def chunk_fetched(self, event: events.LoneGot) -> None:
         """An engine has a chunk: what other fetches teach, this one does, too, and the pool takes the chunk."""
         entry = self._directory.find(event.key)
         if entry is None or entry.digest != event.digest:
@@ -126,7 +126,7 @@ class LoneChunks:
         )
         return None if isinstance(made, Refusal) else made
 
-    def taken(self, chunk: Chunk, hashed: Hashed) -> None:
+    def chunk_placed(self, chunk: Chunk, hashed: Hashed) -> None:
         """A chunk lies in the pool."""
         entry = self._directory.find(chunk.key)
         if entry is None or entry.digest != hashed.digest:

@@ -147,8 +147,8 @@ class FetchWatch:
             protocol.ReadFailed: self._read_failed,
             events.ReadsProven: self._reads_proven,
             events.DigestComputed: self._digest_computed,
-            events.LoadEnded: self._loaded,
-            events.ColdLoadEnded: self._loaded,
+            events.LoadEnded: self._load_ended,
+            events.ColdLoadEnded: self._load_ended,
             events.LeaseReleased: self._released,
             events.EngineDisconnected: self._engine_disconnected,
         }
@@ -162,7 +162,7 @@ class FetchWatch:
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.LoadCold: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.ReportBadCopy: self._bad_copy,
-            SendControl: lambda one, now_ns: self._sent(one.message, now_ns),
+            SendControl: lambda one, now_ns: self._control_sent(one.message, now_ns),
             AbortRead: lambda one, now_ns: self._read_over(one.read, now_ns, failed=False),
         }
         self._member: Member | None = None
@@ -268,7 +268,7 @@ class FetchWatch:
 
     # ------------------------------------------------------------------ who pulls
 
-    def _sent(self, message: Control, now_ns: int) -> None:
+    def _control_sent(self, message: Control, now_ns: int) -> None:
         for timeline in self._awaiting.get(message.key, ()):
             if _is_whole(timeline, message.key):
                 continue
@@ -348,7 +348,7 @@ class FetchWatch:
                 phase.failed_count += failed
                 phase.ended_ns = now_ns
 
-    def _loaded(self, event: events.LoadEnded | events.ColdLoadEnded, now_ns: int) -> None:
+    def _load_ended(self, event: events.LoadEnded | events.ColdLoadEnded, now_ns: int) -> None:
         key = event.into.key
         self._end(Step.LOAD, key, now_ns)
         for timeline in self._awaiting.get(key, ()):

@@ -211,7 +211,7 @@ class PeerConnection:
                 self._counters.reads_failed += 1
                 self._loop.call_soon(read.tell, ReadOutcome.FAILED)
 
-    def _ended(self, read: Read, status: int) -> None:
+    def _read_refused(self, read: Read, status: int) -> None:
         """The peer refused a read, which the thread has no more."""
         if status in REFUSALS:
             # The peer does not serve this node. The next read asks again, on a connection of its own.
@@ -292,7 +292,7 @@ class PeerConnection:
         read, request = carried.read, carried.read.request
         if what is What.REFUSED:
             del self._carried[read.number]
-            self._ended(read, pulled.status)
+            self._read_refused(read, pulled.status)
             return
         if not carried.is_load_told and request.holder_told is not None:
             request.holder_told(load_of(pulled.load))

@@ -106,7 +106,7 @@ class ControlConnection(asyncio.Protocol):
                 await self._loop.create_connection(lambda: self, host, int(port), local_addr=(self._own_address, 0))
         except (OSError, ValueError, OverflowError):
             # TimeoutError is an OSError.
-            self._lost()
+            self._connection_ended()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -129,11 +129,11 @@ class ControlConnection(asyncio.Protocol):
         except ValueError:
             if self._owner is not None:
                 self._counters.drop("read_answer_malformed")
-            self._lost()
+            self._connection_ended()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._lost()
+        self._connection_ended()
 
     def _take_answer(self) -> bool:
         if len(self._received) < ANSWER.size:
@@ -151,14 +151,14 @@ class ControlConnection(asyncio.Protocol):
         if status in REFUSALS:
             refusal, host = Refusal(status), self._endpoint.rpartition(":")[0]
             self._counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
-            self._lost()
+            self._connection_ended()
             return False
         if self._owner is not None:
             self._owner.holder_told(load_of(load))
         self._waiting.popleft()[1](status, body)
         return True
 
-    def _lost(self) -> None:
+    def _connection_ended(self) -> None:
         owner, self._owner = self._owner, None
         if self._transport is not None:
             self._transport.abort()

@@ -221,13 +221,13 @@ class VerbsCasts(ExpectedCasts):
             self._receiver.close()
             self._receiver = None
         if self._queue is None:
-            self._queue = NativeCastQueue(port, self._region, host, host.native, self._broke)
+            self._queue = NativeCastQueue(port, self._region, host, host.native, self._casts_broke)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = NativeCastReceiver(port, fabric, host, self._broke)
+        self._receiver = NativeCastReceiver(port, fabric, host, self._casts_broke)
         return self._receiver.waiting_bytes_max
 
     def _expect_again(self) -> None:
@@ -236,7 +236,7 @@ class VerbsCasts(ExpectedCasts):
             for chunk, missing in self._expected.values():
                 taker.expect(chunk, missing)
 
-    def _broke(self, error: VerbsError) -> None:
+    def _casts_broke(self, error: VerbsError) -> None:
         """A queue pair that cannot be replaced, or a device that is gone: later there may be another, or sockets."""
         log.warning("casts over RDMA broke, trying again in %g s: %s", limits.VERBS_AGAIN_S, error)
         self._leave_verbs()
