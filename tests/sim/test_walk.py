@@ -47,3 +47,4 @@ def test_one_fetched_chunk_walks_no_further(checked) -> None:
     assert walk.calls.total() <= CALLS, by_file
     assert len(walk.calls) <= FILES, by_file
     assert walk.moves <= MOVES, by_file
+    assert not [file for file in walk.calls if file.endswith("twins.py")], "of a node that has no twins"
