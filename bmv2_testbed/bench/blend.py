@@ -21,7 +21,7 @@ from rich import box
 from rich.table import Table
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.kv_forms import load_model
+from bmv2_testbed.bench.kv_quality import Quality, load_model, quality, scores_of, windows
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import TestbedSpec
@@ -34,7 +34,6 @@ from kvclient.engines.core.content_keys import content_keys
 
 DOCUMENTS: Final = 3
 DOCUMENT_TOKENS: Final = 64
-SCORED_TOKENS: Final = 64
 SHARES: Final = (0.0, 0.05, 0.15, 0.3, 0.5, 1.0)
 DEADLINE_S: Final = 60.0
 _LABEL: Final = "blend"
@@ -58,12 +57,8 @@ class BlendFigures:
     """Computed again; the first layer and K and V of the second are computed for all, unless the share is 0."""
     computed: float
     """Share of all layers of all tokens that was computed."""
-    perplexity: float
-    """Of the scored tokens."""
-    divergence: float
-    """Kullback-Leibler, of the next token's distribution on KV computed in full from the one on this KV, in nats."""
-    same_first: float
-    """Share of tokens whose most likely successor is the same as on KV computed in full."""
+    quality: Quality
+    """Beside KV that was computed in full."""
     kv_error: float
     """Largest difference of a number of KV from the one computed in full."""
 
@@ -85,7 +80,10 @@ class BlendReport:
     """The same of all layers but the first."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        report = asdict(self)
+        for figures in (*report["figures"], report["unturned"]):
+            figures |= figures.pop("quality")
+        return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,11 @@ def run_blend(plan: BlendPlan, carry: Carry, say: Callable[[str], None], moved: 
     if model.shape.layers < 2:
         raise TestbedError(f"{plan.model} has one layer: blending looks at the second")
     say("contexts, computed in full")
-    windows = _windows(model, held_out, plan.windows)
-    documents = [one for window in windows for one in np.split(window.tokens, DOCUMENTS)]
+    made = []
+    for context, following in windows(held_out, plan.windows, DOCUMENTS * DOCUMENT_TOKENS):
+        _, kv = model.run(context, model.no_past())
+        made.append(_Window(context, following, kv, scores_of(model, following, kv)))
+    documents = [one for window in made for one in np.split(window.tokens, DOCUMENTS)]
     say(f"{len(documents)} documents through the pool")
     layout = layout_of(model.shape)
     carried = _through_pool(plan, model, layout, documents, carry)
@@ -142,7 +143,7 @@ def run_blend(plan: BlendPlan, carry: Carry, say: Callable[[str], None], moved: 
     for place, share in enumerate(plan.shares):
         moved(place / len(plan.shares))
         say(f"{share:.0%} of tokens computed again")
-        figures.append(_measured(model, windows, later if share else reused, share))
+        figures.append(_measured(model, made, later if share else reused, share))
     say("K not turned")
     unturned = [
         _placed(model.shape, carried.whole[at : at + DOCUMENTS], layout, turn=False)
@@ -152,26 +153,13 @@ def run_blend(plan: BlendPlan, carry: Carry, say: Callable[[str], None], moved: 
     first = slice(0, DOCUMENT_TOKENS)
     return BlendReport(
         tuple(figures),
-        _measured(model, windows, unturned, 0.0),
-        _perplexity([window.scores for window in windows], windows),
-        max(_error(one[:, :, first], window.kv[:, :, first]) for one, window in zip(reused, windows, strict=True)),
+        _measured(model, made, unturned, 0.0),
+        _quality(made, [window.scores for window in made]).perplexity,
+        max(_error(one[:, :, first], window.kv[:, :, first]) for one, window in zip(reused, made, strict=True)),
         len(documents),
         carried.whole_bytes,
         carried.later_bytes,
     )
-
-
-def _windows(model: SmallLlama, held_out: npt.NDArray[np.int32], count: int) -> list[_Window]:
-    context = DOCUMENTS * DOCUMENT_TOKENS
-    length = context + SCORED_TOKENS + 1
-    if len(held_out) < count * length:
-        raise TestbedError(f"{count} windows of {length} tokens are more than the {len(held_out)} held-out tokens")
-    windows = []
-    for start in range(0, count * (len(held_out) // count), len(held_out) // count):
-        tokens, following = np.split(held_out[start : start + length], [context])
-        _, kv = model.run(tokens, model.no_past())
-        windows.append(_Window(tokens, following, kv, _scores(model, following, kv)))
-    return windows
 
 
 def _through_pool(
@@ -216,38 +204,24 @@ def _without_first_layer(shape: LlamaShape, chunks: Sequence[bytes], layout: KvL
     return np.concatenate((np.full_like(later[:1], np.nan), later))
 
 
-def _measured(model: SmallLlama, windows: Sequence[_Window], reused: Sequence[Floats], share: float) -> BlendFigures:
-    blended = [model.blend(window.tokens, kv, share) for window, kv in zip(windows, reused, strict=True)]
-    scores = [_scores(model, window.following, kv) for window, kv in zip(windows, blended, strict=True)]
-    pairs = [(window.scores, found) for window, found in zip(windows, scores, strict=True)]
+def _measured(model: SmallLlama, made: Sequence[_Window], reused: Sequence[Floats], share: float) -> BlendFigures:
+    blended = [model.blend(window.tokens, kv, share) for window, kv in zip(made, reused, strict=True)]
+    scores = [scores_of(model, window.following, kv) for window, kv in zip(made, blended, strict=True)]
     layers = model.shape.layers
     return BlendFigures(
         share,
         (1 + (layers - 1) * share) / layers if share else 0.0,
-        _perplexity(scores, windows),
-        float(np.mean([(np.exp(right) * (right - other)).sum(axis=1).mean() for right, other in pairs])),
-        float(np.mean([(right.argmax(axis=1) == other.argmax(axis=1)).mean() for right, other in pairs])),
-        max(_error(kv, window.kv) for kv, window in zip(blended, windows, strict=True)),
+        _quality(made, scores),
+        max(_error(kv, window.kv) for kv, window in zip(blended, made, strict=True)),
     )
+
+
+def _quality(made: Sequence[_Window], scores: Sequence[Floats]) -> Quality:
+    return quality(scores, [window.scores for window in made], [window.following for window in made])
 
 
 def _error(found: Floats, right: Floats) -> float:
     return float(np.abs(found - right).max())
-
-
-def _scores(model: SmallLlama, following: npt.NDArray[np.int32], kv: Floats) -> Floats:
-    """Logarithms of the next token's probabilities, shape (SCORED_TOKENS, vocabulary)."""
-    logits, _ = model.run(following[:-1], kv)
-    raised = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    scores: Floats = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
-    return scores
-
-
-def _perplexity(scores: Sequence[Floats], windows: Sequence[_Window]) -> float:
-    taken = [
-        one[np.arange(SCORED_TOKENS), window.following[1:]].mean() for one, window in zip(scores, windows, strict=True)
-    ]
-    return float(np.exp(-np.mean(taken)))
 
 
 # ------------------------------------------------------------------ the pool
@@ -317,9 +291,9 @@ def blend_table(report: BlendReport) -> Table:
         table.add_row(
             name,
             f"{one.computed:.0%}",
-            f"{one.perplexity:.2f}",
-            f"{one.divergence:.5f}",
-            f"{100 * one.same_first:.1f} %",
+            f"{one.quality.perplexity:.2f}",
+            f"{one.quality.divergence:.5f}",
+            f"{100 * one.quality.same_first:.1f} %",
             f"{one.kv_error:.1e}",
         )
     return table

@@ -16,19 +16,20 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bmv2_testbed.bench.idle_sink import IdleSink
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.event_loop import MachineTimer
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport import socket_options
-from hostagent.transport.base import ChunkPlace, ControlArrival, Extent
+from hostagent.transport.base import ChunkPlace, ControlArrival
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.sockets import SegmentSocket, SocketsTransport, TcpReads
 from kvchunk.ids import ChunkKey
@@ -109,10 +110,11 @@ class SendingTransport(HostTransport):
         return Parts(SendingCasts(host), TcpReads(host))
 
 
-class Node:
-    """What both kinds share: a transport, and a sink that does nothing."""
+class Node(IdleSink):
+    """What both kinds share: a transport, whose sink it is."""
 
     def __init__(self, args: argparse.Namespace, address: Address) -> None:
+        super().__init__()
         self.fabric = Fabric(segment_bytes=args.segment)
         self.chunk_bytes: int = args.size // CHUNKS
         self.segments: int = self.chunk_bytes // args.segment
@@ -130,39 +132,6 @@ class Node:
 
     def place(self, key: ChunkKey) -> ChunkPlace:
         return ChunkPlace(key, int.from_bytes(key, "big") * self.chunk_bytes, self.chunk_bytes)
-
-    # What a node of this benchmark has no use for.
-    def controls_received(self, arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
-    def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None: ...
-    def segments_sent(self, key: ChunkKey, count: int) -> None: ...
-    def segments_failed(self, key: ChunkKey, count: int) -> None: ...
-    def fill_sent(self, key: ChunkKey, count: int) -> None: ...
-    def namespace_of(self, _key: ChunkKey) -> str | None:
-        """Of no namespace."""
-        return ""
-
-    def leaves(self, key: ChunkKey) -> bytes | None:
-        """There is no tree: all bytes are right."""
-        return None
-
-    def close_extent(self, extent: Extent) -> None: ...
-    def peers_read(self, keys: Sequence[ChunkKey]) -> None: ...
-
-    def cast_patience_s(self) -> float:
-        return limits.CAST_POLL_S_MAX
-
-    def cast_patience_segments(self) -> int:
-        return limits.CAST_WAKE_SEGMENTS
-
-    def casts_queued_bytes(self) -> int:
-        return 0
-
-    def open_extent(self, _key: ChunkKey) -> Extent | None:
-        return None
-
-    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
-        return False
 
 
 class HolderNode(Node):

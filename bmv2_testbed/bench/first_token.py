@@ -134,7 +134,6 @@ class _Bench:
     """Engines and what they took."""
 
     def __init__(self, plan: FirstTokenPlan, engines: dict[str, Engine]) -> None:
-        self._plan = plan
         self._plain, self._own, self._holder, *self._readers = engines.values()
         self._whole_tokens = plan.prompt_tokens // plan.chunk_tokens * plan.chunk_tokens
         self.forget()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
+from bmv2_testbed.bench.kv_quality import Quality, load_model, quality, scores_of, windows
 from bmv2_testbed.bench.small_llama import Floats, LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 from kvchunk.kv_layout import KvLayout
@@ -28,8 +29,6 @@ from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
 
 CONTEXT_TOKENS: Final = 192
-SCORED_TOKENS: Final = 64
-MAKE_IT: Final = "make one in some minutes: .venv-vllm/bin/python tools/train_kv_model.py"
 Halves = npt.NDArray[np.uint16]
 """bf16 numbers as they lie in memory."""
 
@@ -53,15 +52,12 @@ class FormFigures:
     encode_gb_s: float | None
     """Of bf16 bytes, of all contexts as one chunk: a core's own time, medians; None: not one of ours."""
     decode_gb_s: float | None
-    perplexity: float
-    """Of the scored tokens."""
-    divergence: float
-    """Kullback-Leibler, of the next token's distribution on exact KV from the one on this KV, in nats a token."""
-    same_first: float
-    """Share of tokens whose most likely successor is the same as on exact KV."""
+    quality: Quality
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        figures = asdict(self)
+        figures |= figures.pop("quality")
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,42 +86,18 @@ def run_forms(plan: FormsPlan, say: Callable[[str], None], moved: Callable[[floa
         raise TestbedError(str(error)) from error
     model, held_out = load_model(plan.model)
     say("exact KV")
-    windows = _windows(model, held_out, plan.windows)
-    exact = _scores(model, windows, [window.kv for window in windows])
-    figures = [FormFigures("bf16", 1.0, None, None, _perplexity(exact, windows), 0.0, 1.0)]
+    made = []
+    for context, following in windows(held_out, plan.windows, CONTEXT_TOKENS):
+        made.append(_Window(halves_of(model.run(context, model.no_past())[1]), following))
+    exact = [scores_of(model, window.following, floats_of(window.kv)) for window in made]
+    figures = [FormFigures("bf16", 1.0, None, None, quality(exact, exact, [window.following for window in made]))]
     ways = _ways(loops, model.shape)
     for place, way in enumerate(ways):
         moved(place / len(ways))
         say(way.name)
-        figures.append(_measured(way, plan, model, windows, exact))
+        figures.append(_measured(way, plan, model, made, exact))
     moved(1.0)
     return figures
-
-
-def load_model(path: Path) -> tuple[SmallLlama, npt.NDArray[np.int32]]:
-    """(model, held-out tokens). Raises TestbedError."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError) as error:
-        raise TestbedError(f"no model at {path} ({error}); {MAKE_IT} {path}") from error
-    if not {"shape", "held_out"} <= set(arrays):
-        raise TestbedError(f"{path} is not a model of tools/train_kv_model.py; {MAKE_IT} {path}")
-    shape = LlamaShape.from_array(arrays.pop("shape"))
-    held_out = arrays.pop("held_out")
-    return SmallLlama(shape, arrays), held_out
-
-
-def _windows(model: SmallLlama, held_out: npt.NDArray[np.int32], count: int) -> list[_Window]:
-    length = CONTEXT_TOKENS + SCORED_TOKENS + 1
-    if len(held_out) < count * length:
-        raise TestbedError(f"{count} windows of {length} tokens are more than the {len(held_out)} held-out tokens")
-    windows = []
-    for start in range(0, count * (len(held_out) // count), len(held_out) // count):
-        tokens = held_out[start : start + length]
-        _, kv = model.run(tokens[:CONTEXT_TOKENS], model.no_past())
-        windows.append(_Window(halves_of(kv), tokens[CONTEXT_TOKENS:]))
-    return windows
 
 
 def _layout(shape: LlamaShape, tokens: int) -> KvLayout:
@@ -185,34 +157,31 @@ def _uniform(bits: int, head_numbers: int) -> _Way:
 
 
 def _measured(
-    way: _Way, plan: FormsPlan, model: SmallLlama, windows: Sequence[_Window], exact: Sequence[Floats]
+    way: _Way, plan: FormsPlan, model: SmallLlama, made: Sequence[_Window], exact: Sequence[Floats]
 ) -> FormFigures:
-    stored_bytes, found = 0, []
-    for window in windows:
+    stored_bytes, scores = 0, []
+    for window in made:
         chunk = memoryview(window.kv.tobytes())
         into = memoryview(bytearray(len(chunk)))
         stored = way.encode(chunk, _layout(model.shape, CONTEXT_TOKENS))
         way.decode(stored, into)
         stored_bytes += len(stored)
-        found.append(np.frombuffer(into, np.uint16).reshape(window.kv.shape))
-    encode_gb_s, decode_gb_s = _speeds(way, plan.rounds, model.shape, windows) if way.timed else (None, None)
-    scores = _scores(model, windows, found)
-    pairs = list(zip(exact, scores, strict=True))
+        found = np.frombuffer(into, np.uint16).reshape(window.kv.shape)
+        scores.append(scores_of(model, window.following, floats_of(found)))
+    encode_gb_s, decode_gb_s = _speeds(way, plan.rounds, model.shape, made) if way.timed else (None, None)
     return FormFigures(
         way.name,
-        len(windows) * windows[0].kv.nbytes / stored_bytes,
+        len(made) * made[0].kv.nbytes / stored_bytes,
         encode_gb_s,
         decode_gb_s,
-        _perplexity(scores, windows),
-        float(np.mean([(np.exp(right) * (right - other)).sum(axis=1).mean() for right, other in pairs])),
-        float(np.mean([(right.argmax(axis=1) == other.argmax(axis=1)).mean() for right, other in pairs])),
+        quality(scores, exact, [window.following for window in made]),
     )
 
 
-def _speeds(way: _Way, rounds: int, shape: LlamaShape, windows: Sequence[_Window]) -> tuple[float, float]:
+def _speeds(way: _Way, rounds: int, shape: LlamaShape, made: Sequence[_Window]) -> tuple[float, float]:
     """GB/s there and back."""
-    chunk = memoryview(np.concatenate([window.kv for window in windows], axis=2).tobytes())
-    layout = _layout(shape, len(windows) * CONTEXT_TOKENS)
+    chunk = memoryview(np.concatenate([window.kv for window in made], axis=2).tobytes())
+    layout = _layout(shape, len(made) * CONTEXT_TOKENS)
     into = memoryview(bytearray(len(chunk)))
     encode_s, decode_s = [], []
     for _ in range(rounds):
@@ -225,38 +194,22 @@ def _speeds(way: _Way, rounds: int, shape: LlamaShape, windows: Sequence[_Window
     return len(chunk) / statistics.median(encode_s) / 1e9, len(chunk) / statistics.median(decode_s) / 1e9
 
 
-def _scores(model: SmallLlama, windows: Sequence[_Window], kv: Sequence[Halves]) -> list[Floats]:
-    """Logarithms of the next token's probabilities, shape (SCORED_TOKENS, vocabulary), of each window."""
-    scores = []
-    for window, halves in zip(windows, kv, strict=True):
-        logits, _ = model.run(window.following[:-1], floats_of(halves))
-        raised = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-        scores.append(raised - np.log(np.exp(raised).sum(axis=1, keepdims=True)))
-    return scores
-
-
-def _perplexity(scores: Sequence[Floats], windows: Sequence[_Window]) -> float:
-    taken = [
-        one[np.arange(SCORED_TOKENS), window.following[1:]].mean() for one, window in zip(scores, windows, strict=True)
-    ]
-    return float(np.exp(-np.mean(taken)))
-
-
 def forms_table(figures: Sequence[FormFigures]) -> Table:
     """For a terminal."""
     table = Table(title="KV in fewer bytes; speeds of one core, in bytes of bf16", box=box.SIMPLE)
     table.add_column("form")
     for column in ("smaller by", "encode, GB/s", "decode, GB/s", "perplexity", "divergence, nats", "same next token"):
         table.add_column(column, justify="right")
-    exact = figures[0].perplexity
+    exact = figures[0].quality.perplexity
     for one in figures:
+        of = one.quality
         table.add_row(
             one.name,
             f"{one.ratio:.2f}",
             "" if one.encode_gb_s is None else f"{one.encode_gb_s:.2f}",
             "" if one.decode_gb_s is None else f"{one.decode_gb_s:.2f}",
-            f"{one.perplexity:.2f} ({100 * (one.perplexity / exact - 1):+.2f} %)",
-            f"{one.divergence:.5f}",
-            f"{100 * one.same_first:.1f} %",
+            f"{of.perplexity:.2f} ({100 * (of.perplexity / exact - 1):+.2f} %)",
+            f"{of.divergence:.5f}",
+            f"{100 * of.same_first:.1f} %",
         )
     return table

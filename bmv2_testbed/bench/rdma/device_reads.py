@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from bmv2_testbed.bench.idle_sink import IdleSink
 from bmv2_testbed.bench.rdma.cuda import CudaMemory, load
 from bmv2_testbed.bench.rdma.device_memory import DeviceMemory, DeviceMemoryError, HostMemory, UdmabufMemory
 from bmv2_testbed.errors import TestbedError
@@ -19,7 +20,6 @@ from hostagent.config import DataConfig
 from hostagent.native.library import datapath
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
-    ControlArrival,
     Extent,
     ReadOutcome,
     ReadRequest,
@@ -31,7 +31,6 @@ from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.reads import VerbsReads
 from kvchunk.ids import ChunkKey
-from kvproto.events import SegmentsReceived
 from kvproto.ids import parse_address
 
 UDMABUF: Final = "udmabuf"
@@ -57,45 +56,6 @@ class DeviceReads:
     @property
     def ratio(self) -> float:
         return self.bytes_per_s / self.dram_bytes_per_s
-
-
-class _OnePattern:
-    """A sink that offers one chunk, the whole pool."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-
-    def casts_queued_bytes(self) -> int:
-        return 0
-
-    def open_extent(self, _key: ChunkKey) -> Extent | None:
-        return Extent(0, self._size_bytes, None)
-
-    def namespace_of(self, _key: ChunkKey) -> str | None:
-        """Of no namespace."""
-        return ""
-
-    def leaves(self, key: ChunkKey) -> bytes | None:
-        """There is no tree: all bytes are right."""
-        return None
-
-    def close_extent(self, _extent: Extent) -> None: ...
-    def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
-    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
-        return False
-
-    def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
-    def casts_placed(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
-    def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
-    def cast_patience_s(self) -> float:
-        return 0.0
-
-    def cast_patience_segments(self) -> int:
-        return 1
-
-    def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
-    def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
-    def fill_sent(self, _key: ChunkKey, _count: int) -> None: ...
 
 
 def run_device_reads(data: DataConfig, gpu: str) -> DeviceReads:
@@ -158,7 +118,7 @@ async def _read(
     address, loop, counters = interface_address(data), asyncio.get_running_loop(), TransportCounters()
     # An agent may be running on this machine: set the connection up on any free port.
     config = dataclasses.replace(data, read_port=0)
-    sink = _OnePattern(pool.size_bytes)
+    sink = IdleSink(Extent(0, pool.size_bytes, None))
     host = Host(config, pool, loop, sink, counters, address, parse_address(address), datapath())
     reads = VerbsReads(host, port, region, idle_s=_DEADLINE_S, target=target)
     try:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bmv2_testbed.bench.idle_sink import IdleSink
 from bmv2_testbed.bench.rdma.minimal import SETTLE_S, WINDOW_MESSAGES
 from bmv2_testbed.bench.rdma.slices import Slice
 from bmv2_testbed.guests.pair import ADDRESSES
 from hostagent.config import DataConfig
 from hostagent.pool.memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, ControlArrival, Extent, ReadOutcome, ReadRequest
+from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
@@ -28,51 +28,25 @@ PATIENCE_S = 0.001
 assert SEGMENTS % (WINDOW_MESSAGES // 2) == 0
 
 
-class BenchSink:
-    """Serves one chunk; places what arrives, as an agent does, and counts it."""
+class BenchSink(IdleSink):
+    """Serves one chunk, and counts what arrives."""
 
-    def __init__(self, place: ChunkPlace, target: npt.NDArray[np.uint8], segment_bytes: int) -> None:
-        self._place = place
-        self._rows = target.reshape(-1, segment_bytes)
+    def __init__(self, place: ChunkPlace) -> None:
+        super().__init__(Extent(place.offset, place.size_bytes, None))
         self.arrived = 0
         self.last_s = 0.0
         """When the last of them did."""
         self.on_event: Callable[[], None] = lambda: None
         """Called after each change."""
 
-    def controls_received(self, _arrivals: Sequence[ControlArrival]) -> None: ...
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._count(sum(len(one.segments) for one in arrivals))
 
-    def casts_unexpected(self, _arrivals: Sequence[SegmentsReceived]) -> None: ...
     def cast_patience_s(self) -> float:
         return PATIENCE_S
 
     def cast_patience_segments(self) -> int:
         return WINDOW_MESSAGES // 2
-
-    def segments_sent(self, _key: ChunkKey, _count: int) -> None: ...
-    def segments_failed(self, _key: ChunkKey, _count: int) -> None: ...
-    def fill_sent(self, _key: ChunkKey, _count: int) -> None: ...
-    def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
-        return False
-
-    def casts_queued_bytes(self) -> int:
-        return 0
-
-    def open_extent(self, _key: ChunkKey) -> Extent | None:
-        return Extent(self._place.offset, self._place.size_bytes, None)
-
-    def namespace_of(self, _key: ChunkKey) -> str | None:
-        """Of no namespace."""
-        return ""
-
-    def leaves(self, key: ChunkKey) -> bytes | None:
-        """There is no tree: all bytes are right."""
-        return None
-
-    def close_extent(self, _extent: Extent) -> None: ...
-    def peers_read(self, _keys: Sequence[ChunkKey]) -> None: ...
 
     def _count(self, more: int) -> None:
         self.arrived += more
@@ -100,10 +74,7 @@ class KvcastEnds:
             )
             for address, pool in zip(ADDRESSES, self._pools, strict=True)
         ]
-        self._sinks = [
-            BenchSink(self._places[0], pool.array(self._chunk_bytes, self._chunk_bytes), segment_bytes)
-            for pool in self._pools
-        ]
+        self._sinks = [BenchSink(self._places[0]) for _ in self._pools]
         self._endpoint = ""
 
     async def start(self) -> None:

@@ -57,14 +57,17 @@ def test_all_tokens_computed_again_are_kv_computed_in_full(report: BlendReport) 
     by_share = {one.share: one for one in report.figures}
     everything = by_share[1.0]
     assert everything.kv_error < 1e-5
-    assert everything.divergence < 1e-9
-    assert (everything.same_first, everything.computed) == (1.0, 1.0)
-    assert everything.perplexity == pytest.approx(report.full_perplexity, rel=1e-6)
+    assert everything.quality.divergence < 1e-9
+    assert (everything.quality.same_first, everything.computed) == (1.0, 1.0)
+    assert everything.quality.perplexity == pytest.approx(report.full_perplexity, rel=1e-6)
     assert by_share[0.0].kv_error > 0.01, "a document behind another is not what it is alone"
-    assert by_share[0.0].divergence > by_share[0.15].divergence > everything.divergence
+    assert by_share[0.0].quality.divergence > by_share[0.15].quality.divergence > everything.quality.divergence
     assert by_share[0.0].computed == 0.0
-    assert report.unturned.divergence > by_share[0.0].divergence, "turning K brings it nearer"
+    assert report.unturned.quality.divergence > by_share[0.0].quality.divergence, "turning K brings it nearer"
     assert by_share[0.15].computed == pytest.approx((1 + 2 * 0.15) / 3)
+    written = report.to_json()
+    assert [one["perplexity"] for one in written["figures"]] == [one.quality.perplexity for one in report.figures]
+    assert written["unturned"]["divergence"] == report.unturned.quality.divergence
 
 
 def test_a_document_that_is_a_prefix_is_what_it_is_alone_and_less_crosses_without_a_layer(report: BlendReport) -> None:

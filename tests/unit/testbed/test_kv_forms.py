@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, load_model, run_forms
+from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, run_forms
+from bmv2_testbed.bench.kv_quality import Quality, load_model
 from bmv2_testbed.bench.small_llama import LlamaShape, SmallLlama
 from bmv2_testbed.errors import TestbedError
 
@@ -59,11 +60,12 @@ def test_on_its_own_kv_the_model_says_what_it_says_of_the_whole() -> None:
 def test_figures_of_all_forms(model_file: Path) -> None:
     figures = {one.name: one for one in run_forms(FormsPlan(model_file, 2, 1), lambda _: None, lambda _: None)}
     exact, lossless = figures["bf16"], figures["lossless"]
-    assert (lossless.perplexity, lossless.divergence, lossless.same_first) == (exact.perplexity, 0.0, 1.0)
+    assert lossless.quality == Quality(exact.quality.perplexity, 0.0, 1.0)
     assert lossless.ratio > 1.2
     assert figures["lossy, coarse"].ratio > figures["lossy, fine"].ratio > 2
-    assert figures["lossy, coarse"].divergence > figures["lossy, fine"].divergence > 0
+    assert figures["lossy, coarse"].quality.divergence > figures["lossy, fine"].quality.divergence > 0
     assert forms_table(list(figures.values())).row_count == len(figures) == 7
+    assert lossless.to_json().items() >= {"name": "lossless", "divergence": 0.0, "same_first": 1.0}.items()
 
 
 def test_what_is_no_model_is_one_clear_line(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_readers_at_once_count_as_so_many_fetches() -> None:
         if policy.rule is not Rule.RATE:
             continue
         values = CacheValues(2, policies=(policy,))
-        for one in (touch(1)._replace(readers=3), touch(2)):
+        for one in (Touch(key(1), None, 0, 1, readers=3), touch(2)):
             values.fetched([one], 0)
             values.add([one], 0)
         assert list(values.victims(SECOND)) == [key(2), key(1)], policy.name

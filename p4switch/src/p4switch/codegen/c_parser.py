@@ -10,7 +10,7 @@ from p4switch.codegen.function_writer import FunctionWriter
 from p4switch.codegen.packing import c_string, table_key_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
-from p4switch.ir.program import ACCEPT, REJECT, MatchOp, Parser, ParserState, SelectCase
+from p4switch.ir.program import ACCEPT, REJECT, MatchOp, ParserState, SelectCase
 
 MAX_PARSER_TURNS = 1 << 16
 """Backward steps of one packet through the parser before ParserTimeout."""
@@ -26,7 +26,7 @@ def render_parse(w: FunctionWriter) -> None:
         w.open(f"{{ /* state {state.name} */")
         w.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "parser state %s", {c_string(state.name)});')
         w.body(state.body)
-        _transition(w, parser, state, i, order)
+        _transition(w, state, i, order)
         w.close()
     w.line("rejected: __attribute__((unused));")
     if w.thread.name:  # a transition to reject is an error, too
@@ -59,7 +59,7 @@ def _goto(w: FunctionWriter, name: str, here: int, order: dict[str, int]) -> str
     return jump
 
 
-def _transition(w: FunctionWriter, parser: Parser, state: ParserState, here: int, order: dict[str, int]) -> None:
+def _transition(w: FunctionWriter, state: ParserState, here: int, order: dict[str, int]) -> None:
     keys = state.transition.keys
     for case in state.transition.cases:
         condition = _case_condition(w, case, keys)

@@ -7,7 +7,7 @@ from typing import Any
 from p4switch.codegen.layout import bytes_of, storage_bytes
 from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
-from p4switch.ir.program import CounterKind, KeyMatch, MatchKind, Program, Table, TableKey
+from p4switch.ir.program import CounterKind, MatchKind, Program, Table, TableKey
 from p4switch.values import ActionCall
 
 _MATCH = {
@@ -148,9 +148,8 @@ class Descriptors:
             key = mask = b""
             for match, k in zip(entry.keys, t.keys, strict=True):
                 size = bytes_of(irt.width_of(k.type))
-                value, wild = _bounds(match, k)
-                key += value.to_bytes(size, "big")
-                mask += wild.to_bytes(size, "big")
+                key += match.value.to_bytes(size, "big")
+                mask += match.mask.to_bytes(size, "big")
             key_name = self._bytes(f"{name}_entry_{i}_key", key.ljust(key_bytes, b"\0"))
             mask_name = "NULL" if exact else self._bytes(f"{name}_entry_{i}_mask", mask.ljust(key_bytes, b"\0"))
             params = self._call(entry.call, f"{name}_entry_{i}_params")
@@ -262,8 +261,3 @@ class Descriptors:
             "    .egress_parse = egress_parse,",
             "    .egress_deparse = egress_deparse,",
         ]
-
-
-def _bounds(match: KeyMatch, key: TableKey) -> tuple[int, int]:
-    """Value and mask (range: low and high) as the runtime wants them."""
-    return match.value, match.mask

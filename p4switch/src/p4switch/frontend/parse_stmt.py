@@ -177,7 +177,6 @@ def parse_statement_list(
 
 
 def parse_function_or_instantiation(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> ast.Declaration:
-    at = ts.offset
     if not (ts.starts_type() or ts.at_name()):
         found = "the end of the file" if ts.kinds[ts.at] == "end" else f"'{ts.text}'"
         raise ts.fail(f"expected a declaration, found {found}")
@@ -185,7 +184,7 @@ def parse_function_or_instantiation(ts: TokenStream, annotations: tuple[ast.Anno
         raise ts.fail(f"'{ts.text}' is not a type or keyword that starts a declaration")
     ref = parse_type_ref(ts)
     if ts.is_symbol("("):
-        return parse_instantiation(ts, annotations, ref, at)
+        return parse_instantiation(ts, annotations, ref)
     return parse_function(ts, annotations, ref)
 
 
@@ -195,7 +194,7 @@ def at_generic_function(ts: TokenStream) -> bool:
 
 
 def parse_instantiation(
-    ts: TokenStream, annotations: tuple[ast.Annotation, ...], ref: ast.TypeRef, at: int
+    ts: TokenStream, annotations: tuple[ast.Annotation, ...], ref: ast.TypeRef
 ) -> ast.Instantiation:
     arguments = parse_arguments(ts)
     name_at = ts.offset
@@ -290,10 +289,9 @@ def parse_constant(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> 
 
 def parse_variable(ts: TokenStream, annotations: tuple[ast.Annotation, ...], semicolon: bool = True) -> ast.Declaration:
     """A variable, or an instantiation (`Type(args) name;`)."""
-    start = ts.offset
     ref = parse_type_ref(ts)
     if ts.is_symbol("("):
-        return parse_instantiation(ts, annotations, ref, start)
+        return parse_instantiation(ts, annotations, ref)
     at = ts.offset
     name = ts.name()
     ref = parse_declarator_brackets(ts, ref)

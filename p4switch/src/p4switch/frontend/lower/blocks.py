@@ -33,7 +33,7 @@ def _instance(low: Lowering, block: tuple[Callee, ast.Expr]) -> Instance:
     return make_block(low, callee.decl, callee, callee.decl.name)
 
 
-def _bind(low: Lowering, instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
+def _bind(instance: Instance, values: tuple[ir.VarRef | None, ...]) -> Env:
     env = Env(instance.env)
     for p, value in zip(instance.decl.parameters, values, strict=False):
         env.bind(p, value if value is not None else Instance("packet", "packet"))
@@ -45,7 +45,7 @@ def lower_parser(low: Lowering, block: tuple[Callee, ast.Expr], values: tuple[ir
     _begin_block(low, "parsed")
     low.states = []
     instance = _instance(low, block)
-    env = _bind(low, instance, (None, *values))
+    env = _bind(instance, (None, *values))
     with low.body() as first, low.within(env):
         initialise_locals(low, instance.decl)
     low.out = []
@@ -68,7 +68,7 @@ def lower_control(low: Lowering, block: tuple[Callee, ast.Expr], values: tuple[i
     """A control, as lower_parser; None is bound to the packet."""
     _begin_block(low, "end")
     instance = _instance(low, block)
-    env = _bind(low, instance, values)
+    env = _bind(instance, values)
     with low.body() as body, low.within(env):
         initialise_locals(low, instance.decl)
         low.statements(instance.decl.body.body)

@@ -77,7 +77,7 @@ def _priorities(low: Lowering, decl: ast.TableDecl, properties: dict[str, ast.Pr
     """Priorities in P4Runtime's sense (larger wins)."""
     count = len(decl.entries)
     if all(e.priority is None for e in decl.entries) and "largest_priority_wins" not in properties:
-        ranks = [_annotated_rank(low, e, i + 1) for i, e in enumerate(decl.entries)]
+        ranks = [_annotated_rank(e, i + 1) for i, e in enumerate(decl.entries)]
         return [max(ranks) - rank + 1 for rank in ranks]
     wins = properties.get("largest_priority_wins")
     largest_wins = wins is None or known_value(low, low.checked_form(wins.value)) is not False
@@ -101,7 +101,7 @@ def _priorities(low: Lowering, decl: ast.TableDecl, properties: dict[str, ast.Pr
     return [highest - p + 1 for p in given]
 
 
-def _annotated_rank(low: Lowering, entry: ast.Entry, position: int) -> int:
+def _annotated_rank(entry: ast.Entry, position: int) -> int:
     """Rank of an entry, the smallest first: its position, or bmv2's @priority."""
     annotation = find_annotation(entry.annotations, "priority")
     body = ir_annotations([annotation])[0].body if annotation is not None else ()

@@ -47,7 +47,7 @@ def ir_type(low: Lowering, t: Type, at: int) -> irt.Type:
     if isinstance(t, TVarbits):
         return irt.Varbits(t.width)
     if isinstance(t, TStruct):
-        return struct_type(low, t, at)
+        return struct_type(low, t)
     if isinstance(t, TStack):
         element = ir_type(low, t.element, at)
         if not isinstance(element, irt.HeaderType | irt.UnionType):
@@ -67,7 +67,7 @@ def tuple_type(low: Lowering, t: TTuple, at: int) -> irt.StructType:
     return low.structs[name]
 
 
-def struct_type(low: Lowering, t: TStruct, at: int) -> irt.Type:
+def struct_type(low: Lowering, t: TStruct) -> irt.Type:
     """A struct, header or union; specialisations of a generic one get names of their own."""
     t = replace(t, arguments=tuple(low.concrete(a) for a in t.arguments)) if t.arguments else t
     name = str(t)
