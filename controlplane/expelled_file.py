@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from controlplane.core.read_access import ExpulsionError, checked
+from kvdaemon.files import replace_file
 
 _HEAD = "# Nodes that are put out of the cluster, one name a line. `kvcast expel` writes this file.\n"
 
@@ -40,16 +38,8 @@ class ExpelledFile:
     def write(self, names: frozenset[str]) -> None:
         """Replace it as a whole. Raises ExpulsionError."""
         try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
-            ) as new:
-                new.write(file_of(names))
-                new.flush()
-                os.fsync(new.fileno())
-            os.replace(new.name, self.path)
+            replace_file(self.path, file_of(names).encode(), 0o600)
         except OSError as error:
-            with contextlib.suppress(OSError, UnboundLocalError):
-                os.unlink(new.name)
             raise ExpulsionError(f"cannot write {self.path}: {_reason(error)}") from error
         self._seen = self._look()
 

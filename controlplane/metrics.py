@@ -64,8 +64,8 @@ class CoreCollector(Collector):
     def _switch(self) -> Iterator[Metric]:
         core = self._core
         yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.link.present))
-        yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots_count)
-        yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots_used_count)
+        yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots.capacity)
+        yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots.used_count)
         chunks = GaugeMetricFamily(_PREFIX + "switch_chunks", "Chunks in the switch by state", labels=["state"])
         for state in ChunkState:
             if state is not ChunkState.ABSENT:

@@ -110,44 +110,30 @@ def whole(least: int = 0) -> Callable[[str], int]:
     return checked(parse)
 
 
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{text!r} is not a number")
-    return number
-
-
-@checked
-def above_zero(text: str) -> float:
-    """A number above zero."""
-    number = _number(text)
-    if number <= 0:
-        raise ValueError(f"{text} is not above zero")
-    return number
-
-
-def between(least: float, most: float) -> Callable[[str], float]:
-    """A number from `least` to `most`."""
+def _number(is_good: Callable[[float], bool], what: str) -> Callable[[str], float]:
+    """A number that is good; of others the message says that they are not `what`."""
 
     def parse(text: str) -> float:
-        number = _number(text)
-        if not least <= number <= most:
-            raise ValueError(f"{text} is not a number from {least:g} to {most:g}")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"{text!r} is not a number")
+        if not is_good(number):
+            raise ValueError(f"{text} is not {what}")
         return number
 
     return checked(parse)
 
 
-@checked
-def probability(text: str) -> float:
-    """A number from 0 to below 1."""
-    number = _number(text)
-    if not 0 <= number < 1:
-        raise ValueError(f"{text} is not a probability from 0 to below 1")
-    return number
+def between(least: float, most: float) -> Callable[[str], float]:
+    """A number from `least` to `most`."""
+    return _number(lambda number: least <= number <= most, f"a number from {least:g} to {most:g}")
+
+
+above_zero = _number(lambda number: number > 0, "above zero")
+probability = _number(lambda number: 0 <= number < 1, "a probability from 0 to below 1")
 
 
 @checked

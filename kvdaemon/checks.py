@@ -51,22 +51,20 @@ def number(low: float, high: float) -> Callable[[object], float]:
     return check
 
 
-def size(value: object) -> int:
-    """Bytes: a number of them, or a text like 64KiB (`kvproto.units`)."""
-    if isinstance(value, str):
-        return parse_size_bytes(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{value!r} is not a size like 4096, 64KiB, 8MiB or 2GiB")
-    return value
+def _amount(parse: Callable[[str], int], words: str) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, str):
+            return parse(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ValueError(f"{value!r} is not {words}")
+        return value
+
+    return check
 
 
-def rate(value: object) -> int:
-    """Bits per second: a number of them, or a text like 100gbit (`kvproto.units`)."""
-    if isinstance(value, str):
-        return parse_rate_bit_s(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{value!r} is not a rate like 25gbit or 100mbit")
-    return value
+size = _amount(parse_size_bytes, "a size like 4096, 64KiB, 8MiB or 2GiB")
+rate = _amount(parse_rate_bit_s, "a rate like 25gbit or 100mbit")
+"""A number of bytes, or of bits per second; or a text like the ones above (`kvproto.units`)."""
 
 
 def one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvdaemon.errors import CannotRunError
+from kvdaemon.files import replace_file
 from kvdaemon.notify import notify
 
 WATCHDOG_VARIABLE = "WATCHDOG_USEC"
@@ -26,7 +27,7 @@ def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[No
     """
     if path is not None:
         try:
-            write_ready_file(path, {"pid": os.getpid(), **facts})
+            replace_file(path, json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n")
         except OSError as error:
             raise CannotRunError(f"cannot write ready_file {path}: {error.strerror}") from error
     spare_collections()
@@ -47,16 +48,6 @@ def spare_collections() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def write_ready_file(path: Path, facts: Mapping[str, object]) -> None:
-    """Write facts as JSON; the file appears whole or not at all. Raises OSError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        beside.rename(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def notify_ready() -> None:

@@ -22,8 +22,8 @@ from cryptography.utils import CryptographyDeprecationWarning
 
 from kvdaemon.errors import CannotRunError
 from kvdaemon.identity import Identity, Role, identities
-from kvdaemon.tls_probe import why_not
 from kvdaemon.tls_settings import TlsSettings
+from kvdaemon.what_answers import why_not
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Certificates:
         return credentials, [("grpc.ssl_target_name_override", self._controller_name)]
 
     def why_not(self, address: str) -> str:
-        """Why a TLS connection to the controller at HOST:PORT fails (see `tls_probe`)."""
+        """Why a TLS connection to the controller at HOST:PORT fails (see `what_answers`)."""
         return why_not(address, self._settings, self._controller_name)
 
     @property

@@ -10,7 +10,6 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import AddOutcome
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.limits import TASK_KEYS_MAX
 from controlplane.core.nodes import Node
 from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
@@ -112,7 +111,7 @@ class AgentReports:
             self._directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
-            self._publication.node_announced(node.index)
+            self._publication.settling.announced.add(node.index)
             self._pushes.node_announced(node)
 
     def _is_full(self, node: Node, copy: parse.AnnouncedCopy) -> bool:
@@ -172,9 +171,7 @@ class AgentReports:
     def give_out_pins(self) -> None:
         """Have new holders of pinned chunks pin them, too."""
         for node, keys in self._to_pin.items():
-            for at in range(0, len(keys), TASK_KEYS_MAX):
-                work = rpc.Task(pin=rpc.PinChunks(keys=keys[at : at + TASK_KEYS_MAX]))
-                self._cluster.tasks.add(node, Housekeeping("pin"), work)
+            self._cluster.tasks.add_for_each(node, "pin", keys, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)))
         self._to_pin.clear()
 
     # -- inside
@@ -197,7 +194,7 @@ class AgentReports:
         whole = self._directory.get(parent) if parent is not None and chunk.facts.is_twin else chunk
         if whole is not None:
             self._pushes.chunk_fetched(node, whole, fetch)
-        if fetch.source in PEERS and self._values.touched_again(key, now_ns):
+        if fetch.source in PEERS and self._values.cache.touched_again(key, now_ns):
             self._switch_cache.heat_reported(key, 1)
 
     def _hint_given(self, hint: rpc.ReuseHint) -> None:

@@ -24,17 +24,12 @@ class Attachments:
         self._cluster = cluster
         self._link = link
         options = cluster.options
-        self._tokens = ReadTokens(options.secret, options.read_token_ms, cluster.namespace_rules)
+        self.tokens = ReadTokens(options.secret, options.read_token_ms, cluster.namespace_rules)
         self._tokens_due_ns = 0
         self.sessions: dict[int, NodeIndex] = {}
         """Streams that have said Hello and have not ended."""
         self._rdma_problems: dict[str, str] = {}
         """What was said of each node's NIC, by the node's name."""
-
-    @property
-    def expelled(self) -> frozenset[str]:
-        """Nodes that are put out."""
-        return self._tokens.expelled
 
     def node_of(self, session: int) -> Node | None:
         """Who speaks on a stream; None: nobody has said Hello on it, or it has ended."""
@@ -52,7 +47,7 @@ class Attachments:
         return self._cluster.nodes.hello(session, facts, self._cluster.now_ns)
 
     def _check(self, facts: NodeFacts) -> None:
-        if facts.name in self.expelled:
+        if facts.name in self.tokens.expelled:
             raise RefusedNodeError("PERMISSION_DENIED", expelled_words(facts.name))
         segment_bytes, integrity = self._link.segment_bytes, self._cluster.options.fabric.integrity
         if facts.segment_bytes and segment_bytes not in facts.segment_bytes:
@@ -115,7 +110,7 @@ class Attachments:
         if node.member is not None and options.with_switch:
             welcome.member = node.member
         cluster.send(node.session, rpc.ToAgent(welcome=welcome))
-        cluster.send(node.session, self._tokens.access_of(node.facts, cluster.now_ns))
+        cluster.send(node.session, self.tokens.access_of(node.facts, cluster.now_ns))
 
     def warn_of_rdma(self, facts: NodeFacts) -> None:
         """Say once when a node's NIC does not carry the fabric's casts."""
@@ -129,7 +124,7 @@ class Attachments:
 
     def expel(self, names: frozenset[str]) -> None:
         """These nodes, and no others, are put out: every holder learns that their tokens are no good."""
-        self._tokens.expelled = names
+        self.tokens.expelled = names
         self.send_tokens()
 
     @property
@@ -140,11 +135,11 @@ class Attachments:
     def send_tokens(self) -> None:
         """Give every agent a token that is good for longer than its last."""
         now_ns = self._cluster.now_ns
-        self._tokens_due_ns = now_ns + self._tokens.renew_ns
+        self._tokens_due_ns = now_ns + self.tokens.renew_ns
         for session in self.sessions:
             node = self.node_of(session)
             if node is not None:
-                self._cluster.send(session, self._tokens.access_of(node.facts, now_ns))
+                self._cluster.send(session, self.tokens.access_of(node.facts, now_ns))
 
 
 def expelled_words(name: str) -> str:

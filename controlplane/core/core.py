@@ -95,7 +95,11 @@ class Core:
         """When the core looks again what is due."""
         self._publish_ns: int | None = None
         """When changes of the directory are published; None: there are none."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._handlers_of_events()
+        self._message_handlers = self._handlers_of_messages()
+
+    def _handlers_of_events(self) -> dict[type, Callable[[Any], None]]:
+        return {
             events.HelloReceived: self._hello_received,
             events.MessageReceived: self._message_received,
             events.StreamEnded: lambda event: self._stream_ended(event.session),
@@ -113,14 +117,16 @@ class Core:
             events.ExaminationRequested: self._answering(lambda event: self.examinations.begin(event.surroundings)),
             events.ExaminationEnded: lambda event: self.examinations.end(event.number),
         }
-        self._message_handlers: dict[str | None, Callable[[Node, Any], None]] = {
+
+    def _handlers_of_messages(self) -> dict[str | None, Callable[[Node, Any], None]]:
+        return {
             "announce": self.reports.copies_announced,
             "usage": self.reports.usage_reported,
             "heartbeat": self._heartbeat_received,
             "load": self._load_reported,
             "task_result": self._task_result_received,
             "task_progress": self._task_progress_received,
-            "interests": lambda node, said: cluster.visibility.interests_changed(node.session, said),
+            "interests": lambda node, said: self._cluster.visibility.interests_changed(node.session, said),
             "claims": self.reports.chunks_claimed,
             "bad_copy": self.reports.bad_copy_reported,
             "leaving": self._node_leaving,
@@ -166,7 +172,7 @@ class Core:
     @property
     def expelled(self) -> frozenset[str]:
         """Nodes that are put out."""
-        return self.attachments.expelled
+        return self.attachments.tokens.expelled
 
     # ------------------------------------------------------------------ agents' streams
 
@@ -261,7 +267,7 @@ class Core:
         node.load = HolderLoad(load.queued_bytes, load.readers)
         self.switch_cache.price.load_reported(node.index, node.load, self.now_ns)
         self.switch_cache.holder_load_changed()
-        self.publication.load_changed(node.index)
+        self.publication.loads_changed.add(node.index)
 
     def _task_result_received(self, node: Node, result: rpc.TaskResult) -> None:
         task = self.tasks.get(TaskId(result.task))

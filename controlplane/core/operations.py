@@ -20,7 +20,7 @@ from controlplane.core.publication import Publication
 from controlplane.core.spill import Host, plan_drain
 from controlplane.core.switch.chunk_states import ChunkState
 from controlplane.core.switch_cache.cache import SwitchCache
-from controlplane.core.tasks import Housekeeping, JobPart, PendingTask
+from controlplane.core.tasks import JobPart, PendingTask
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import TWIN_CODES, twin_key
 
@@ -151,7 +151,7 @@ class Operations:
             self._give(job, node.index, missing, rpc.Fetch.WARM, request.timeout_ms, pin=request.pin)
             if request.pin:
                 mine = [key for key in keys if node.index in self._holders(key)]
-                self._for_node(node.index, mine, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)), "pin")
+                self._tasks.add_for_each(node.index, "pin", mine, lambda some: rpc.Task(pin=rpc.PinChunks(keys=some)))
         if request.pin:
             self._directory.set_pinned(keys, True)
         for node in nodes:
@@ -321,11 +321,7 @@ class Operations:
             for node in self._holders(key) | (chunk.disk_holders if chunk is not None and on_disk else set()):
                 by_node.setdefault(node, []).append(key)
         for node, theirs in sorted(by_node.items()):
-            self._for_node(node, theirs, work, what)
-
-    def _for_node(self, node: NodeIndex, keys: Sequence[ChunkKey], work: _Work, what: str) -> None:
-        for at in range(0, len(keys), TASK_KEYS_MAX):
-            self._tasks.add(node, Housekeeping(what), work(keys[at : at + TASK_KEYS_MAX]))
+            self._tasks.add_for_each(node, what, theirs, work)
 
     def _pin_reply(self, keys: Sequence[ChunkKey]) -> rpc.PinReply:
         sizes = [chunk.facts.size_bytes for key in keys if (chunk := self._directory.get(key)) is not None]

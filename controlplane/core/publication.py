@@ -25,7 +25,8 @@ class Settling:
 
     grace_ns: int
     started_ns: int | None = None
-    _announced: set[NodeIndex] = field(default_factory=set)
+    announced: set[NodeIndex] = field(default_factory=set)
+    """Nodes that have named all they hold."""
     _expected: int = 0
     _waiting: set[int] = field(default_factory=set)
     _over: bool = False
@@ -37,10 +38,6 @@ class Settling:
         self._expected = max(self._expected, replica_nodes)
         self._waiting.add(session)
         return True
-
-    def node_announced(self, node: NodeIndex) -> None:
-        """A node has named all it holds."""
-        self._announced.add(node)
 
     def stream_ended(self, session: int) -> None:
         """An agent went away: it waits for nothing."""
@@ -54,7 +51,7 @@ class Settling:
         """Sessions whose snapshot is to be sent now."""
         if self.started_ns is None:
             self.started_ns = now_ns
-        complete = bool(self._waiting) and len(self._announced) >= self._expected
+        complete = bool(self._waiting) and len(self.announced) >= self._expected
         if not complete and now_ns - self.started_ns < self.grace_ns:
             return []
         self._over = True
@@ -79,7 +76,7 @@ class Publication:
         self._values = cluster.values
         self._nodes = cluster.nodes
         self._visibility = cluster.visibility
-        self._settling = Settling(cluster.options.settle_ns)
+        self.settling = Settling(cluster.options.settle_ns)
         self._claims = claims
         self._resnapshot_due_ns = 0
         self._speakers: dict[NodeIndex, View] = {}
@@ -87,7 +84,8 @@ class Publication:
         self._sequence = 0
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
-        self._loads_changed: set[NodeIndex] = set()
+        self.loads_changed: set[NodeIndex] = set()
+        """Have more or less queued for their readers than all were told."""
         self._loads_due_ns = 0
 
     # -- what changed
@@ -100,12 +98,8 @@ class Publication:
     def node_forgotten(self, node: NodeIndex) -> None:
         """A node was forgotten."""
         self._nodes_changed.discard(node)
-        self._loads_changed.discard(node)
+        self.loads_changed.discard(node)
         self._nodes_gone.add(node)
-
-    def load_changed(self, node: NodeIndex) -> None:
-        """A node has more or less queued for its readers than all were told."""
-        self._loads_changed.add(node)
 
     def due_ns(self) -> int | None:
         """When `publish` has something to tell; None: nothing waits."""
@@ -113,7 +107,7 @@ class Publication:
         soon_ns = self._cluster.now_ns + self._cluster.options.publish_ns
         if self._directory.changes_wait or self._nodes_changed or self._nodes_gone or claims:
             return soon_ns
-        return max(soon_ns, self._loads_due_ns) if self._loads_changed else None
+        return max(soon_ns, self._loads_due_ns) if self.loads_changed else None
 
     def value_changed(self, key: ChunkKey) -> None:
         """Publish the chunk again if its value differs much from the published one."""
@@ -123,31 +117,27 @@ class Publication:
             if abs(score - chunk.score_told) >= _SCORE_STEP:
                 self._directory.touch(key)
 
-    def node_announced(self, node: NodeIndex) -> None:
-        """A node has named all it holds."""
-        self._settling.node_announced(node)
-
     # -- who gets it
 
     def stream_attached(self, session: int, facts: NodeFacts) -> None:
         """Send a snapshot (`visibility` knows the stream), unless the agent had better keep what it has for now."""
         incarnation = self._cluster.options.incarnation
-        if not self._settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
+        if not self.settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
             self._snapshot([session])
 
     def stream_ended(self, session: int) -> None:
         """A stream ended: no snapshot for it."""
-        self._settling.stream_ended(session)
+        self.settling.stream_ended(session)
         self._visibility.stream_ended(session)
 
     def send_snapshots(self) -> None:
         """Snapshots for those who waited, once the controller knows enough, and for those whose engines use other
         namespaces than before."""
         now_ns = self._cluster.now_ns
-        due = self._settling.take_settled(now_ns)
+        due = self.settling.take_settled(now_ns)
         if now_ns >= self._resnapshot_due_ns and (changed := self._visibility.take_changed()):
             self._resnapshot_due_ns = now_ns + RESNAPSHOT_NS
-            due = sorted({*due, *(session for session in changed if not self._settling.is_waiting(session))})
+            due = sorted({*due, *(session for session in changed if not self.settling.is_waiting(session))})
         self._snapshot(due)
 
     def publish(self, sessions: Collection[int]) -> None:
@@ -166,7 +156,7 @@ class Publication:
         self._sequence += parts
         views: dict[View, list[int]] = {}
         for session in sessions:
-            if not self._settling.is_waiting(session):
+            if not self.settling.is_waiting(session):
                 views.setdefault(self._visibility.of(session), []).append(session)
         for chunk in changed:
             chunk.score_told = self._values.score(chunk.key, chunk.facts.size_bytes)
@@ -199,11 +189,11 @@ class Publication:
 
     def _take_loads(self, sessions: int) -> list[rpc.HolderLoad]:
         now_ns = self._cluster.now_ns
-        if not self._loads_changed or now_ns < self._loads_due_ns:
+        if not self.loads_changed or now_ns < self._loads_due_ns:
             return []
         self._loads_due_ns = now_ns + int(max(LOADS_PUBLISH_S, sessions / LOAD_MESSAGES_PER_S) * 1e9)
-        nodes = [node for index in sorted(self._loads_changed) if (node := self._nodes.get(index)) is not None]
-        self._loads_changed.clear()
+        nodes = [node for index in sorted(self.loads_changed) if (node := self._nodes.get(index)) is not None]
+        self.loads_changed.clear()
         return [_load_entry(node) for node in nodes]
 
     def _snapshot(self, sessions: Sequence[int]) -> None:

@@ -31,8 +31,8 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """This node fetches the chunk from the switch before the switch drops it."""
+class Replication:
+    """This node takes over the chunk."""
 
     key: ChunkKey
     node: NodeIndex
@@ -65,7 +65,7 @@ class DrainPlan:
     """No other pool has room for them, of those that may have them."""
 
 
-def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, hosts: Sequence[Host]) -> Recovery | None:
+def plan_recovery(size_bytes: int, value: float, pinned: bool, hosts: Sequence[Host]) -> NodeIndex | None:
     """Who saves a chunk that only the switch has; None if it is worth less than anything a host would give up.
 
     A host with free room takes anything of some worth, in its pool or through it on its disk; a full one only a
@@ -73,19 +73,15 @@ def plan_recovery(key: ChunkKey, size_bytes: int, value: float, pinned: bool, ho
     """
     if value <= 0.0 and not pinned:
         return None
-    roomy = [host for host in hosts if host.free_bytes >= size_bytes]
-    if roomy:
-        return Recovery(key, max(roomy, key=lambda host: (host.free_bytes, -host.node)).node)
-    with_disk = [host for host in hosts if host.disk_free_bytes >= size_bytes]
-    if with_disk:
-        return Recovery(key, max(with_disk, key=lambda host: (host.disk_free_bytes, -host.node)).node)
-    willing = [host for host in hosts if pinned or host.cheapest_value < value]
-    if not willing:
-        return None
-    return Recovery(key, min(willing, key=lambda host: (host.cheapest_value, host.node)).node)
+    roomy = [(host.free_bytes, -host.node) for host in hosts if host.free_bytes >= size_bytes]
+    with_disk = [(host.disk_free_bytes, -host.node) for host in hosts if host.disk_free_bytes >= size_bytes]
+    if roomy or with_disk:
+        return NodeIndex(-max(roomy or with_disk)[1])
+    willing = [(host.cheapest_value, host.node) for host in hosts if pinned or host.cheapest_value < value]
+    return min(willing)[1] if willing else None
 
 
-def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], limit: int) -> tuple[Recovery, ...]:
+def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], limit: int) -> tuple[Replication, ...]:
     """Who takes over last copies that a full pool would evict next, `limit` of them at most.
 
     Free room elsewhere is used up to REPLICATION_FREE_SHARE of it; a full host takes only what is worth
@@ -93,7 +89,7 @@ def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], l
     """
     free = {host.node: int(host.free_bytes * REPLICATION_FREE_SHARE) for host in hosts}
     full = sorted(hosts, key=lambda host: (host.cheapest_value, host.node))
-    plan: list[Recovery] = []
+    plan: list[Replication] = []
     for chunk in endangered:
         if len(plan) >= limit:
             break
@@ -102,12 +98,12 @@ def plan_replications(endangered: Iterable[Endangered], hosts: Sequence[Host], l
         node = max(free, key=lambda one: (free[one], -one), default=None)
         if node is not None and free[node] >= chunk.size_bytes:
             free[node] -= chunk.size_bytes
-            plan.append(Recovery(chunk.key, node))
+            plan.append(Replication(chunk.key, node))
             continue
         cheapest = next((host for host in full if host.free_bytes < chunk.size_bytes), None)
         if cheapest is not None and chunk.value > REPLICATION_MARGIN * cheapest.cheapest_value:
             full.remove(cheapest)
-            plan.append(Recovery(chunk.key, cheapest.node))
+            plan.append(Replication(chunk.key, cheapest.node))
     return tuple(plan)
 
 

@@ -6,12 +6,12 @@ Every task ends exactly once: with the agent's result, with its time, with its n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from controlplane.core.ids import ChunkKey, JobId, NodeIndex, TaskId
-from controlplane.core.limits import TASKS_PER_NODE_MAX
+from controlplane.core.limits import TASK_KEYS_MAX, TASKS_PER_NODE_MAX
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -113,6 +113,13 @@ class TaskTable:
         self._tasks[task_id] = PendingTask(task_id, node, purpose, work, timeout_ms * 1_000_000)
         self._waiting.setdefault(node, deque()).append(task_id)
         return task_id
+
+    def add_for_each(
+        self, node: NodeIndex, what: str, keys: Sequence[ChunkKey], work: Callable[[Sequence[ChunkKey]], rpc.Task]
+    ) -> None:
+        """Housekeeping that names keys: as many tasks as it takes."""
+        for at in range(0, len(keys), TASK_KEYS_MAX):
+            self.add(node, Housekeeping(what), work(keys[at : at + TASK_KEYS_MAX]))
 
     def take_ready(self, now_ns: int) -> list[PendingTask]:
         """Tasks to send now; their time runs from here."""

@@ -33,7 +33,7 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         switch_state=_in_switch(core, facts.key).shown,
         pinned=chunk.pinned,
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
-        fetches_per_s=core.values.rate(facts.key, now_ns),
+        fetches_per_s=core.values.cache.rate(facts.key, now_ns),
         namespace=facts.namespace,
         children=len(chunk.children),
         switch_problem=core.switch_cache.problem(facts.key),
@@ -87,8 +87,8 @@ def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
         address=address,
         state=state,
         epoch=core.link.epoch,
-        slots=switch_cache.slots_count,
-        slots_used=switch_cache.slots_used_count,
+        slots=switch_cache.slots.capacity,
+        slots_used=switch_cache.slots.used_count,
         segment_bytes=core.link.segment_bytes,
         serving=switch_cache.count(ChunkState.SERVING, ChunkState.RECOVERING),
         filling=switch_cache.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING),
@@ -118,6 +118,15 @@ def summary(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusRep
         management_bytes=accounting.message_bytes.total(),
         uptime_ms=(now_ns - (core.started_ns if core.started_ns is not None else now_ns)) // 1_000_000,
     )
+
+
+def lasting(status: rpc.StatusReply) -> bytes:
+    """The part of a status that does not change by itself: all but time and the counts of messages."""
+    kept = rpc.StatusReply()
+    kept.CopyFrom(status)
+    for counting in ("uptime_ms", "management_messages", "management_bytes"):
+        kept.ClearField(counting)
+    return kept.SerializeToString(deterministic=True)
 
 
 def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[rpc.ChunkView]:

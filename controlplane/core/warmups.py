@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.limits import PREFIX_CHUNKS_MAX, TASK_KEYS_MAX, WARM_NAMESPACES_MAX
-from controlplane.core.tasks import Housekeeping
+from controlplane.core.limits import PREFIX_CHUNKS_MAX, WARM_NAMESPACES_MAX
 from controlplane.core.values import Hottest
 from kvproto.rpc import control_pb2 as rpc
 
@@ -83,9 +82,9 @@ class Warmups:
                 continue
             keys = _lacking(chosen, index, most_bytes, node.free_bytes)
             self._cluster.decisions["warm_chunks"] += len(keys)
-            for at in range(0, len(keys), TASK_KEYS_MAX):
-                work = rpc.Task(fetch=rpc.Fetch(keys=keys[at : at + TASK_KEYS_MAX], reason=rpc.Fetch.WARM))
-                self._cluster.tasks.add(index, Housekeeping("warm"), work)
+            self._cluster.tasks.add_for_each(
+                index, "warm", keys, lambda some: rpc.Task(fetch=rpc.Fetch(keys=some, reason=rpc.Fetch.WARM))
+            )
 
     def _choose(self, namespace: str, most_bytes: int) -> list[Chunk]:
         """The hottest chunks of a namespace with all that comes before them, parents first; `most_bytes` at most."""

@@ -50,8 +50,6 @@ class V1ModelCodec:
             return SwitchFacts(
                 slots=slots,
                 segment_bytes=schema.registers["slot_block"].size * SEGMENT_BLOCK_BYTES // slots,
-                chunks_max=schema.tables["kv_cache"].size,
-                groups_max=schema.tables[replication_engine.TABLE].size,
                 asks_to_flood=asks_to_flood(schema),
                 casts_fills=casts_fills(schema),
             )

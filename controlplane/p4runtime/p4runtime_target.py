@@ -36,9 +36,8 @@ from controlplane.p4runtime.codec import UnsuitableProgramError, V1ModelCodec
 from controlplane.p4runtime.reports import DIGESTS, READERS
 from kvdaemon.identity import Identity, Role
 from kvdaemon.tls import TlsError, load
-from kvdaemon.tls_probe import why_not
 from kvdaemon.tls_settings import TlsSettings
-from kvdaemon.what_answers import what_answers
+from kvdaemon.what_answers import what_answers, why_not
 
 LOG = logging.getLogger(__name__)
 

@@ -73,8 +73,6 @@ class TofinoCodec(V1ModelCodec):
         return SwitchFacts(
             slots=min(schema.counters[orbit.HEAT_COUNTER].size, may_circulate),
             segment_bytes=self.options.segment_bytes,
-            chunks_max=schema.tables["kv_cache"].size,
-            groups_max=schema.tables[replication_engine.TABLE].size,
             recirculation_port=self.options.recirculation_port,
             asks_to_flood=asks_to_flood(schema),
             casts_fills=casts_fills(schema),

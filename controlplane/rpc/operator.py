@@ -31,6 +31,7 @@ from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
+_WATCH_S = 0.02
 _PIN_WAIT_MAX_S = 3600.0
 _REST_CHUNKS = 500
 """Chunks listed before other events get their turn."""
@@ -87,6 +88,19 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Status(self, request: rpc.StatusRequest, context: Any) -> rpc.StatusReply:  # noqa: N802
         """Nodes, switch and counts."""
         return self._desk.status()
+
+    async def Watch(self, request: rpc.StatusRequest, context: Any) -> AsyncIterator[rpc.StatusReply]:  # noqa: N802
+        """The status at once, and again whenever it has changed."""
+        told = None
+        while True:
+            status = self._desk.status()
+            lasting = views.lasting(status)
+            if lasting != told:
+                told = lasting
+                yield status
+            # A status is a look at every node and entry of the switch: not at each of a storm of events.
+            await asyncio.sleep(_WATCH_S)
+            await self._desk.wait_for_change()
 
     async def List(self, request: rpc.ListRequest, context: Any) -> AsyncIterator[rpc.ChunkView]:  # noqa: N802
         """Chunks that the request selects, in prefix order."""

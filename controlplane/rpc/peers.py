@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import urllib.parse
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -74,9 +74,7 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # ge
         if handler is None:
             return handler  # no such method: gRPC says so itself
         method: str = handler_call_details.method
-        if handler.response_streaming:
-            return _streaming(handler, lambda context: self._refusal(method, context))
-        return _unary(handler, lambda context: self._refusal(method, context))
+        return _checked(handler, lambda context: self._refusal(method, context))
 
     def _refusal(self, method: str, context: Any) -> str:
         """Why the call is refused; empty if it is not."""
@@ -92,35 +90,29 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # ge
         return f"{peer} may not call {method.strip('/').rpartition('/')[2]}: that takes the certificate of {needed}"
 
 
-def _streaming(
+def _checked(
     handler: grpc.RpcMethodHandler[Any, Any], refusal: Callable[[Any], str]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    behaviour = handler.stream_stream if handler.request_streaming else handler.unary_stream
-    if behaviour is None:
-        raise AssertionError("a handler without its function")
-    inner: Callable[[Any, Any], AsyncGenerator[Any, None]] = behaviour  # type: ignore[assignment]  # of grpc.aio
+    """The same handler, for callers that are not refused."""
+    inner: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
-    async def checked(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def check(context: Any) -> None:
         if reason := refusal(context):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-        async with contextlib.aclosing(inner(request, context)) as answers:
-            async for answer in answers:
-                yield answer
 
-    make = grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-    return make(checked, handler.request_deserializer, handler.response_serializer)
-
-
-def _unary(handler: grpc.RpcMethodHandler[Any, Any], refusal: Callable[[Any], str]) -> grpc.RpcMethodHandler[Any, Any]:
-    behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
-    if behaviour is None:
-        raise AssertionError("a handler without its function")
-    inner: Callable[[Any, Any], Awaitable[Any]] = behaviour
-
-    async def checked(request: Any, context: Any) -> Any:
-        if reason := refusal(context):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+    async def answer(request: Any, context: Any) -> Any:
+        await check(context)
         return await inner(request, context)
 
-    make = grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-    return make(checked, handler.request_deserializer, handler.response_serializer)
+    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+        await check(context)
+        async with contextlib.aclosing(inner(request, context)) as all_answers:
+            async for one in all_answers:
+                yield one
+
+    sides = ("stream" if streams else "unary" for streams in (handler.request_streaming, handler.response_streaming))
+    make = getattr(grpc, f"{'_'.join(sides)}_rpc_method_handler")
+    checked: grpc.RpcMethodHandler[Any, Any] = make(
+        answers if handler.response_streaming else answer, handler.request_deserializer, handler.response_serializer
+    )
+    return checked

@@ -19,7 +19,7 @@ from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
-from kvcast.doctor.findings import Finding, Level, judged
+from kvcast.doctor.findings import Finding, Level, has, judged
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
 from kvproto.units import format_bytes, format_rate
@@ -36,7 +36,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
     data = config.data if config is not None else DataConfig()
     pool = config.pool if config is not None else PoolConfig()
     api_socket = config.api_socket if config is not None else API_SOCKET
-    findings = [_receive_buffer(data), _send_buffer(), _shipped(), _memory(pool, api_socket)]
+    findings = [*_buffers(data), _shipped(), _memory(pool, api_socket)]
     if config is None:
         findings.append(
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
@@ -56,22 +56,19 @@ def examine(config: AgentConfig | None) -> list[Finding]:
     return findings
 
 
-def _receive_buffer(data: DataConfig) -> Finding:
-    wanted = data.receive_buffer_bytes
+def _buffers(data: DataConfig) -> list[Finding]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        ask_buffer(probe, receive_bytes=wanted)
-        granted = granted_receive_bytes(probe)
-    remedy = f"sysctl -w net.core.rmem_max={wanted} (until then windows are smaller)"
-    return judged("receive buffer", format_bytes(granted), format_bytes(wanted), granted >= wanted, Level.SLOW, remedy)
-
-
-def _send_buffer() -> Finding:
-    wanted = limits.CAST_SEND_BUFFER_BYTES
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        ask_buffer(probe, send_bytes=wanted)
-        granted = granted_send_bytes(probe)
-    remedy = f"sysctl -w net.core.wmem_max={wanted}"
-    return judged("send buffer", format_bytes(granted), format_bytes(wanted), granted >= wanted, Level.SLOW, remedy)
+        receive, send = data.receive_buffer_bytes, limits.CAST_SEND_BUFFER_BYTES
+        ask_buffer(probe, receive_bytes=receive, send_bytes=send)
+        granted = granted_receive_bytes(probe), granted_send_bytes(probe)
+    smaller = " (until then windows are smaller)"
+    return [
+        judged(f"{name} buffer", format_bytes(here), format_bytes(wanted), here >= wanted, Level.SLOW, remedy)
+        for name, here, wanted, remedy in (
+            ("receive", granted[0], receive, f"sysctl -w net.core.rmem_max={receive}{smaller}"),
+            ("send", granted[1], send, f"sysctl -w net.core.wmem_max={send}"),
+        )
+    ]
 
 
 def _shipped() -> Finding:
@@ -154,44 +151,25 @@ def _interface(data: DataConfig) -> list[Finding]:
     flags = int.from_bytes(ask_interface(name, _SIOCGIFFLAGS)[:2], sys.byteorder)
     mtu = int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
     needed = data.segment_bytes + FILL_OVERHEAD_BYTES
+    link = f"ip link set {name}"
     return [
-        judged(
-            f"{name} is up",
-            "up" if flags & _IFF_UP else "down",
-            "up",
-            bool(flags & _IFF_UP),
-            Level.MISSING,
-            f"ip link set {name} up",
-        ),
-        judged(
-            f"{name} does multicast",
-            "yes" if flags & _IFF_MULTICAST else "no",
-            "yes",
-            bool(flags & _IFF_MULTICAST),
-            Level.MISSING,
-            f"ip link set {name} multicast on",
-        ),
+        has(f"{name} is up", bool(flags & _IFF_UP), Level.MISSING, f"{link} up", ("up", "down")),
+        has(f"{name} does multicast", bool(flags & _IFF_MULTICAST), Level.MISSING, f"{link} multicast on"),
         judged(
             f"MTU of {name}",
             str(mtu),
             f"{needed} for segments of {data.segment_bytes}",
             mtu >= needed,
             Level.MISSING,
-            f"ip link set {name} mtu 9000 (and the switch's ports), or smaller segments in switch and agents",
+            f"{link} mtu 9000 (and the switch's ports), or smaller segments in switch and agents",
         ),
     ]
 
 
 def _accept_local(interface: str) -> Finding:
     allowed = any(_setting(name, "accept_local") for name in ("all", interface))
-    return judged(
-        "accept_local",
-        "1" if allowed else "0",
-        "1",
-        allowed,
-        Level.NOTE,
-        f"sysctl -w net.ipv4.conf.{interface}.accept_local=1 lets a node read back from the switch what it filled",
-    )
+    remedy = f"sysctl -w net.ipv4.conf.{interface}.accept_local=1 lets a node read back from the switch what it filled"
+    return has("accept_local", allowed, Level.NOTE, remedy, ("1", "0"))
 
 
 def _reverse_path(data: DataConfig, address: str) -> Finding:
@@ -202,15 +180,9 @@ def _reverse_path(data: DataConfig, address: str) -> Finding:
         "IFACE", data.interface or "IFACE"
     )
     routed = _source_towards(data.pool_address) == address
-    loopback = ipaddress.IPv4Address(address).is_loopback
-    return judged(
-        "rp_filter",
-        f"{mode}, pool address {'routed to' if routed else 'not behind'} the data interface",
-        "not 1, or the route",
-        mode != 1 or routed or loopback,
-        Level.MISSING,
-        remedy,
-    )
+    found = f"{mode}, pool address {'routed to' if routed else 'not behind'} the data interface"
+    good = mode != 1 or routed or ipaddress.IPv4Address(address).is_loopback
+    return judged("rp_filter", found, "not 1, or the route", good, Level.MISSING, remedy)
 
 
 def _source_towards(destination: str) -> str | None:

@@ -33,6 +33,13 @@ class Finding:
             raise ValueError(f"{self.check}: {self.level} with remedy {self.remedy!r}")
 
 
+def has(
+    check: str, good: bool, level: Level, remedy: str, words: tuple[str, str] = ("yes", "no"), why: str = ""
+) -> Finding:
+    """A finding about what is there or not; `words` for both; `why` it is wanted."""
+    return judged(check, words[not good], words[0] + why, good, level, remedy)
+
+
 def judged(check: str, found: str, wanted: str, good: bool, level: Level, remedy: str) -> Finding:
     """A finding that is OK when `good`, else of `level` with its remedy."""
     return Finding(check, found, wanted) if good else Finding(check, found, wanted, level, remedy)

@@ -11,7 +11,7 @@ from hostagent.transport.base import TransportError
 from hostagent.transport.host import interface_address
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.retransmissions import Retransmissions
-from kvcast.doctor.findings import Finding, Level, judged
+from kvcast.doctor.findings import Finding, Level, has, judged
 from kvproto.units import format_bytes
 from kvproto.wire.layouts import KV_DATA_BYTES
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -83,16 +83,11 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
     facts = port.facts
     name = f"{facts.device} port {facts.port}"
     needed = KV_DATA_BYTES + data.segment_bytes
+    no_multicast = "none with this NIC: casts go over sockets, reads over RDMA"
+    gpus = ", for memory of GPUs (kvcast bench rdma --gpu tries it)"
     return [
         Finding("RDMA port", f"{name}, GID index {facts.gid_index}", "a RoCEv2 port"),
-        judged(
-            f"multicast of {name}",
-            "yes" if facts.multicast else "no",
-            "yes, for casts over RDMA",
-            facts.multicast,
-            Level.SLOW,
-            "none with this NIC: casts go over sockets, reads over RDMA",
-        ),
+        has(f"multicast of {name}", facts.multicast, Level.SLOW, no_multicast, why=", for casts over RDMA"),
         judged(
             f"RDMA MTU of {name}",
             str(facts.mtu_bytes),
@@ -103,14 +98,7 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
             f" with SEGMENT_BYTES={rdma_segment_bytes_max(facts.mtu_bytes)}; until then casts go over sockets",
         ),
         _losses(port, name),
-        judged(
-            f"dma-buf with {name}",
-            "yes" if port.takes_dmabuf() else "no",
-            "yes, for memory of GPUs (kvcast bench rdma --gpu tries it)",
-            port.takes_dmabuf(),
-            Level.NOTE,
-            "nothing to do: the pool is in DRAM",
-        ),
+        has(f"dma-buf with {name}", port.takes_dmabuf(), Level.NOTE, "nothing to do: the pool is in DRAM", why=gpus),
     ]
 
 

@@ -7,7 +7,6 @@ nothing: whoever has the authority's key can be everybody.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from kvdaemon.files import replace_file
 from kvdaemon.identity import Identity, Role
 
 AUTHORITY: Final = "ca"
@@ -95,18 +95,8 @@ def write_pair(folder: Path, name: str, cert: x509.Certificate, key: ec.Elliptic
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _write(folder / f"{name}.key", private, 0o600)
-    _write(folder / f"{name}.pem", cert.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-        beside.rename(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(folder / f"{name}.key", private, 0o600)
+    replace_file(folder / f"{name}.pem", cert.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _read(cert_path: Path, key_path: Path, trust_domain: str) -> Authority:

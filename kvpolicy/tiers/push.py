@@ -121,17 +121,7 @@ class PushPolicy(Generic[NodeT]):
         self.parameters = parameters or PushParameters()
         self.counts = PushCounts()
         self._kinds: dict[Kind, KindUse] = {}
-        self._tables: _Tables[NodeT] = _Tables()
-
-    @property
-    def tracked_count(self) -> int:
-        """Chunks whose last fetches are remembered; at most `tracked_max`."""
-        return len(self._tables.seen)
-
-    @property
-    def named_count(self) -> int:
-        """Candidates whose time is not over; at most `named_max`."""
-        return len(self._tables.order)
+        self.tables: _Tables[NodeT] = _Tables()
 
     def fetched(
         self,
@@ -151,15 +141,15 @@ class PushPolicy(Generic[NodeT]):
         self._used(key, node, now_ns)
         if not remote:
             return ()
-        seen = self._tables.seen.pop(key, None)
+        seen = self.tables.seen.pop(key, None)
         again = seen is not None and now_ns - seen.last_ns <= self.parameters.window_ns
         if seen is None or not again:
             seen = _Seen(now_ns)
         seen.last_ns = now_ns
         seen.nodes.add(node)
-        self._tables.seen[key] = seen
-        if len(self._tables.seen) > self.parameters.tracked_max:
-            self._tables.seen.popitem(last=False)
+        self.tables.seen[key] = seen
+        if len(self.tables.seen) > self.parameters.tracked_max:
+            self.tables.seen.popitem(last=False)
         if not again or (seen.named_ns is not None and now_ns - seen.named_ns < self.parameters.horizon_ns):
             return ()
         seen.named_ns = now_ns
@@ -180,15 +170,15 @@ class PushPolicy(Generic[NodeT]):
         """A copy that `fetched` or `joined` asked for is being pushed."""
         self.counts.pushed_copies += 1
         self.counts.pushed_bytes += size_bytes
-        named = self._tables.named.get((key, node))
+        named = self.tables.named.get((key, node))
         if named is not None:
             named.pushed = True
 
     def hot(self, limit: int, now_ns: int) -> list[ChunkKey]:
         """Chunks fetched remotely again and again, the last ones first."""
         found: list[ChunkKey] = []
-        for key in reversed(self._tables.seen):
-            seen = self._tables.seen[key]
+        for key in reversed(self.tables.seen):
+            seen = self.tables.seen[key]
             if len(found) >= limit or now_ns - seen.last_ns > self.parameters.window_ns:
                 break
             if seen.named_ns is not None:
@@ -213,7 +203,7 @@ class PushPolicy(Generic[NodeT]):
         pushing = self.opens(kind, now_ns)
         found = self._kinds.setdefault(kind, KindUse(at_ns=now_ns))
         found.decay(now_ns, self.parameters.half_life_ns)
-        tables, named = self._tables, []
+        tables, named = self.tables, []
         until_ns = now_ns + self.parameters.horizon_ns
         for node in nodes:
             if (key, node) in tables.named or len(tables.order) >= self.parameters.named_max:
@@ -229,7 +219,7 @@ class PushPolicy(Generic[NodeT]):
         return tuple(named)
 
     def _used(self, key: ChunkKey, node: NodeT, now_ns: int) -> None:
-        named = self._tables.named.pop((key, node), None)
+        named = self.tables.named.pop((key, node), None)
         if named is None:
             return
         found = self._kinds[named.kind]
@@ -241,7 +231,7 @@ class PushPolicy(Generic[NodeT]):
             self.counts.withheld_used_copies += 1
 
     def _expire(self, now_ns: int) -> None:
-        tables = self._tables
+        tables = self.tables
         while tables.order and tables.order[0][0] <= now_ns:
             until_ns, key, node = tables.order.popleft()
             named = tables.named.get((key, node))

@@ -60,14 +60,14 @@ class CacheValues:
         self._count = 0
         self._base_ns: int | None = None
         """Seconds count from the first moment heard of: floats keep microseconds for years."""
-        self._table = ChunkTable(self.parameters.tracked_max)
+        self.table = ChunkTable(self.parameters.tracked_max)
         learning = (self.parameters.class_prior, self.parameters.learn_half_touches)
         self._reuse = ReuseTimes(self.parameters.horizon_s, *learning)
         self._ages = ReuseAges(*learning)
         self._half_life_s = self.parameters.half_life_s
-        self._access_history = AccessHistory(self._table, self._reuse, self._ages, self._half_life_s)
+        self._access_history = AccessHistory(self.table, self._reuse, self._ages, self._half_life_s)
         self._scorer = Scorer(policies, self.parameters.rate_prior, self._half_life_s)
-        self._selector = PolicySelector(
+        self.selector = PolicySelector(
             policies,
             capacity_bytes,
             self._ages,
@@ -80,7 +80,7 @@ class CacheValues:
         self._sample_mask = 0
         self._as_of_s = 0.0
         """Moment of the chunks' ages in the order of eviction: that of its last pass."""
-        self._order = EvictionOrder(self._table, self._score_one, self._score_many, self._begin_pass)
+        self._order = EvictionOrder(self.table, self._score_one, self._score_many, self._begin_pass)
         self._near: dict[ChunkKey, int] = {}
         """Slots of the chunks of the last fetch and of what they displace: most questions are about those."""
         self._held: set[int] = set()
@@ -102,15 +102,15 @@ class CacheValues:
         keys = [touch.key for touch in chunks]
         mixes = list(map(mixed, keys))
         slots = self._slots(keys, mixes)
-        touches = list(map(self._table.touches_at.__getitem__, slots))
+        touches = list(map(self.table.touches_at.__getitem__, slots))
         kind = self._kind(touches, chunks[0].parent)
         if self._access_history.fetched(chunks, slots, touches, kind, now_s):
             self._ages_changed()
         if self._eviction_costs is not None:
             self._weigh(slots, chunks, self._eviction_costs)
-        turn = self._selector.turn
+        turn = self.selector.turn
         self._shadow(chunks, slots, touches, mixes, turn)
-        flags_at, children_at, turn_at = self._table.flags_at, self._table.children_at, self._table.turn_at
+        flags_at, children_at, turn_at = self.table.flags_at, self.table.children_at, self.table.turn_at
         for slot in slots:
             turn_at[slot] = turn
             if not children_at[slot] and flags_at[slot] & RESIDENT:
@@ -123,22 +123,22 @@ class CacheValues:
         if self._access_history.remember(chunks, slots, pasts, now_s):
             self._ages_changed()
         for slot in slots:
-            if self._table.flags_at[slot] & RESIDENT:
+            if self.table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
 
     def finished(self, keys: Iterable[ChunkKey], now_ns: int) -> None:
         """These are not expected to be fetched again: they go first, until somebody does fetch them."""
         self._seconds(now_ns)
         for key in keys:
-            slot = self._table.find(key)
+            slot = self.table.find(key)
             if slot == NONE:
                 continue
-            self._table.flags_at[slot] |= FINISHED
-            if self._table.flags_at[slot] & RESIDENT:
+            self.table.flags_at[slot] |= FINISHED
+            if self.table.flags_at[slot] & RESIDENT:
                 self._order.changed(slot)
             mix = mixed(key)
             if not mix & self._sample_mask:
-                self._selector.finished(mix)
+                self.selector.shadows.finished(mix)
 
     def expect(self, keys: Iterable[ChunkKey], within_s: float, now_ns: int) -> None:
         """These will be fetched in about `within_s`: each counts as one reader then, at least, and as fetched now for
@@ -146,7 +146,7 @@ class CacheValues:
         now_s = self._seconds(now_ns)
         for key in keys:
             slot = self._slot(key)
-            table = self._table
+            table = self.table
             weight = self._weight(slot, now_s)
             if table.weight_at[slot] == 0.0:
                 self._presume((slot,))
@@ -166,7 +166,7 @@ class CacheValues:
             return
         keys = [touch.key for touch in chunks]
         slots = self._slots(keys, list(map(mixed, keys)))
-        table = self._table
+        table = self.table
         rejoined: list[int] = []
         for touch, slot in zip(chunks, slots, strict=True):
             flags = table.flags_at[slot]
@@ -206,7 +206,7 @@ class CacheValues:
     def remove(self, key: ChunkKey) -> None:
         """A chunk went. Raises KeyError when it is not here."""
         slot = self._find(key)
-        table = self._table
+        table = self.table
         if slot == NONE or not table.flags_at[slot] & RESIDENT:
             raise KeyError(f"chunk {key.hex()} is not in the pool")
         table.flags_at[slot] &= ~(RESIDENT | ORPHAN) & 0xFF
@@ -222,8 +222,8 @@ class CacheValues:
                 self._order.changed(parent)
 
     def __contains__(self, key: ChunkKey) -> bool:
-        slot = self._table.find(key)
-        return slot != NONE and bool(self._table.flags_at[slot] & RESIDENT)
+        slot = self.table.find(key)
+        return slot != NONE and bool(self.table.flags_at[slot] & RESIDENT)
 
     def __len__(self) -> int:
         """Chunks in the pool."""
@@ -254,7 +254,7 @@ class CacheValues:
         if touch.size_bytes > self.capacity_bytes:
             return None
         slot = self._slot(touch.key)
-        table = self._table
+        table = self.table
         if self._active.filtered and table.touches_at[slot] < 2:
             return None
         if table.weight_at[slot] == 0.0:
@@ -279,7 +279,7 @@ class CacheValues:
         self, needed_bytes: int, score: float, keep: int, evictable: Callable[[ChunkKey], bool]
     ) -> list[ChunkKey] | None:
         """The general case of `displaced_by`: the first may have to stay, or be too small."""
-        table = self._table
+        table = self.table
         displaced: list[ChunkKey] = []
         victims = self._order.victims(evictable)
         try:
@@ -301,15 +301,15 @@ class CacheValues:
         self._seconds(now_ns)
         self._expire()
         for slot in self._order.victims(evictable):
-            yield self._table.key(slot)
+            yield self.table.key(slot)
 
     # -- figures
 
     def rate(self, key: ChunkKey, now_ns: int) -> float:
         """Fetches expected per second: mean of a Poisson rate, prior by chunk class (docs/explanation/value.md)."""
         now_s = self._seconds(now_ns)
-        slot = self._table.find(key)
-        table = self._table
+        slot = self.table.find(key)
+        table = self.table
         if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
             return 0.0
         mean = self._scorer.mean_rate_per_s(table.level_at[slot], table.weight_at[slot])
@@ -317,8 +317,8 @@ class CacheValues:
 
     def score(self, key: ChunkKey) -> float | None:
         """log2 of `rate` carried back to the first moment heard of: the same until the next fetch. None: no rate."""
-        slot = self._table.find(key)
-        table = self._table
+        slot = self.table.find(key)
+        table = self.table
         if slot == NONE or table.flags_at[slot] & FINISHED or table.weight_at[slot] == 0.0:
             return None
         mean = self._scorer.mean_rate_per_s(table.level_at[slot], table.weight_at[slot])
@@ -333,48 +333,24 @@ class CacheValues:
     def touched_again(self, key: ChunkKey, now_ns: int) -> bool:
         """Fetched at least twice within the second-touch time that ends now."""
         now_s = self._seconds(now_ns)
-        slot = self._table.find(key)
-        if slot == NONE or self._table.touches_at[slot] < 2:
+        slot = self.table.find(key)
+        if slot == NONE or self.table.touches_at[slot] < 2:
             return False
-        before_s = self._table.last_at[slot] - self._table.gap_at[slot] / 10
+        before_s = self.table.last_at[slot] - self.table.gap_at[slot] / 10
         return bool(now_s - before_s <= self.parameters.second_touch_s)
 
     def is_known(self, key: ChunkKey) -> bool:
         """Whether the chunk was ever fetched, as far as is remembered."""
-        slot = self._table.find(key)
-        return slot != NONE and bool(self._table.touches_at[slot])
+        slot = self.table.find(key)
+        return slot != NONE and bool(self.table.touches_at[slot])
 
     def idle_s(self, key: ChunkKey, now_ns: int) -> float:
         """Seconds since the last fetch; infinite when none is remembered."""
         now_s = self._seconds(now_ns)
-        slot = self._table.find(key)
-        if slot == NONE or not self._table.touches_at[slot]:
+        slot = self.table.find(key)
+        if slot == NONE or not self.table.touches_at[slot]:
             return inf
-        return float(now_s - self._table.last_at[slot])
-
-    @property
-    def active_policy(self) -> str:
-        """Name of the policy that decides now."""
-        return self._active.name
-
-    def scores(self) -> dict[str, float]:
-        """Recent share of what was fetched that each policy would have had, by name."""
-        return self._selector.shares()
-
-    @property
-    def sampled_share(self) -> float:
-        """Share of all chunks that the shadow caches see."""
-        return self._selector.sampled_share
-
-    @property
-    def tracked_count(self) -> int:
-        """Chunks remembered, in the pool or not."""
-        return self._table.count
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the table, without shadows (bounded, see `SHADOW_CHUNKS_MAX`)."""
-        return self._table.nbytes
+        return float(now_s - self.table.last_at[slot])
 
     # -- inside
 
@@ -391,7 +367,7 @@ class CacheValues:
         return exp2(-elapsed_s / self._half_life_s)
 
     def _weight(self, slot: int, now_s: float) -> float:
-        return float(self._table.weight_at[slot] * self._decay(now_s - self._table.last_at[slot]))
+        return float(self.table.weight_at[slot] * self._decay(now_s - self.table.last_at[slot]))
 
     def _kind(self, touches: Sequence[int], parent: ChunkKey | None) -> int:
         """Kind of session that a fetch belongs to, by how often its chunks were fetched before it."""
@@ -400,7 +376,7 @@ class CacheValues:
         known = touches.index(0)
         before = touches[known - 1] if known else 0
         if not known and parent is not None and (above := self._find(parent)) != NONE:
-            before = self._table.touches_at[above]
+            before = self.table.touches_at[above]
         return kind_of_session(before) if before else KIND_NEW
 
     def _shadow(
@@ -416,7 +392,7 @@ class CacheValues:
         sampled = [at for at, mix in enumerate(mixes) if not mix & mask] if mask else range(len(mixes))
         if not sampled:
             return
-        table = self._table
+        table = self.table
         last_s = table.last_at[slots[0]]
         weight_at, worth_at, level_at, group_at = table.weight_at, table.worth_at, table.level_at, table.group_at
         before: tuple[float, ...] = ()
@@ -433,14 +409,14 @@ class CacheValues:
                 scored = (last_s, weight, min(known + 1, TOUCHES_MAX), level, worth, turn)
                 one = ShownChunk(scored, group, size_bytes, exp2(worth) * size_bytes * readers, known > 0)
             shown.append(one)
-        if self._selector.fetched([mixes[at] for at in sampled] if mask else mixes, shown, self._now_s):
-            self._active = self._policies[self._selector.active]
+        if self.selector.fetched([mixes[at] for at in sampled] if mask else mixes, shown, self._now_s):
+            self._active = self._policies[self.selector.active]
             self._order.forget()
-        self._sample_mask = self._selector.sample_mask
+        self._sample_mask = self.selector.sample_mask
 
     def _presume(self, slots: Sequence[int]) -> None:
         """Nobody has fetched these chunks yet: they were put here for somebody who will, as if fetched once now."""
-        table, turn = self._table, self._selector.turn
+        table, turn = self.table, self.selector.turn
         self._reuse.work_out(_PRESUMED)
         level = self._reuse.levels[_PRESUMED]
         for slot in slots:
@@ -449,17 +425,17 @@ class CacheValues:
 
     def _stamp(self, slot: int) -> None:
         """As if the chunk were fetched now, for orders that ask when that was."""
-        table = self._table
-        table.last_at[slot], table.turn_at[slot] = self._now_s, self._selector.turn
+        table = self.table
+        table.last_at[slot], table.turn_at[slot] = self._now_s, self.selector.turn
 
     def _weigh(self, slots: Iterable[int], chunks: Sequence[Touch], eviction_costs: EvictionCosts) -> None:
         """Note what evicting these chunks costs for each of their bytes."""
-        worth_at = self._table.worth_at
+        worth_at = self.table.worth_at
         for slot, touch, cost_s in zip(slots, chunks, eviction_costs(chunks), strict=True):
             worth_at[slot] = log2(cost_s / max(1, touch.size_bytes))
 
     def _score_one(self, slot: int) -> float:
-        table = self._table
+        table = self.table
         if table.flags_at[slot] & (FINISHED | ORPHAN):
             return FINISHED_SCORE
         last_s = table.last_at[slot]
@@ -473,7 +449,7 @@ class CacheValues:
         return score
 
     def _score_many(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        table = self._table
+        table = self.table
         last_s = table.last_s[slots]
         scores = self._scorer.many(
             self._active,
@@ -497,26 +473,26 @@ class CacheValues:
             self._order.expire()
 
     def _ages_changed(self) -> None:
-        self._selector.ages_changed()
+        self.selector.shadows.ages_changed()
         if self._active.rule is _AGE:
             self._order.forget()
 
     def _find(self, key: ChunkKey) -> int:
         """Slot of a key, NONE if it has none."""
         slot = self._near.get(key)
-        return self._table.find(key) if slot is None else slot
+        return self.table.find(key) if slot is None else slot
 
     def _slot(self, key: ChunkKey) -> int:
         """Slot of a key, a new one if it has none."""
         near = self._near.get(key)
         if near is not None:
             return near
-        slot = self._table.find(key)
+        slot = self.table.find(key)
         return self._new_slot(key, mixed(key)) if slot == NONE else slot
 
     def _slots(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
         """Slots of the chunks of a fetch, new ones for those that have none."""
-        slots = self._table.find_all(keys, mixes)
+        slots = self.table.find_all(keys, mixes)
         if NONE in slots:
             self._held, new = set(slots), dict[ChunkKey, int]()
             for at, slot in enumerate(slots):
@@ -529,10 +505,10 @@ class CacheValues:
         return slots
 
     def _new_slot(self, key: ChunkKey, mix: int) -> int:
-        slot = self._table.take(key, mix)
+        slot = self.table.take(key, mix)
         if slot == NONE:
             self._purge()
-            slot = self._table.take(key, mix)
+            slot = self.table.take(key, mix)
         self._stamp(slot)
         return slot
 
@@ -542,7 +518,7 @@ class CacheValues:
         Ancestors are fetched whenever their descendants are, so what goes first are the ends of prefixes. If all that
         is remembered is in the pool, or of this very moment, the table takes more than `tracked_max`.
         """
-        table = self._table
+        table = self.table
         while self._to_purge:
             slot = self._to_purge.pop()
             if self._may_forget(slot) and table.last_at[slot] <= self._purge_border_s:
@@ -564,13 +540,13 @@ class CacheValues:
         self._purge()
 
     def _may_forget(self, slot: int) -> bool:
-        table = self._table
+        table = self.table
         return not table.flags_at[slot] & RESIDENT and not table.children_at[slot] and slot not in self._held
 
     def _mark_orphans(self, slot: int, orphans: bool) -> None:
         """All residents that hang on this slot have lost their ancestor, or got it back. Rare, so a few passes over the
         table will do: each looks twice as far up as the one before, so parents that lead in a circle end, too."""
-        table = self._table
+        table = self.table
         end = table.end
         # Only those that do not say so yet.
         here = table.flags[:end] & (RESIDENT | ORPHAN) == (RESIDENT if orphans else RESIDENT | ORPHAN)

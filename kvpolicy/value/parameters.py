@@ -15,7 +15,8 @@ TRACKED_MAX: Final = 1_000_000
 """Chunks whose fetches are remembered by one pool, in it or not; about 70 bytes each, taken as they come."""
 
 SHADOW_CHUNKS_MAX: Final = 4096
-"""Chunks that one shadow cache holds at most: a larger pool is shadowed by a sample of its keys."""
+"""Chunks that one shadow cache holds at most: a larger pool is shadowed by a sample of its keys. With 512 conversations
+lost 0.35 % of all fetches."""
 
 POSITION_EARLY: Final = 12
 """Chunks before this position count as the beginning of a prefix."""

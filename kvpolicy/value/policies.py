@@ -64,10 +64,11 @@ MARGIN: Final = 0.005
 """To take over, a policy's recent hits must exceed the active one's by this share: a change of order costs hits."""
 
 LEAD_CHUNKS: Final = 16
-"""And by so many average chunks: a few hits more are chance."""
+"""And by so many average chunks: a few hits more are chance. Of leads of 16 to 64 and margins of 0.2 to 2 % these had
+the best mean of 96 cases, with the fewest behind a published policy."""
 
 POLICIES: tuple[Policy, ...] = (
-    Policy("lru", Rule.LRU),
+    Policy("lru", Rule.LRU),  # decides first: it has nothing to learn; ages first cost short chats 20 % of their hits
     Policy("age", Rule.AGE),
     Policy("rate-300s", Rule.RATE, 300.0),
     Policy("lru-second-touch", Rule.LRU, filtered=True),

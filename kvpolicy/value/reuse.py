@@ -179,11 +179,6 @@ class ReuseAges:
         self.fresh: list[float] = self._index[:, 0].tolist()
         """By class: log2 of the index at age 0."""
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, without what `fresh` takes."""
-        return int(self._hits.nbytes + self._entered.nbytes + self._index.nbytes)
-
     def entered(self, group: int, chunks: int) -> None:
         """`chunks` more chunks are in this class from now on."""
         self._entered_at[group] += chunks

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -66,6 +66,20 @@ class ShownChunk:
         return self.facts[0]
 
 
+@dataclass(slots=True)
+class SharedByShadows:
+    """What the shadows of all policies have in common."""
+
+    every: EveryScore
+    """Scores of a chunk by all policies."""
+    shown: dict[int, ShownChunk] = field(default_factory=dict)
+    """What is known of a chunk."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Bits of the shadows that have it."""
+    gone: list[int] = field(default_factory=list)
+    """Chunks that perhaps no shadow has any longer."""
+
+
 class ShadowCache:
     """Owns a pool that exists on paper: what one policy would have kept."""
 
@@ -79,25 +93,18 @@ class ShadowCache:
         at: int,
         capacity_bytes: float,
         filtered: bool,
-        every: EveryScore,
         ages: ReuseAges | None,
-        shown: dict[int, ShownChunk],
-        held: dict[int, int],
-        gone: list[int],
+        shared: SharedByShadows,
     ) -> None:
-        """`at`: the policy's number. `every`: scores by all policies. `ages`: what comes on top if they depend on age.
-        All shadows share what is `shown` of a chunk, bits of those that have it (`held`), and those that none has any
-        longer (`gone`)."""
+        """`at`: the policy's number. `ages`: what comes on top of scores if they depend on age."""
         self._at = at
         self._bit = 1 << at
         self._filtered = filtered
-        self._every = every
+        self._every = shared.every
         self._aging = None if ages is None else AgingScores(ages)
         self._moved: set[int] = set()
         """With ages: leaves that came, went or were fetched since the last pass."""
-        self._shown = shown
-        self._held = held
-        self._gone = gone
+        self._shown, self._held, self._gone = shared.shown, shared.held, shared.gone
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0.0
         self.hits = 0.0
@@ -382,23 +389,13 @@ class ShadowCaches:
 
     def __init__(self, policies: Sequence[Policy], capacity_bytes: float, ages: ReuseAges, every: EveryScore) -> None:
         """`every`: what chunks score by all policies (`policies.Scorer`)."""
-        self._shown: dict[int, ShownChunk] = {}
-        self._held: dict[int, int] = {}
-        self._gone: list[int] = []
+        shared = SharedByShadows(every)
+        self._shown, self._held, self._gone = shared.shown, shared.held, shared.gone
         self._all = (1 << len(policies)) - 1
         finished = (FINISHED_SCORE,) * len(policies)
         self._finished = ShownChunk((0.0, 0.0, 0, 0, 0.0, 0.0), NEVER, 0.0, 0.0, False, finished)
         self.each = tuple(
-            ShadowCache(
-                at,
-                capacity_bytes,
-                one.filtered,
-                every,
-                ages if one.rule is Rule.AGE else None,
-                self._shown,
-                self._held,
-                self._gone,
-            )
+            ShadowCache(at, capacity_bytes, one.filtered, ages if one.rule is Rule.AGE else None, shared)
             for at, one in enumerate(policies)
         )
         self._aged = tuple(shadow for shadow, one in zip(self.each, policies, strict=True) if one.rule is Rule.AGE)
@@ -488,7 +485,7 @@ class PolicySelector:
         half_touches: int,
     ) -> None:
         self._policies = tuple(policies)
-        self._shadows = ShadowCaches(policies, capacity_bytes, ages, every)
+        self.shadows = ShadowCaches(policies, capacity_bytes, ages, every)
         self._chunks_max = shadow_chunks_max
         self._fade = 0.5 ** (1 / half_touches)
         self._unit = 1.0
@@ -505,15 +502,10 @@ class PolicySelector:
         self.turn = 0.0
         """How often the bytes that the first policy missed would have filled its shadow."""
 
-    @property
-    def sampled_share(self) -> float:
-        """Share of keys that the shadows see."""
-        return float(0.5**self._shift)
-
     def fetched(self, chunks: Sequence[int], shown: Sequence[ShownChunk], now_s: float) -> bool:
         """Sampled chunks of one fetch, in its order. True if another policy decides from now on."""
         unit, count = self._unit, len(chunks)
-        self.turn += self._shadows.fetched(chunks, shown, unit, now_s)
+        self.turn += self.shadows.fetched(chunks, shown, unit, now_s)
         self._total += unit * sum([one.saved for one in shown])
         self._seen += unit * count
         self._unit = unit / self._fade**count
@@ -523,27 +515,19 @@ class PolicySelector:
         self._until_check = _CHECK_EVERY
         return self._check()
 
-    def finished(self, chunk: int) -> None:
-        """The chunk goes first in every shadow."""
-        self._shadows.finished(chunk)
-
-    def ages_changed(self) -> None:
-        """Ages say something else than before."""
-        self._shadows.ages_changed()
-
     def shares(self) -> dict[str, float]:
         """Recent share of what was fetched that each policy would have had, by name."""
         total = self._total or 1.0
         return {
-            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self._shadows.each, strict=True)
+            policy.name: shadow.hits / total for policy, shadow in zip(self._policies, self.shadows.each, strict=True)
         }
 
     def _check(self) -> bool:
-        shadows = self._shadows.each
+        shadows = self.shadows.each
         if max(map(len, shadows)) > self._chunks_max:
             self._shift += 1
             self.sample_mask = ((1 << self._shift) - 1) << (MIX_BITS - self._shift)
-            self._shadows.shrink(1 << (MIX_BITS - self._shift))
+            self.shadows.shrink(1 << (MIX_BITS - self._shift))
         if self._unit > 1e100:
             for shadow in shadows:
                 shadow.hits /= self._unit

@@ -13,7 +13,7 @@ class VirtualSwitch:
 
     def __init__(self, size_bytes: int, segment_bytes: int) -> None:
         slots = size_bytes // segment_bytes
-        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=65536, groups_max=1024, casts_fills=True)
+        self.facts = SwitchFacts(slots, segment_bytes, casts_fills=True)
         self._contents: SwitchContents = {}
 
     def read(self, _: ReadTheSwitch) -> SwitchContents:

@@ -17,7 +17,7 @@ from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings
-from kvclient.engines.transfers import Transfers
+from kvclient.engines.transfers import CopyRules, Transfers
 from tests.vllm.vllm_suite import assert_nothing_left, until
 
 if TYPE_CHECKING:
@@ -86,13 +86,10 @@ def rank(agent_socket: str, layers: list[torch.Tensor], *, writes: bool) -> Tran
     return Transfers(
         AgentLink(AgentClient, agent_socket, log),
         paged_layers([page_view(layer, 1 << 20) for layer in layers]),
-        shard=0,
-        writes=writes,
-        blocks_in_chunk=BLOCKS_IN_CHUNK,
-        deadline_s=PATIENCE_S,
-        threads=1,
-        log=log,
-        clock=time.monotonic,
+        None,
+        CopyRules(shard=0, writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=PATIENCE_S, threads=1),
+        log,
+        time.monotonic,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -170,13 +170,13 @@ class Notices(ABC):
         if keys is None:
             self.notify(Message(Kind.DISCLAIM))
             return
-        for at in range(0, len(keys), messages.KEYS_MAX):
-            part = keys[at : at + messages.KEYS_MAX]
+        for part in _parts(keys):
             self.notify(Message(Kind.DISCLAIM, messages.pack_keys(part), len(part)))
 
     def session_end(self, keys: Sequence[bytes]) -> None:
         """These chunks and what hangs below them are not expected to be used again."""
-        self.notify(Message(Kind.HINT, messages.pack_hint(keys, Hint.SESSION_ENDED), len(keys)))
+        for part in _parts(keys):
+            self.notify(Message(Kind.HINT, messages.pack_hint(part, Hint.SESSION_ENDED), len(part)))
 
     def expect_reuse(self, keys: Sequence[bytes], *, within_s: float) -> None:
         """These chunks are expected to be used again in about `within_s` seconds."""
@@ -195,3 +195,8 @@ class Notices(ABC):
         check_seconds(wait_s=wait_s)
         body = messages.WARM.pack(size_bytes, nodes, int(wait_s * 1000)) + messages.pack_namespace(namespace)
         self.notify(Message(Kind.WARM, body))
+
+
+def _parts(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """As many at a time as one frame takes."""
+    return (keys[at : at + messages.KEYS_MAX] for at in range(0, len(keys), messages.KEYS_MAX))

@@ -47,8 +47,10 @@ class Directory:
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
         self._last_copies: Counter[NodeIndex] = Counter()
         """Chunks that only this node has, in its pool or on its disk."""
-        self._copies = 0
-        self._bytes = 0
+        self.copies = 0
+        """In hosts' pools, of all chunks together."""
+        self.size_bytes = 0
+        """Of distinct chunks."""
 
     # -- reading
 
@@ -60,16 +62,6 @@ class Directory:
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self._chunks.values())
-
-    @property
-    def copies(self) -> int:
-        """Copies in hosts' pools, all chunks together."""
-        return self._copies
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of distinct chunks."""
-        return self._bytes
 
     def get(self, key: ChunkKey) -> Chunk | None:
         """The chunk of this key; None if nobody has it."""
@@ -168,8 +160,7 @@ class Directory:
         if chunk is None:
             if self._closes_cycle(facts):
                 return AddOutcome.CYCLE
-            chunk = self._insert(facts)
-            self._add_holder(chunk, node)
+            self._hold(self._insert(facts), node)
             return AddOutcome.NEW_CHUNK
         if self._differ(chunk.facts, facts):
             if chunk.dissenters.get(node) == facts:
@@ -178,7 +169,8 @@ class Directory:
                 # The only holder replaced its copy; nobody else is contradicted.
                 self._replace_facts(chunk, facts)
                 return AddOutcome.NEW_COPY
-            self._remove_holder(chunk, node)
+            if node in chunk.holders:
+                self._hold(chunk, node, holds=False)
             self._leave_dissent(chunk, node)
             chunk.dissenters[node] = facts
             self._dissents.setdefault(node, set()).add(facts.key)
@@ -187,7 +179,7 @@ class Directory:
         if node in chunk.holders:
             return AddOutcome.KNOWN
         self._leave_dissent(chunk, node)
-        self._add_holder(chunk, node)
+        self._hold(chunk, node)
         return AddOutcome.NEW_COPY
 
     def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
@@ -204,11 +196,7 @@ class Directory:
             return AddOutcome.CONFLICT
         elif node in chunk.disk_holders:
             return AddOutcome.KNOWN
-        before = _only_host(chunk)
-        chunk.disk_holders.add(node)
-        self._count_last_copies(before, chunk)
-        self._on_disk.setdefault(node, set()).add(chunk.key)
-        self._note(chunk.key)
+        self._hold(chunk, node, on_disk=True)
         return outcome
 
     def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
@@ -216,24 +204,16 @@ class Directory:
         chunk = self._chunks.get(key)
         if chunk is None or node not in chunk.disk_holders:
             return False
-        before = _only_host(chunk)
-        chunk.disk_holders.discard(node)
-        self._count_last_copies(before, chunk)
-        self._on_disk[node].discard(key)
-        self._note(key)
+        self._hold(chunk, node, on_disk=True, holds=False)
         self._drop_unless_available(chunk)
         return True
 
     def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer holds this chunk, or its copy is not to be trusted. True if it was a holder."""
         chunk = self._chunks.get(key)
-        if chunk is None:
+        if chunk is None or self._leave_dissent(chunk, node) or node not in chunk.holders:
             return False
-        if self._leave_dissent(chunk, node):
-            return False
-        if node not in chunk.holders:
-            return False
-        self._remove_holder(chunk, node)
+        self._hold(chunk, node, holds=False)
         self._drop_unless_available(chunk)
         return True
 
@@ -294,17 +274,10 @@ class Directory:
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """Chunks new or changed, and keys gone, since the last call."""
-        changed, gone = [], []
-        for key in self._changed:
-            chunk = self._chunks.get(key)
-            if chunk is None:
-                gone.append(key)
-            else:
-                changed.append(chunk)
-        self._changed.clear()
+        keys, self._changed = self._changed, set()
+        changed = [chunk for key in keys if (chunk := self._chunks.get(key)) is not None]
         changed.sort(key=lambda chunk: (chunk.facts.position, chunk.key))
-        gone.sort()
-        return changed, gone
+        return changed, sorted(key for key in keys if key not in self._chunks)
 
     @property
     def changes_wait(self) -> bool:
@@ -342,7 +315,7 @@ class Directory:
         chunk.children = self._orphans.pop(facts.key, set())
         self._chunks[facts.key] = chunk
         self._link(facts)
-        self._bytes += facts.size_bytes
+        self.size_bytes += facts.size_bytes
         self._note(facts.key, is_new_or_lost=True)
         return chunk
 
@@ -356,14 +329,10 @@ class Directory:
         if facts.parent is None:
             return
         parent = self._chunks.get(facts.parent)
-        if parent is not None:
-            parent.children.discard(facts.key)
-            return
-        siblings = self._orphans.get(facts.parent)
-        if siblings is not None:
-            siblings.discard(facts.key)
-            if not siblings:
-                del self._orphans[facts.parent]
+        siblings = parent.children if parent else self._orphans.get(facts.parent, set())
+        siblings.discard(facts.key)
+        if not siblings:
+            self._orphans.pop(facts.parent, None)
 
     def _differ(self, known: ChunkFacts, facts: ChunkFacts) -> bool:
         """Whether they are not of the same copy."""
@@ -383,35 +352,26 @@ class Directory:
     def _replace_facts(self, chunk: Chunk, facts: ChunkFacts) -> None:
         self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
         self._unlink(chunk.facts)
-        self._bytes += facts.size_bytes - chunk.facts.size_bytes
+        self.size_bytes += facts.size_bytes - chunk.facts.size_bytes
         chunk.facts = facts
         self._link(facts)
         self._note(facts.key)
 
-    def _add_holder(self, chunk: Chunk, node: NodeIndex) -> None:
+    def _hold(self, chunk: Chunk, node: NodeIndex, *, on_disk: bool = False, holds: bool = True) -> None:
+        """A node has a copy from now on, or (not `holds`) has it no longer."""
         before = _only_host(chunk)
-        chunk.holders.add(node)
-        self._count_last_copies(before, chunk)
-        self._by_node.setdefault(node, set()).add(chunk.key)
-        self._copies += 1
-        self._note(chunk.key)
-
-    def _count_last_copies(self, before: NodeIndex | None, chunk: Chunk) -> None:
-        """`before`: the only host that had the chunk, if there was only one."""
-        if before is not None:
-            self._last_copies[before] -= 1
-        after = _only_host(chunk)
-        if after is not None:
-            self._last_copies[after] += 1
-
-    def _remove_holder(self, chunk: Chunk, node: NodeIndex) -> None:
-        if node not in chunk.holders:
-            return
-        before = _only_host(chunk)
-        chunk.holders.discard(node)
-        self._count_last_copies(before, chunk)
-        self._by_node[node].discard(chunk.key)
-        self._copies -= 1
+        holders, keys = (chunk.disk_holders, self._on_disk) if on_disk else (chunk.holders, self._by_node)
+        if holds:
+            holders.add(node)
+            keys.setdefault(node, set()).add(chunk.key)
+        else:
+            holders.discard(node)
+            keys[node].discard(chunk.key)
+        if not on_disk:
+            self.copies += 1 if holds else -1
+        for host, change in ((before, -1), (_only_host(chunk), 1)):
+            if host is not None:
+                self._last_copies[host] += change
         self._note(chunk.key)
 
     def _drop_unless_available(self, chunk: Chunk) -> None:
@@ -424,18 +384,18 @@ class Directory:
             node, facts = next(iter(chunk.dissenters.items()))
             self._leave_dissent(chunk, node)
             self._replace_facts(chunk, facts)
-            self._add_holder(chunk, node)
+            self._hold(chunk, node)
             for other, theirs in list(chunk.dissenters.items()):
                 if not self._differ(facts, theirs):
                     self._leave_dissent(chunk, other)
-                    self._add_holder(chunk, other)
+                    self._hold(chunk, other)
             return
         del self._chunks[chunk.key]
         self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
         self._unlink(chunk.facts)
         if chunk.children:
             self._orphans[chunk.key] = chunk.children
-        self._bytes -= chunk.facts.size_bytes
+        self.size_bytes -= chunk.facts.size_bytes
         self._note(chunk.key, is_new_or_lost=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controlplane.core.examination.blame import Path
+from kvproto.rpc import control_pb2 as rpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,7 @@ class NodeSeen:
     round_trip_ns: int
     clock_off_ns: int
     """Its clock less the controller's, as if the answer had been sent half way of the round trip."""
-    interface: str = ""
-    mtu_bytes: int = 0
-    """0: not known."""
-    prefix_bits: int = 0
-    hears: bool = False
-    routes: bool = False
-    certificate_ends_s: float = 0.0
-    """As `Surroundings.certificate_ends_s`."""
+    facts: rpc.ProbeFacts = field(default_factory=rpc.ProbeFacts)
 
 
 @dataclass(slots=True)
@@ -106,15 +100,18 @@ class Observations:
     unfinished: str = ""
     """What was left out for lack of time."""
 
+    def has_small_mtu(self, name: str) -> bool:
+        """Whether a node's interface takes no packet that carries a segment, as far as is known."""
+        node = self.nodes.get(name)
+        return node is not None and 0 < node.facts.mtu_bytes < self.packet_bytes
+
     def is_cut(self, path: Path) -> bool:
         """Whether datagrams are lost on a path, in either direction."""
         both = (path, path[::-1])
         lost = any(one in tries.failed for one in both for tries in (self.small, self.large))
-        return lost or any(0 < node.mtu_bytes < self.packet_bytes for name in path if (node := self.nodes.get(name)))
+        return lost or any(self.has_small_mtu(name) for name in path)
 
     def is_cut_off(self, name: str) -> bool:
         """Whether a node is cut off from all others."""
         paths = [path for path in self.small.tried if path[0] == name]
-        node = self.nodes.get(name)
-        too_small = node is not None and 0 < node.mtu_bytes < self.packet_bytes
-        return too_small or (bool(paths) and all(self.is_cut(path) for path in paths))
+        return self.has_small_mtu(name) or (bool(paths) and all(self.is_cut(path) for path in paths))

@@ -129,17 +129,12 @@ class Examination:
                 ip_text(subject.data_ip),
                 outcome.took_ns,
                 facts.unix_ns - (seen.surroundings.unix_ns + middle_ns - self._began_ns),
-                facts.interface,
-                facts.mtu_bytes,
-                facts.prefix_bits,
-                facts.hears,
-                facts.routes,
-                facts.certificate_ends_s,
+                facts,
             )
 
     def _datagrams(self) -> Script:
         seen = self.observations
-        ears = [name for name, node in seen.nodes.items() if node.hears]
+        ears = [name for name, node in seen.nodes.items() if node.facts.hears]
         others = {name: [self._subjects[one].index for one in ears if one != name] for name in ears}
         if len(ears) < 2:
             return

@@ -130,27 +130,28 @@ def _subnets(seen: Observations) -> Iterator[rpc.Finding]:
     for name, subnet in sorted(subnets.items()):
         node = seen.nodes[name]
         if alike > 1 and subnet != common:
-            found = f"{node.interface} is {node.data_ip}/{node.prefix_bits}, the others are in {common}"
+            found = f"{node.facts.interface} is {node.data_ip}/{node.facts.prefix_bits}, the others are in {common}"
             remedy = f"correct data.interface in {name}'s agent.yaml, or the interface's address"
             yield _finding("addresses", name, found, _BROKEN, remedy)
-        elif node.routes:
+        elif node.facts.routes:
             remedy = "casts would share the network of management: use an interface towards the switch if there is one"
-            yield _finding("addresses", name, f"{node.interface} has the default route", _NOTE, remedy)
+            yield _finding("addresses", name, f"{node.facts.interface} has the default route", _NOTE, remedy)
     twice = [address for address, count in Counter(node.data_ip for node in seen.nodes.values()).items() if count > 1]
     for address in sorted(twice):
         names = " and ".join(sorted(node.name for node in seen.nodes.values() if node.data_ip == address))
         yield _finding("addresses", names, f"both have {address}", _BROKEN, "give each node an address of its own")
     needed = seen.packet_bytes
     for name, node in sorted(seen.nodes.items()):
-        if node.mtu_bytes and node.mtu_bytes < needed:
-            found = f"{node.interface} has MTU {node.mtu_bytes}; {needed} needed for segments of {seen.segment_bytes}"
-            yield _finding("MTU", name, found, _BROKEN, f"on {name}: ip link set {node.interface} mtu 9000")
+        if seen.has_small_mtu(name):
+            own = node.facts.interface
+            found = f"{own} has MTU {node.facts.mtu_bytes}; {needed} needed for segments of {seen.segment_bytes}"
+            yield _finding("MTU", name, found, _BROKEN, f"on {name}: ip link set {own} mtu 9000")
 
 
 def _subnet(node: NodeSeen) -> ipaddress.IPv4Network | None:
-    if not node.prefix_bits:
+    if not node.facts.prefix_bits:
         return None
-    return ipaddress.IPv4Network(f"{node.data_ip}/{node.prefix_bits}", strict=False)
+    return ipaddress.IPv4Network(f"{node.data_ip}/{node.facts.prefix_bits}", strict=False)
 
 
 # ---------------------------------------------------------------------------------------------- paths
@@ -162,7 +163,7 @@ def _datagrams(seen: Observations) -> Iterator[rpc.Finding]:
     for words, paths in blame(seen.small.failed, seen.small.tried):
         yield _finding("data", words, *_why_nothing_arrived(seen, words, paths))
     cut = set(seen.small.failed)
-    small_mtu = {name for name, node in seen.nodes.items() if 0 < node.mtu_bytes < seen.packet_bytes}
+    small_mtu = {name for name in seen.nodes if seen.has_small_mtu(name)}
     large = Tries(seen.large.tried - cut, {path: why for path, why in seen.large.failed.items() if path not in cut})
     explained = {path for path in large.failed if small_mtu & set(path)}
     for words, paths in blame(large.failed, large.tried):
@@ -190,7 +191,7 @@ def _why_nothing_arrived(seen: Observations, words: str, paths: list[Path]) -> _
         return "no node reaches another", _BROKEN, remedy
     if words.endswith(" <-> all others"):
         name = words.partition(" ")[0]
-        interface = seen.nodes[name].interface or "the data interface"
+        interface = seen.nodes[name].facts.interface or "the data interface"
         remedy = f"{name}'s cable, {interface} and its port of the switch, a firewall"
         return "nothing passes", _BROKEN, remedy
     return "nothing passes", _BROKEN, "a firewall or a filter between these: ping it on the data network"
@@ -278,7 +279,8 @@ def _security(seen: Observations) -> Iterator[rpc.Finding]:
 
 
 def _certificates(seen: Observations) -> Iterator[rpc.Finding]:
-    ends_s = {node.name: node.certificate_ends_s for node in seen.nodes.values() if node.certificate_ends_s}
+    said = ((node.name, node.facts.certificate_ends_s) for node in seen.nodes.values())
+    ends_s: dict[str, float] = {name: end_s for name, end_s in said if end_s}
     if seen.surroundings.certificate_ends_s:
         ends_s["controller"] = seen.surroundings.certificate_ends_s
     left_days = {name: (end_s - seen.surroundings.unix_ns / 1e9) / 86_400 for name, end_s in ends_s.items()}

@@ -88,7 +88,7 @@ class Live(Observer):
     def moved(self, key: ChunkKey, slots: SlotRange, state: ChunkState, event: ChunkEvent | None, why: str) -> None:
         """A chunk is in another state on its way through the switch."""
         core = self._core
-        self._slots.resize(core.switch_cache.slots_count)
+        self._slots.resize(core.switch_cache.slots.capacity)
         self._slots.moved(key, slots, state)
         if event is ChunkEvent.FILL_FAILED:
             self._events.add("switch", f"could not be filled: {why or 'its filler is gone'}", core.now_ns, key)
@@ -110,7 +110,7 @@ class Live(Observer):
     def tables(self, now_ns: int) -> Tables:
         """How things are now."""
         core = self._core
-        self._slots.resize(core.switch_cache.slots_count)
+        self._slots.resize(core.switch_cache.slots.capacity)
         for index in [one for one in self._figures if core.nodes.get(one) is None]:
             del self._figures[index]
             self._prefixes.node_forgotten(index)

@@ -59,37 +59,23 @@ class ChunkEvent(enum.Enum):
 
 
 _S, _E = ChunkState, ChunkEvent
+_IN_SWITCH = tuple(state for state in ChunkState if state is not ChunkState.ABSENT)
 
 TRANSITIONS: dict[tuple[ChunkState, ChunkEvent], ChunkState] = {
+    **{(state, _E.LOST): _S.ABSENT for state in _IN_SWITCH},
+    **{(state, event): _S.CLEARING for state in _IN_SWITCH for event in (_E.REFUSED, _E.EVICT, _E.EVICT_LAST)},
+    (_S.SERVING, _E.EVICT_LAST): _S.RECOVERING,
+    (_S.RECOVERING, _E.EVICT_LAST): _S.RECOVERING,
     (_S.ABSENT, _E.ADMIT): _S.PLACING,
     (_S.PLACING, _E.WRITTEN): _S.FILLING,
-    (_S.PLACING, _E.REFUSED): _S.CLEARING,
     (_S.PLACING, _E.FILL_FAILED): _S.CLEARING,
-    (_S.PLACING, _E.EVICT): _S.CLEARING,
-    (_S.PLACING, _E.EVICT_LAST): _S.CLEARING,
     (_S.FILLING, _E.FILLED): _S.PUBLISHING,
     (_S.FILLING, _E.FILL_FAILED): _S.CLEARING,
-    (_S.FILLING, _E.REFUSED): _S.CLEARING,
-    (_S.FILLING, _E.EVICT): _S.CLEARING,
-    (_S.FILLING, _E.EVICT_LAST): _S.CLEARING,
     (_S.PUBLISHING, _E.WRITTEN): _S.SERVING,
-    (_S.PUBLISHING, _E.REFUSED): _S.CLEARING,
-    (_S.PUBLISHING, _E.EVICT): _S.CLEARING,
-    (_S.PUBLISHING, _E.EVICT_LAST): _S.CLEARING,
-    (_S.SERVING, _E.EVICT): _S.CLEARING,
-    (_S.SERVING, _E.EVICT_LAST): _S.RECOVERING,
-    (_S.SERVING, _E.REFUSED): _S.CLEARING,
     (_S.SERVING, _E.SEGMENT_LOST): _S.PLACING,
     (_S.RECOVERING, _E.RECOVERED): _S.CLEARING,
     (_S.RECOVERING, _E.RECOVERY_FAILED): _S.CLEARING,
-    (_S.RECOVERING, _E.EVICT): _S.CLEARING,
-    (_S.RECOVERING, _E.EVICT_LAST): _S.RECOVERING,
-    (_S.RECOVERING, _E.REFUSED): _S.CLEARING,
     (_S.CLEARING, _E.WRITTEN): _S.ABSENT,
-    (_S.CLEARING, _E.REFUSED): _S.CLEARING,
-    (_S.CLEARING, _E.EVICT): _S.CLEARING,
-    (_S.CLEARING, _E.EVICT_LAST): _S.CLEARING,
-    **{(state, _E.LOST): _S.ABSENT for state in _S if state is not _S.ABSENT},
 }
 """Every pair that can happen. Any other pair is a bug of ours."""
 

@@ -118,7 +118,7 @@ class SwitchProgrammer:
         self.missed_reads = 0
         """Reads in a row that failed; 0 since the last one that did not."""
         self._check_interval_ns = check_interval_ns
-        self._desired: SwitchContents = {}
+        self.desired: SwitchContents = {}
         self._in_flight: tuple[Update, ...] = ()
         self._not_before: dict[Identity, int] = {}
         self._read_at_ns = 0
@@ -127,26 +127,21 @@ class SwitchProgrammer:
 
     # -- what it should have
 
-    @property
-    def desired(self) -> Mapping[Identity, Entry]:
-        """All that the switch should have."""
-        return self._desired
-
     def want(self, entry: Entry) -> None:
         """The switch should have this entry."""
-        if self._desired.get(entry.identity) != entry:
-            self._desired[entry.identity] = entry
+        if self.desired.get(entry.identity) != entry:
+            self.desired[entry.identity] = entry
             self._mark(entry.identity)
 
     def want_not(self, identity: Identity) -> None:
         """The switch should have no entry of this identity."""
-        if self._desired.pop(identity, None) is not None:
+        if self.desired.pop(identity, None) is not None:
             self._mark(identity)
 
     def want_exactly(self, kinds: frozenset[str], entries: Sequence[Entry]) -> None:
         """These are all the entries of these kinds."""
         wanted = {entry.identity for entry in entries}
-        for identity in [one for one in self._desired if one[0] in kinds and one not in wanted]:
+        for identity in [one for one in self.desired if one[0] in kinds and one not in wanted]:
             self.want_not(identity)
         for entry in entries:
             self.want(entry)
@@ -193,7 +188,7 @@ class SwitchProgrammer:
         self.missed_reads = 0
         self.phase = Phase.SYNCHRONISED
         self._read_at_ns = now_ns
-        self._pending = set(actual.keys() | self._desired.keys())
+        self._pending = set(actual.keys() | self.desired.keys())
         return True
 
     def read_failed(self) -> None:
@@ -213,7 +208,7 @@ class SwitchProgrammer:
             if reason is None:
                 apply(self.actual, update)
                 self._not_before.pop(identity, None)
-                if self._desired.get(identity) == self.actual.get(identity):
+                if self.desired.get(identity) == self.actual.get(identity):
                     self._pending.discard(identity)
             else:
                 self.write_errors += 1
@@ -242,7 +237,7 @@ class SwitchProgrammer:
             return ReadSwitch()
         if self.phase is not Phase.SYNCHRONISED or not self._pending:
             return None
-        updates = difference(self.actual, self._desired, self._pending)
+        updates = difference(self.actual, self.desired, self._pending)
         self._pending = {update.entry.identity for update in updates}
         due = [one for one in updates if self._not_before.get(one.entry.identity, 0) <= now_ns]
         if not due:

@@ -33,10 +33,6 @@ class SwitchFacts:
     slots: int
     """Segments that may be in it at a time."""
     segment_bytes: int
-    chunks_max: int
-    """Entries of kv_cache."""
-    groups_max: int
-    """Entries of replicate."""
     recirculation_port: SwitchPort | None = None
     """Where cached segments circulate (Tofino); None: they lie in registers (v1model)."""
     asks_to_flood: bool = False

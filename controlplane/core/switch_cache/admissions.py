@@ -193,7 +193,7 @@ class Admissions:
             segments=segments_of(facts.size_bytes, self._segment_bytes),
             value=self._value(key, evidence),
             readers=evidence.readers,
-            touched_again=self._values.touched_again(key, self._now_ns),
+            touched_again=self._values.cache.touched_again(key, self._now_ns),
             rooted=self._directory.is_rooted(key),
             fillable=bool(self._sources(key)),
             fill_pays=self._price.pays(known, evidence.readers, self._now_ns, self._cast_since_ns(evidence)),

@@ -60,8 +60,8 @@ class SwitchCache:
         self._rules = cluster.options.rules
         self._last_copies = last_copies
         self._facts: SwitchFacts | None = None
-        self._slots = SlotAllocator(0)
-        self._chunks: dict[ChunkKey, CachedChunk] = {}
+        self.slots = SlotAllocator(0)
+        self.chunks: dict[ChunkKey, CachedChunk] = {}
         self._counts: Counter[ChunkState] = Counter()
         """Chunks by state."""
         self._adopted: set[ChunkKey] = set()
@@ -87,19 +87,9 @@ class SwitchCache:
         """Number of decisions and events, by name."""
         return self._decisions + self._admissions.refusals
 
-    @property
-    def slots_count(self) -> int:
-        """Slots of the switch."""
-        return self._slots.capacity
-
-    @property
-    def slots_used_count(self) -> int:
-        """Slots with a segment of a chunk, or kept for one."""
-        return self._slots.used_count
-
     def state(self, key: ChunkKey) -> ChunkState:
         """Where the chunk is on its way through the switch."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         return ChunkState.ABSENT if chunk is None else chunk.state
 
     def count(self, *states: ChunkState) -> int:
@@ -116,10 +106,6 @@ class SwitchCache:
         """Why the last fill of a chunk failed; empty: it did not."""
         return self._problems.get(key, "")
 
-    def resident_keys(self) -> list[ChunkKey]:
-        """Keys of all chunks on their way in, in, or on their way out."""
-        return sorted(self._chunks)
-
     # -- the switch
 
     def switch_up(self, facts: SwitchFacts) -> None:
@@ -128,8 +114,8 @@ class SwitchCache:
             self.lose_everything()
         if facts != self._facts:
             self._facts = facts
-            self._slots = SlotAllocator(facts.slots)
-            self._admissions.use(self._slots, facts.segment_bytes, casts_fills=facts.casts_fills)
+            self.slots = SlotAllocator(facts.slots)
+            self._admissions.use(self.slots, facts.segment_bytes, casts_fills=facts.casts_fills)
 
     def switch_read(self, actual: SwitchContents, trusted: bool) -> None:
         """What the switch was found to hold. `trusted`: its fabric parameters are ours, so it has not restarted and
@@ -142,7 +128,7 @@ class SwitchCache:
             self._adopt(actual)
             self._adopted_all = True
             return
-        for chunk in list(self._chunks.values()):
+        for chunk in list(self.chunks.values()):
             found = actual.get(("kv_cache", chunk.key))
             if chunk.state in (ChunkState.SERVING, ChunkState.RECOVERING):
                 if not isinstance(found, ServingEntry):
@@ -154,14 +140,14 @@ class SwitchCache:
         """Updates that the switch did not take."""
         for problem in problems:
             entry = problem.update.entry
-            chunk = self._chunks.get(entry.key) if isinstance(entry, FillingEntry | ServingEntry) else None
+            chunk = self.chunks.get(entry.key) if isinstance(entry, FillingEntry | ServingEntry) else None
             if chunk is not None:
                 self._decisions["switch_refused"] += 1
                 self._move(chunk, ChunkEvent.REFUSED)
 
     def lose_everything(self) -> None:
         """The switch restarted: tables and slots are empty."""
-        for chunk in list(self._chunks.values()):
+        for chunk in list(self.chunks.values()):
             self._lose(chunk)
         self._candidates.give_up_claims()
 
@@ -172,7 +158,7 @@ class SwitchCache:
         if key not in self._directory:
             self._decisions["heat_for_unknown_chunk"] += 1
             return
-        if key in self._chunks or (self._is_probe(key) and not self._admissions.is_pinned(key)):
+        if key in self.chunks or (self._is_probe(key) and not self._admissions.is_pinned(key)):
             return
         self._reconsider = True
         self._candidates.seen(key, readers, self._cluster.now_ns)
@@ -213,14 +199,14 @@ class SwitchCache:
 
     def filled(self, key: ChunkKey) -> None:
         """Every segment is acknowledged."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.FILLING:
             self._admissions.filled(key)
             self._move(chunk, ChunkEvent.FILLED)
 
     def fill_failed(self, key: ChunkKey, reason: str = "") -> None:
         """The filler gave up; `reason`: one line for a person."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.FILLING:
             self._problems[key] = reason
             while len(self._problems) > CANDIDATES_MAX:
@@ -232,21 +218,21 @@ class SwitchCache:
 
     def recovered(self, key: ChunkKey) -> None:
         """A host has the chunk now."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.RECOVERING:
             self._decisions["recovered"] += 1
             self._move(chunk, ChunkEvent.RECOVERED)
 
     def recovery_failed(self, key: ChunkKey) -> None:
         """No host got the chunk."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is not None and chunk.state is ChunkState.RECOVERING:
             self._decisions["recovery_failed"] += 1
             self._move(chunk, ChunkEvent.RECOVERY_FAILED)
 
     def port_lost(self, node: NodeIndex) -> None:
         """A node's port is no longer its own: its fills cannot go on."""
-        for chunk in list(self._chunks.values()):
+        for chunk in list(self.chunks.values()):
             filling = chunk.state in (ChunkState.PLACING, ChunkState.FILLING)
             if filling and chunk.source is not None and chunk.source.node == node:
                 self._cancel_fill(chunk.key)
@@ -257,7 +243,7 @@ class SwitchCache:
 
         Returns False if it is not in the switch.
         """
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is None:
             return False
         if chunk.state is ChunkState.CLEARING:
@@ -276,7 +262,7 @@ class SwitchCache:
 
     def drop_bad(self, key: ChunkKey) -> bool:
         """The switch's copy does not match its digest: stop serving it, save nothing."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return False
         self._decisions["bad_copy_in_switch"] += 1
@@ -285,7 +271,7 @@ class SwitchCache:
 
     def segment_lost(self, key: ChunkKey) -> None:
         """A segment of a chunk that the switch serves is gone: have a holder fill in what is missing."""
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         if chunk is None or chunk.state is not ChunkState.SERVING:
             return
         source = self._admissions.choose_source(key, even_if_busy=True)
@@ -313,7 +299,7 @@ class SwitchCache:
 
     def _observe(self, now_ns: int) -> None:
         for key in sorted(self._awaiting_switch):
-            chunk = self._chunks[key]
+            chunk = self.chunks[key]
             identity: Identity = ("kv_cache", key)
             match chunk.state:
                 case ChunkState.PLACING | ChunkState.PUBLISHING:
@@ -326,13 +312,13 @@ class SwitchCache:
 
     def _expire(self, now_ns: int) -> None:
         for key in self._admissions.pinned:
-            if key not in self._chunks and key not in self._candidates and key in self._directory:
+            if key not in self.chunks and key not in self._candidates and key in self._directory:
                 self.heat_reported(key, 0)
         for key in self._candidates.outdated(now_ns - self._rules.candidate_ns):
             if not self._admissions.is_pinned(key) or key not in self._directory:
                 self._candidates.drop(key)
         for key in sorted(self._adopted):
-            chunk = self._chunks[key]
+            chunk = self.chunks[key]
             if chunk.state is ChunkState.SERVING:
                 self._check_adopted(chunk, now_ns)
         self.residents.look_round(now_ns)
@@ -359,7 +345,7 @@ class SwitchCache:
             return
         self._admissions.begin(now_ns)
         while self._fills_at_work < self._rules.fills_at_once:
-            match entry := self._admissions.next(self._chunks):
+            match entry := self._admissions.next(self.chunks):
                 case None:
                     return
                 case MakeRoom(displaced=displaced):
@@ -374,10 +360,10 @@ class SwitchCache:
 
     def _start(self, start: Start, now_ns: int) -> None:
         self._candidates.drop(start.key)
-        if not self._slots.reserve(start.slots):
+        if not self.slots.reserve(start.slots):
             return
         chunk = CachedChunk(start.key, start.slots, ChunkState.ABSENT, start.source, now_ns, start.readers)
-        self._chunks[start.key] = chunk
+        self.chunks[start.key] = chunk
         self._decisions["admitted"] += 1
         self._move(chunk, ChunkEvent.ADMIT)
 
@@ -387,14 +373,14 @@ class SwitchCache:
         """Take over what the switch serves. A key names its content, a slot knows whose it is, and `serving` is
         written only after every segment was acknowledged: chunks found under our own fabric parameters are right."""
         for entry in actual.values():
-            if not isinstance(entry, ServingEntry) or entry.key in self._chunks:
+            if not isinstance(entry, ServingEntry) or entry.key in self.chunks:
                 continue
             slots = SlotRange(entry.base_slot, entry.segments)
-            if slots.end > self._slots.capacity or not self._slots.reserve(slots):
+            if slots.end > self.slots.capacity or not self.slots.reserve(slots):
                 self._decisions["adoption_given_up"] += 1
                 continue
             chunk = CachedChunk(entry.key, slots, ChunkState.SERVING, None, self._cluster.now_ns)
-            self._chunks[entry.key] = chunk
+            self.chunks[entry.key] = chunk
             # Agents may have come before the switch, and with them a reason to bring in what is in already.
             self._candidates.drop(entry.key)
             self._adopted.add(entry.key)
@@ -411,8 +397,7 @@ class SwitchCache:
         value = self._cluster.values.value(chunk.key, known.facts.size_bytes, rooted, self._cluster.now_ns)
         # A host does not take packets that carry its own address: who filled the chunk cannot get it back.
         hosts = self._last_copies.hosts(chunk.source.node if chunk.source else None, known.facts.namespace)
-        plan = plan_recovery(chunk.key, known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
-        return None if plan is None else plan.node
+        return plan_recovery(known.facts.size_bytes, value, self._admissions.is_kept(chunk.key), hosts)
 
     def _move(self, chunk: CachedChunk, event: ChunkEvent) -> None:
         before, chunk.state = chunk.state, step(chunk.state, event)
@@ -439,8 +424,8 @@ class SwitchCache:
                 self._directory.set_served(chunk.key, False)
             case ChunkState.ABSENT:
                 self._programmer.want_not(("kv_cache", chunk.key))
-                self._slots.free(chunk.slots)
-                del self._chunks[chunk.key]
+                self.slots.free(chunk.slots)
+                del self.chunks[chunk.key]
                 self._adopted.discard(chunk.key)
                 self.residents.remove(chunk.key)
                 if before is not ChunkState.CLEARING:

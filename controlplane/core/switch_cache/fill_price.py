@@ -112,7 +112,7 @@ class FillPrice:
 
     def _expects(self, chunk: Chunk, waiting: int, now_ns: int) -> float:
         values = self._values
-        return waiting + values.rate(chunk.key, now_ns) * values.half_life_s / math.log(2)
+        return waiting + values.cache.rate(chunk.key, now_ns) * values.cache.parameters.half_life_s / math.log(2)
 
     def _delay_s(self, node: NodeIndex, size_bytes: int, now_ns: int | None) -> float:
         holder = self._holders.get(node)

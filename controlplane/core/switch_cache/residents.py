@@ -46,7 +46,7 @@ class Residents:
 
     def scale(self, now_ns: int) -> float:
         """The factor that turns a value of this moment into one of the origin's."""
-        return math.exp2((now_ns - self._origin_ns) / 1e9 / self._values.half_life_s)
+        return math.exp2((now_ns - self._origin_ns) / 1e9 / self._values.cache.parameters.half_life_s)
 
     def put(self, key: ChunkKey, slots: SlotRange, serving: bool) -> None:
         """A chunk came, or began or ceased to serve."""
@@ -72,7 +72,7 @@ class Residents:
 
     def refresh(self, now_ns: int) -> None:
         """Take in the news."""
-        if (now_ns - self._origin_ns) / 1e9 / self._values.half_life_s > _HALF_LIVES_MAX:
+        if (now_ns - self._origin_ns) / 1e9 / self._values.cache.parameters.half_life_s > _HALF_LIVES_MAX:
             self._origin_ns = now_ns
             self._changed.update(self._slots)
         self._follow_roots()

@@ -34,7 +34,7 @@ class MemorySwitch:
     def __init__(
         self, slots: int = 64, segment_bytes: int = 4096, recirculation_port: SwitchPort | None = None
     ) -> None:
-        self.facts = SwitchFacts(slots, segment_bytes, 4096, 4096, recirculation_port)
+        self.facts = SwitchFacts(slots, segment_bytes, recirculation_port)
         self.contents: SwitchContents = {}
         self.refuse: Callable[[Update], str | None] = lambda _: None
         self.writes = 0

@@ -159,7 +159,7 @@ class P4SwitchBench:
     codec = V1ModelCodec()
 
     def __init__(self, close: contextlib.ExitStack) -> None:
-        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096, asks_to_flood=True, casts_fills=True)
+        self.facts = SwitchFacts(64, 256, asks_to_flood=True, casts_fills=True)
         self.every_kind = V1MODEL_KINDS
         self._switch = close.enter_context(memory_switch(self.program, ports=3, defines=self.defines))
 
@@ -188,7 +188,7 @@ class TnaBench(P4SwitchBench):
 
     def __init__(self, close: contextlib.ExitStack) -> None:
         super().__init__(close)
-        self.facts = SwitchFacts(64, 256, 4096, 4096, ORBIT.recirculation_port, asks_to_flood=True, casts_fills=True)
+        self.facts = SwitchFacts(64, 256, ORBIT.recirculation_port, asks_to_flood=True, casts_fills=True)
         self.every_kind = TOFINO_KINDS
 
     def ask_for_what_is_lost(self) -> None:
@@ -201,7 +201,7 @@ class Bmv2Bench:
 
     def __init__(self, compiled: Path, folder: Path, close: contextlib.ExitStack) -> None:
         self._p4info, self._program = compiled / "kvcast.p4info.txtpb", compiled / "kvcast.json"
-        self.facts = SwitchFacts(64, 256, chunks_max=4096, groups_max=4096, asks_to_flood=True, casts_fills=True)
+        self.facts = SwitchFacts(64, 256, asks_to_flood=True, casts_fills=True)
         self.every_kind = V1MODEL_KINDS
         self._folder = folder
         self._namespace = Namespace((1, 2, 3))

@@ -98,7 +98,7 @@ class SwitchModel:
     """A switch's tables, for tests that carry out the core's wishes by hand."""
 
     def __init__(self, slots: int = 64, segment_bytes: int = 4096) -> None:
-        self.facts = SwitchFacts(slots, segment_bytes, chunks_max=4096, groups_max=4096)
+        self.facts = SwitchFacts(slots, segment_bytes)
         self.contents: SwitchContents = {}
         self.refuse: set[tuple[Operation, str]] = set()
         """(operation, kind of entry) that it will not take."""

@@ -177,7 +177,7 @@ def test_what_residents_are_worth_is_never_outdated(script: list[tuple[str, obje
         now = player.scene.now
         residents.refresh(now)
         anew = residents.worked_out_anew(now)
-        assert set(anew) == set(player.scene.core.switch_cache.resident_keys())
+        assert set(anew) == set(player.scene.core.switch_cache.chunks)
         for key_, resident in anew.items():
             kept = residents.layout.get(key_)
             assert kept is not None
@@ -198,7 +198,7 @@ def test_nothing_leaks_and_everything_agrees_in_the_end(script: list[tuple[str, 
     assert not any(isinstance(entry, FillingEntry) for entry in scene.switch.contents.values())
     assert scene.switch.contents["fabric", None] == FABRIC.entry
     assert scene.switch.contents == scene.core.programmer.desired
-    held = scene.core.switch_cache.slots_used_count
+    held = scene.core.switch_cache.slots.used_count
     assert held == sum(entry.segments for entry in scene.switch.contents.values() if isinstance(entry, ServingEntry))
     for node in scene.core.nodes:
         if node.attached:

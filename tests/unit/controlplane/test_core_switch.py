@@ -40,9 +40,7 @@ def scene_with(nodes: int = 3, slots: int = 64, **changes: object) -> Scene:
 def assert_consistent(scene: Scene) -> None:
     """No slot, entry or promise is left over: pool, switch and directory agree."""
     pool, served = scene.core.switch_cache, scene.served()
-    assert served == {
-        one for one in pool.resident_keys() if pool.state(one) in (ChunkState.SERVING, ChunkState.RECOVERING)
-    }
+    assert served == {one for one in pool.chunks if pool.state(one) in (ChunkState.SERVING, ChunkState.RECOVERING)}
     assert served == {chunk.key for chunk in scene.core.directory if chunk.served} | (
         served - {chunk.key for chunk in scene.core.directory}
     )
@@ -53,7 +51,7 @@ def assert_consistent(scene: Scene) -> None:
     ]
     ranges.sort()
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges)), "slots overlap"
-    assert sum(end - base for base, end in ranges) == pool.slots_used_count
+    assert sum(end - base for base, end in ranges) == pool.slots.used_count
     for entry in scene.switch.contents.values():
         if hasattr(entry, "group") and not isinstance(entry, GroupEntry):
             assert ("group", entry.group) in scene.switch.contents
@@ -174,7 +172,7 @@ def test_heat_for_an_unknown_chunk_is_counted_and_forgotten() -> None:
     scene = scene_with()
     scene.heat("never announced")
     assert scene.core.switch_cache.decisions["heat_for_unknown_chunk"] == 1
-    assert scene.core.switch_cache.resident_keys() == []
+    assert scene.core.switch_cache.chunks == {}
 
 
 @pytest.mark.parametrize("status", [rpc.TaskResult.FAILED, rpc.TaskResult.REFUSED, rpc.TaskResult.PARTIAL])
@@ -184,7 +182,7 @@ def test_a_fill_that_fails_leaves_no_trace(status: int) -> None:
     scene.heat("a")
     scene.finish(1, scene.tasks(1, "fill")[0], status)
     assert scene.switch.contents == before
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     assert len(scene.core.tasks) == 0
 
 
@@ -194,7 +192,7 @@ def test_a_fill_that_never_ends_is_aborted() -> None:
     task = scene.tasks(1, "fill")[0]
     scene.wait(5)
     assert ("kv_cache", key("a")) not in scene.switch.contents
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     scene.finish(1, task)
     assert ("kv_cache", key("a")) not in scene.switch.contents, "too late is too late"
     assert scene.core.switch_cache.decisions["fill_aborted"] == 1
@@ -221,7 +219,7 @@ def test_the_holder_dies_while_it_fills() -> None:
     assert scene.tasks(1, "fill")
     scene.handle(StreamEnded(1))
     scene.advance()
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     scene.heat("a")
     (task,) = scene.tasks(2, "fill")
     scene.finish(2, task)
@@ -315,7 +313,7 @@ def test_a_recovery_that_fails_gives_the_chunk_up() -> None:
     session, task = next((s, t) for s in (2, 3) for t in scene.tasks(s, "fetch"))
     scene.finish(session, task, rpc.TaskResult.FAILED)
     assert scene.replica(2).get(key("a")) is None
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     assert_consistent(scene)
 
 
@@ -341,7 +339,7 @@ def test_an_update_that_the_switch_refuses_aborts_the_fill(operation: Operation)
     scene.switch.refuse.add((operation, "kv_cache"))
     scene.fill("a")
     scene.wait(3)
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     assert ("kv_cache", key("a")) not in scene.switch.contents
     assert scene.core.programmer.write_errors >= 1
     scene.switch.refuse.clear()
@@ -357,12 +355,12 @@ def test_a_refused_deletion_is_tried_again_before_slots_are_used_again() -> None
     scene.switch.refuse.add((Operation.DELETE, "kv_cache"))
     scene.core.switch_cache.evict(key("a"))
     scene.wait(3)
-    assert scene.core.switch_cache.slots_used_count == 8, (
+    assert scene.core.switch_cache.slots.used_count == 8, (
         "its slots are not free while the switch may still serve from them"
     )
     scene.switch.refuse.clear()
     scene.wait(3)
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     assert_consistent(scene)
 
 
@@ -554,7 +552,7 @@ def test_what_no_agent_knows_is_cleared_after_a_while() -> None:
     assert scene.served() == {key("a")}
     scene.wait(7)
     assert scene.served() == set()
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
     assert_consistent(scene)
 
 
@@ -597,7 +595,7 @@ def test_another_segment_size_sends_agents_round_again() -> None:
     scene = Scene()
     scene.attach(1)
     scene.connected = True
-    scene.switch.facts = SwitchFacts(64, 256, 4096, 4096)
+    scene.switch.facts = SwitchFacts(64, 256)
     scene.handle(Up(scene.switch.facts))
     scene.advance()
     assert scene.closed[1].code == "ABORTED"

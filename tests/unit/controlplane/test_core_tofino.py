@@ -31,7 +31,7 @@ ORBIT_PORT = 68
 def tofino(*names: str, **changes: object) -> Scene:
     """A scene with two nodes, the first of which holds the named chunks, and a Tofino that serves them."""
     scene = Scene(member_order=MEMBER_ORDER, **changes)
-    scene.switch.facts = SwitchFacts(64, 4096, 4096, 4096, ORBIT_PORT)
+    scene.switch.facts = SwitchFacts(64, 4096, ORBIT_PORT)
     scene.attach(1, [record(name) for name in names])
     scene.attach(2)
     scene.up()
@@ -91,7 +91,7 @@ def test_a_chunk_that_keeps_losing_segments_is_evicted() -> None:
     lose(scene, "a")
     assert ("kv_cache", key("a")) not in scene.switch.contents
     assert scene.core.switch_cache.decisions["lost_again"] == 1
-    assert scene.core.switch_cache.slots_used_count == 0
+    assert scene.core.switch_cache.slots.used_count == 0
 
 
 def test_what_it_loses_later_is_filled_in_again() -> None:

@@ -431,6 +431,26 @@ def test_metrics_and_health() -> None:
     run(steps())
 
 
+def test_a_watcher_hears_of_changes_and_of_nothing_else() -> None:
+    async def steps() -> None:
+        async with controller() as one, operator(one.grpc_address) as stub:
+            statuses = stub.Watch(rpc.StatusRequest())
+            first = await statuses.read()
+            assert (len(first.nodes), first.chunks) == (0, 0)
+            async with agents(one.grpc_address, PREFIX) as (agent,):
+                while (status := await statuses.read()).chunks < len(PREFIX):
+                    pass
+                assert [node.name for node in status.nodes] == ["n1"]
+                agent.announce(record("z"))
+                while (after := await statuses.read()).chunks == status.chunks:
+                    # Not the clock's ticks, nor the messages counted meanwhile: the node had more to say.
+                    assert after.nodes != status.nodes
+                assert after.chunks == len(PREFIX) + 1
+            statuses.cancel()
+
+    run(steps())
+
+
 class LateTarget(MemoryTarget):
     """Reads wait for the test, which may have them answer with an empty switch."""
 

@@ -58,7 +58,7 @@ def test_the_switch_takes_in_the_twins_of_what_is_pinned_there_and_lets_them_go(
     scene.ask(Requested("pin", asked))
     fill_all(scene)
     assert scene.served() == {twin_of("a"), twin_of("b"), key("c")}
-    assert scene.core.switch_cache.slots_used_count == 5 + 5 + 8
+    assert scene.core.switch_cache.slots.used_count == 5 + 5 + 8
     assert scene.core.operations.pin_progress(asked).served_chunks == 3
     scene.ask(Requested("unpin", asked))
     scene.switch.contents.clear()

@@ -111,9 +111,9 @@ def test_what_was_fetched_survives_the_leader() -> None:
     for node, tally in tallies.items():
         past = tuple(tally.past(new.now))
         new.say(node, usage=message_of(ReportUsage((), (), (), new.now, past)).usage)
-    rates = [scene.core.values.rate(key("hot"), new.now) for scene in (old, new)]
+    rates = [scene.core.values.cache.rate(key("hot"), new.now) for scene in (old, new)]
     assert rates[1] == pytest.approx(rates[0], rel=0.1)
-    assert rates[1] > 10 * new.core.values.rate(key("cold"), new.now) > 0
+    assert rates[1] > 10 * new.core.values.cache.rate(key("cold"), new.now) > 0
     assert new.replica(1)[key("hot")].value > new.replica(1)[key("cold")].value > new.replica(1)[key("never")].value
-    assert new.core.values.touched_again(key("hot"), new.now)
+    assert new.core.values.cache.touched_again(key("hot"), new.now)
     assert not new.core.accounting.fetched_chunks, "they are no fetches of this controller's time"

@@ -49,7 +49,7 @@ def test_the_first_are_those_of_all_sorted(seed: int, monkeypatch: pytest.Monkey
         if rng.random() < 0.1:
             rates: list[tuple[float, ChunkKey]] = []
             for chunk in directory:
-                score = values.rate_score(chunk.key)
+                score = values.cache.score(chunk.key)
                 if score is not None:
                     rates.append((-score, chunk.key))
             count = rng.choice([1, 5, 12, 100])

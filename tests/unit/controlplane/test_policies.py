@@ -32,7 +32,7 @@ def test_rate_settles_at_the_true_rate() -> None:
     values = cluster("x")
     for at in range(1000):
         values.fetched([key("x")], at * SECOND // 5)
-    assert values.rate(key("x"), 200 * SECOND) == pytest.approx(5.0, rel=0.15)
+    assert values.cache.rate(key("x"), 200 * SECOND) == pytest.approx(5.0, rel=0.15)
 
 
 def test_value_halves_in_a_half_life_and_needs_its_ancestors() -> None:
@@ -68,15 +68,15 @@ def test_score_orders_like_value_and_stays() -> None:
 def test_second_touch_and_hints() -> None:
     values = cluster("x", "soon", "later")
     values.fetched([key("x")], 0)
-    assert not values.touched_again(key("x"), SECOND)
+    assert not values.cache.touched_again(key("x"), SECOND)
     values.fetched([key("x")], 59 * SECOND)
-    assert values.touched_again(key("x"), 60 * SECOND)
-    assert not values.touched_again(key("x"), 61 * SECOND)
+    assert values.cache.touched_again(key("x"), 60 * SECOND)
+    assert not values.cache.touched_again(key("x"), 61 * SECOND)
     values.finished([key("x")], 61 * SECOND)
-    assert values.rate(key("x"), 61 * SECOND) == 0.0
+    assert values.cache.rate(key("x"), 61 * SECOND) == 0.0
     values.expect(key("soon"), 61 * SECOND, within_s=1)
     values.expect(key("later"), 61 * SECOND, within_s=600)
-    assert values.rate(key("soon"), 61 * SECOND) > values.rate(key("later"), 61 * SECOND) > 0
+    assert values.cache.rate(key("soon"), 61 * SECOND) > values.cache.rate(key("later"), 61 * SECOND) > 0
 
 
 # -- eviction
@@ -196,12 +196,12 @@ def test_displaced_leaves_go_first() -> None:
 
 def test_recovery_goes_where_there_is_room_or_something_cheaper() -> None:
     roomy = [Host(NodeIndex(0), CHUNK), Host(NodeIndex(1), 9 * CHUNK)]
-    assert plan_recovery(key("x"), CHUNK, 0.5, False, roomy).node == 1
+    assert plan_recovery(CHUNK, 0.5, False, roomy) == 1
     full = [Host(NodeIndex(0), 0, cheapest_value=0.9), Host(NodeIndex(1), 0, cheapest_value=0.4)]
-    assert plan_recovery(key("x"), CHUNK, 0.5, False, full).node == 1
-    assert plan_recovery(key("x"), CHUNK, 0.3, False, full) is None
-    assert plan_recovery(key("x"), CHUNK, 0.0, True, full).node == 1
-    assert plan_recovery(key("x"), CHUNK, 0.0, False, roomy) is None
+    assert plan_recovery(CHUNK, 0.5, False, full) == 1
+    assert plan_recovery(CHUNK, 0.3, False, full) is None
+    assert plan_recovery(CHUNK, 0.0, True, full) == 1
+    assert plan_recovery(CHUNK, 0.0, False, roomy) is None
 
 
 @settings(derandomize=True, deadline=None)

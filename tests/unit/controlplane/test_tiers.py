@@ -10,7 +10,7 @@ from controlplane.config import parse
 from controlplane.core.directory import AddOutcome, Directory
 from controlplane.core.events import StreamEnded
 from controlplane.core.ids import NodeIndex
-from controlplane.core.spill import Endangered, Host, Recovery, plan_recovery, plan_replications
+from controlplane.core.spill import Endangered, Host, Replication, plan_recovery, plan_replications
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import Tier
@@ -123,20 +123,20 @@ def test_recovery_prefers_free_dram_then_disk_then_the_least_loss() -> None:
     free = Host(ONE, free_bytes=GIB)
     with_disk = Host(TWO, 0, cheapest_value=5.0, disk_free_bytes=GIB)
     full = Host(THREE, 0, cheapest_value=1.0)
-    assert plan_recovery(name, CHUNK, 2.0, False, [full, with_disk, free]) == Recovery(name, ONE)
-    assert plan_recovery(name, CHUNK, 2.0, False, [full, with_disk]) == Recovery(name, TWO)
-    assert plan_recovery(name, CHUNK, 2.0, False, [full]) == Recovery(name, THREE)
+    assert plan_recovery(CHUNK, 2.0, False, [full, with_disk, free]) == ONE
+    assert plan_recovery(CHUNK, 2.0, False, [full, with_disk]) == TWO
+    assert plan_recovery(CHUNK, 2.0, False, [full]) == THREE
     assert plan_recovery(name, CHUNK, 0.5, False, [full]) is None
-    assert plan_recovery(name, CHUNK, 0.5, True, [full]) == Recovery(name, THREE)
+    assert plan_recovery(CHUNK, 0.5, True, [full]) == THREE
     assert plan_recovery(name, CHUNK, 0.0, False, [free]) is None
 
 
 def test_replications_use_half_of_free_rooms_and_displace_only_what_is_worth_less() -> None:
     chunks = [Endangered(key(number), 100, value) for number, value in enumerate((3.0, 2.0, 0.0, 1.05, 1.2))]
     hosts = [Host(ONE, 300), Host(TWO, 0, cheapest_value=1.0)]
-    assert plan_replications(chunks, hosts, 9) == (Recovery(key(0), ONE), Recovery(key(1), TWO))
-    assert plan_replications(chunks[3:], [Host(TWO, 0, cheapest_value=1.0)], 9) == (Recovery(key(4), TWO),)
-    assert plan_replications(chunks, hosts, 1) == (Recovery(key(0), ONE),)
+    assert plan_replications(chunks, hosts, 9) == (Replication(key(0), ONE), Replication(key(1), TWO))
+    assert plan_replications(chunks[3:], [Host(TWO, 0, cheapest_value=1.0)], 9) == (Replication(key(4), TWO),)
+    assert plan_replications(chunks, hosts, 1) == (Replication(key(0), ONE),)
     assert plan_replications(chunks, [], 9) == ()
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from kvdaemon.errors import CannotRunError
+from kvdaemon.files import replace_file
 from kvdaemon.notify import NOTIFY_VARIABLE
-from kvdaemon.readiness import notify_ready, ready, spare_collections, tell_alive, write_ready_file
+from kvdaemon.readiness import notify_ready, ready, spare_collections, tell_alive
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
@@ -51,11 +52,14 @@ def test_what_the_start_made_is_not_visited_by_collections() -> None:
 
 def test_the_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "ready"
-    write_ready_file(path, {"pid": 7})
-    assert json.loads(path.read_text()) == {"pid": 7}
+    (tmp_path / f".ready.{os.getpid()}").write_bytes(b"of one that was killed")
+    for content in (b"7", b"8"):
+        replace_file(path, content, 0o600)
+        assert path.read_bytes() == content
+    assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError):
-        write_ready_file(tmp_path / "none" / "ready", {})
+        replace_file(tmp_path / "none" / "ready", b"")
 
 
 def test_ready_while_it_lasts(

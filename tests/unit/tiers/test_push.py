@@ -154,7 +154,7 @@ def test_a_node_that_joins_gets_what_is_hot_once_joined_nodes_have_used_it() -> 
 def test_memory_is_bounded() -> None:
     world = World(PushParameters(tracked_max=50, named_max=40))
     rollouts(world, 300)
-    assert world.policy.tracked_count <= 50
-    assert world.policy.named_count <= 40
+    assert len(world.policy.tables.seen) <= 50
+    assert len(world.policy.tables.order) <= 40
     world.policy.fetched(key(0), MIB, 0, 0, False, lambda: (), 10**6 * SECOND)
-    assert world.policy.named_count == 0
+    assert len(world.policy.tables.order) == 0

@@ -203,7 +203,7 @@ class Walked(CacheValues):
     """Finds those that hang on a chunk by walking from parent to child."""
 
     def _mark_orphans(self, slot: int, orphans: bool) -> None:
-        table = self._table
+        table = self.table
         wanted = RESIDENT if orphans else RESIDENT | ORPHAN
         above = [slot]
         for one in above:
@@ -259,11 +259,11 @@ def test_what_is_remembered_is_bounded_and_residents_never_forgotten() -> None:
         values.add([touch(number)], number)
     for number in range(8, 2000):
         values.fetched([touch(number)], number * SECOND)
-    assert values.tracked_count <= 64
+    assert values.table.count <= 64
     assert all(key(number) in values for number in range(8))
     assert values.is_known(key(1999))
     assert not values.is_known(key(100))
-    assert values.nbytes / 64 < 80
+    assert values.table.nbytes / 64 < 80
 
 
 def test_misuse_raises() -> None:
@@ -309,7 +309,7 @@ def test_a_fetch_may_name_a_chunk_twice_and_never_forgets_its_own() -> None:
     values.fetched([touch(0), touch(1), touch(20), touch(20), touch(21)], 9 * SECOND)
     assert all(values.is_known(key(number)) for number in (0, 1, 20, 21))
     assert [values.idle_s(key(number), 9 * SECOND) for number in (0, 1, 20, 21)] == [0.0] * 4
-    assert values.tracked_count == 8
+    assert values.table.count == 8
 
 
 def test_the_order_that_suits_the_stream_comes_to_decide() -> None:
@@ -323,8 +323,8 @@ def test_the_order_that_suits_the_stream_comes_to_decide() -> None:
         for cold in range(100):
             now += SECOND // 100
             _use(values, touch(1000 + turn * 100 + cold), now)
-    shares = values.scores()
-    assert shares[values.active_policy] >= max(shares.values()) * 0.97
+    shares = values.selector.shares()
+    assert shares[POLICIES[values.selector.active].name] >= max(shares.values()) * 0.97
     assert shares["rate-300s"] > shares["lru"]
 
 

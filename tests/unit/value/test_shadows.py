@@ -28,7 +28,7 @@ class Fixed(CacheValues):
 
     def __init__(self, capacity: int, policies: tuple[Policy, ...]) -> None:
         super().__init__(capacity, UNFADED, policies)
-        self._selector.active = len(policies) - 1
+        self.selector.active = len(policies) - 1
         self._active = policies[-1]
 
 
@@ -36,7 +36,7 @@ def replayed(trees: Forest, capacity: int, policies: tuple[Policy, ...]) -> tupl
     """Hit ratio of a pool by the last policy, and of that policy's shadow."""
     values = Fixed(capacity, policies)
     hit = replay_into(values, trees)
-    return hit, values.scores()[policies[-1].name]
+    return hit, values.selector.shares()[policies[-1].name]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -96,16 +96,11 @@ class PoolIo:
         """The client that owes the answers. It differs from the link's if the connection was lost meanwhile."""
         self._asked: dict[int, _Lookup | _Fetching | _Sweep] = {}
         """Unanswered requests by their numbers."""
-        self._fetches: dict[tuple[str, int], _Fetching] = {}
+        self.fetches: dict[tuple[str, int], _Fetching] = {}
         """Fetches that are not released yet, by request and ticket."""
         self._under_way_count = 0
         self._queued: deque[_Fetching] = deque()
         self._answers: list[Answer] = []
-
-    @property
-    def leases_count(self) -> int:
-        """Leases and fetches that are not released yet."""
-        return len(self._fetches)
 
     def do(self, command: Command) -> None:
         """Carry out a command of the core."""
@@ -117,7 +112,7 @@ class PoolIo:
                     self._ask_where(_Lookup(command))
             case Fetch():
                 fetching = _Fetching(command, self._clock())
-                self._fetches[command.request, command.ticket] = fetching
+                self.fetches[command.request, command.ticket] = fetching
                 if self._lease_here(fetching):
                     sources = (ChunkSource.LOCAL,) * len(command.keys)
                     self._answers.append(FetchEnded(command.request, command.ticket, sources, Status.OK, 0.0))
@@ -128,7 +123,7 @@ class PoolIo:
                     self._queued.append(fetching)
                     self._begin_queued()
             case Release(request, ticket):
-                fetching_or_none = self._fetches.pop((request, ticket), None)
+                fetching_or_none = self.fetches.pop((request, ticket), None)
                 if fetching_or_none is not None:
                     self._release(fetching_or_none)
 
@@ -139,31 +134,15 @@ class PoolIo:
 
     def end_sessions(self, keys: Sequence[ChunkKey]) -> None:
         """Tell the agent that these are not expected again."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(keys), messages.KEYS_MAX):
-                client.session_end(keys[at : at + messages.KEYS_MAX])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.session_end(keys))
 
     def claim(self, claim: Claim, size_bytes: int) -> None:
         """Tell the agent what the engine computes; `size_bytes` of each chunk."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(claim.keys), messages.KEYS_MAX):
-                part = slice(at, at + messages.KEYS_MAX)
-                client.claim(claim.keys[part], size_bytes, claim.etas_s[part])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.claim(claim.keys, size_bytes, claim.etas_s))
 
     def disclaim(self, disclaim: Disclaim) -> None:
         """Tell the agent what the engine does not compute after all."""
-
-        def tell(client: PolledClient) -> None:
-            for at in range(0, len(disclaim.keys), messages.KEYS_MAX):
-                client.disclaim(disclaim.keys[at : at + messages.KEYS_MAX])
-
-        self._with_client(tell)
+        self._with_client(lambda client: client.disclaim(disclaim.keys))
 
     def answers(self, wait_s: float = 0.0) -> list[Answer]:
         """Answers since the last call. Waits up to `wait_s` for one if any request is under way."""
@@ -179,7 +158,7 @@ class PoolIo:
     def close(self) -> None:
         """Forget everything. The link is closed by its owner: leases end with the connection."""
         self._asked.clear()
-        self._fetches.clear()
+        self.fetches.clear()
         self._queued.clear()
 
     # ------------------------------------------------------------------ without the agent
@@ -213,7 +192,7 @@ class PoolIo:
         while self._queued and self._under_way_count < FETCHES_AT_ONCE:
             fetching = self._queued.popleft()
             self._under_way_count += 1
-            if (fetching.command.request, fetching.command.ticket) in self._fetches:
+            if (fetching.command.request, fetching.command.ticket) in self.fetches:
                 self._ask_for(fetching)
             else:
                 self._fetch_over(fetching, Status.CANCELLED)
@@ -301,7 +280,7 @@ class PoolIo:
         if lease:
             fetching.leases.append(lease)
         fetching.sources += sources
-        if (command.request, command.ticket) not in self._fetches:
+        if (command.request, command.ticket) not in self.fetches:
             # Released while the answer was on its way.
             if lease:
                 client.release(lease)
@@ -314,7 +293,7 @@ class PoolIo:
     def _fetch_over(self, fetching: _Fetching, outcome: Status) -> None:
         name = (fetching.command.request, fetching.command.ticket)
         if not fetching.leases:
-            self._fetches.pop(name, None)
+            self.fetches.pop(name, None)
         self._answers.append(FetchEnded(*name, tuple(fetching.sources), outcome, self._clock() - fetching.started_s))
         if not fetching.command.terms.expected_s:
             self._under_way_count -= 1

@@ -93,6 +93,20 @@ class _Progress:
     """Layers reported to the gate."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """What is copied, and how."""
+
+    shard: int
+    writes: bool
+    """False for a worker whose KV another worker has too and saves for both."""
+    blocks_in_chunk: int
+    deadline_s: float
+    """Of a fetch."""
+    threads: int
+    """That load."""
+
+
 class Transfers:
     """All copies of one worker."""
 
@@ -100,31 +114,24 @@ class Transfers:
         self,
         link: AgentLink[AgentClient],
         layers: PagedLayers,
-        *,
-        shard: int,
-        writes: bool,
-        blocks_in_chunk: int,
-        deadline_s: float,
-        threads: int,
+        states: StateLayers | None,
+        rules: CopyRules,
         log: logging.Logger,
         clock: Callable[[], float],
-        states: StateLayers | None = None,
     ) -> None:
-        """`writes`: false for a worker whose KV another worker has too and saves for both. `states`: recurrent layers,
-        if there are any."""
+        """`states`: recurrent layers, if there are any."""
         self._link = link
         self._layers = layers
-        self._shard = shard
-        self._writes = writes
-        self._blocks_in_chunk = blocks_in_chunk
-        self._chunk_bytes = layers.chunk_bytes(blocks_in_chunk)
+        self._rules = rules
+        self._shard = rules.shard
+        self._blocks_in_chunk = rules.blocks_in_chunk
+        self._chunk_bytes = layers.chunk_bytes(rules.blocks_in_chunk)
         self._states = states
         self._state_bytes = states.state_bytes if states is not None else 0
-        self._deadline_s = deadline_s
         self._namespace = ""
         self._log = log
         self._clock = clock
-        self._loaders = ThreadPoolExecutor(threads, thread_name_prefix="kvcast-load")
+        self._loaders = ThreadPoolExecutor(rules.threads, thread_name_prefix="kvcast-load")
         # One at a time: no request waits for saves, and they should stay out of the way of loads.
         self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
         self._lock = threading.Condition()
@@ -244,7 +251,7 @@ class Transfers:
         if load.state is not None:
             keys.append(load.state.keys[self._shard])
         try:
-            with client.fetch(keys, deadline_s=self._deadline_s) as got:
+            with client.fetch(keys, deadline_s=self._rules.deadline_s) as got:
                 count = self._whole(got, len(load.keys))
                 if load.state is not None:
                     if count < len(keys):
@@ -297,7 +304,7 @@ class Transfers:
         reason = "error"
         wrote = False
         try:
-            reason, wrote = self._copy_out(save, after) if self._writes else ("", False)
+            reason, wrote = self._copy_out(save, after) if self._rules.writes else ("", False)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("saving a chunk")
         finally:

@@ -115,6 +115,11 @@ class OperatorStub:
                 request_serializer=kvproto_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
                 response_deserializer=kvproto_dot_rpc_dot_control__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/kvcast.control.v1.Operator/Watch',
+                request_serializer=kvproto_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
+                response_deserializer=kvproto_dot_rpc_dot_control__pb2.StatusReply.FromString,
+                _registered_method=True)
         self.List = channel.unary_stream(
                 '/kvcast.control.v1.Operator/List',
                 request_serializer=kvproto_dot_rpc_dot_control__pb2.ListRequest.SerializeToString,
@@ -177,6 +182,13 @@ class OperatorServicer:
 
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """The status at once, and again whenever anything but the counts of time and messages has changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -264,6 +276,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     request_deserializer=kvproto_dot_rpc_dot_control__pb2.StatusRequest.FromString,
                     response_serializer=kvproto_dot_rpc_dot_control__pb2.StatusReply.SerializeToString,
             ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=kvproto_dot_rpc_dot_control__pb2.StatusRequest.FromString,
+                    response_serializer=kvproto_dot_rpc_dot_control__pb2.StatusReply.SerializeToString,
+            ),
             'List': grpc.unary_stream_rpc_method_handler(
                     servicer.List,
                     request_deserializer=kvproto_dot_rpc_dot_control__pb2.ListRequest.FromString,
@@ -345,6 +362,33 @@ class Operator:
             request,
             target,
             '/kvcast.control.v1.Operator/Status',
+            kvproto_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
+            kvproto_dot_rpc_dot_control__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kvcast.control.v1.Operator/Watch',
             kvproto_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
             kvproto_dot_rpc_dot_control__pb2.StatusReply.FromString,
             options,

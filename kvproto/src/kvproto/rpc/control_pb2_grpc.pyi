@@ -78,6 +78,8 @@ class OperatorStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorAsyncStub: ...
     Status: _grpc.UnaryUnaryMultiCallable[_control_pb2.StatusRequest, _control_pb2.StatusReply]
+    Watch: _grpc.UnaryStreamMultiCallable[_control_pb2.StatusRequest, _control_pb2.StatusReply]
+    """The status at once, and again whenever anything but the counts of time and messages has changed."""
     List: _grpc.UnaryStreamMultiCallable[_control_pb2.ListRequest, _control_pb2.ChunkView]
     Top: _grpc.UnaryUnaryMultiCallable[_control_pb2.TopRequest, _control_pb2.TopReply]
     Warm: _grpc.UnaryStreamMultiCallable[_control_pb2.WarmRequest, _control_pb2.Progress]
@@ -107,6 +109,8 @@ class OperatorStub:
 class OperatorAsyncStub(OperatorStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_control_pb2.StatusRequest, _control_pb2.StatusReply]  # type: ignore[assignment]
+    Watch: _aio.UnaryStreamMultiCallable[_control_pb2.StatusRequest, _control_pb2.StatusReply]  # type: ignore[assignment]
+    """The status at once, and again whenever anything but the counts of time and messages has changed."""
     List: _aio.UnaryStreamMultiCallable[_control_pb2.ListRequest, _control_pb2.ChunkView]  # type: ignore[assignment]
     Top: _aio.UnaryUnaryMultiCallable[_control_pb2.TopRequest, _control_pb2.TopReply]  # type: ignore[assignment]
     Warm: _aio.UnaryStreamMultiCallable[_control_pb2.WarmRequest, _control_pb2.Progress]  # type: ignore[assignment]
@@ -139,6 +143,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.StatusReply, _abc.Awaitable[_control_pb2.StatusReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _control_pb2.StatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_control_pb2.StatusReply], _abc.AsyncIterator[_control_pb2.StatusReply]]:
+        """The status at once, and again whenever anything but the counts of time and messages has changed."""
 
     @_abc_1.abstractmethod
     def List(

@@ -32,13 +32,13 @@ class ReadWindow:
 
     __slots__ = (
         "_ceiling",
-        "_in_flight_bytes",
         "_limit_blocks",
         "_old_until_ns",
         "_quiet_ns",
         "_start_blocks",
         "_window",
         "bytes",
+        "in_flight_bytes",
         "piece_bytes",
     )
 
@@ -47,26 +47,22 @@ class ReadWindow:
         self._limit_blocks = limit_bytes // BLOCK_BYTES
         self._start_blocks = start_bytes // BLOCK_BYTES
         self._ceiling = LossCeiling(self._limit_blocks, WINDOW_MIN)
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
         self._quiet_ns = -1
         self._old_until_ns = -1
         """Losses among pieces posted before this are old news."""
         self._begin(0)
 
-    @property
-    def in_flight_bytes(self) -> int:
-        return self._in_flight_bytes
-
     def post(self, left_bytes: int, now_ns: int) -> int:
         """Bytes of the next piece of a read that has `left_bytes` left; it is in flight from now on. 0: none now."""
-        in_flight_bytes = self._in_flight_bytes
+        in_flight_bytes = self.in_flight_bytes
         if not in_flight_bytes:
             self.begin(now_ns)
         size_bytes = self.piece_bytes if left_bytes > self.piece_bytes else left_bytes
         in_flight_bytes += size_bytes
         if in_flight_bytes > self.bytes:
             return 0
-        self._in_flight_bytes = in_flight_bytes
+        self.in_flight_bytes = in_flight_bytes
         return size_bytes
 
     def begin(self, now_ns: int) -> None:
@@ -82,18 +78,18 @@ class ReadWindow:
 
     def came(self, in_flight_bytes: int, size_bytes: int, posted_ns: int, now_ns: int) -> None:
         """A piece is here that others have posted and counted: there were `in_flight_bytes` until then."""
-        self._in_flight_bytes = in_flight_bytes
+        self.in_flight_bytes = in_flight_bytes
         self.completed(size_bytes, posted_ns, now_ns)
 
     def heard(self, in_flight_bytes: int, done_ns: int) -> None:
         """Others post and count: so much is in flight, and the last piece, worth telling or not, came then."""
-        self._in_flight_bytes = in_flight_bytes
+        self.in_flight_bytes = in_flight_bytes
         self._quiet_ns = max(self._quiet_ns, done_ns)
 
     def completed(self, size_bytes: int, posted_ns: int, now_ns: int) -> None:
         """A piece is here."""
-        full = 2 * self._in_flight_bytes >= self.bytes
-        self._in_flight_bytes -= size_bytes
+        full = 2 * self.in_flight_bytes >= self.bytes
+        self.in_flight_bytes -= size_bytes
         self._quiet_ns = now_ns
         delay_ns = now_ns - posted_ns
         if delay_ns >= _LATE_NS and posted_ns >= self._old_until_ns:
@@ -109,12 +105,12 @@ class ReadWindow:
 
     def lost(self, since_ns: int, now_ns: int) -> None:
         """The NIC has asked again for something between the two times: for ours, as far as anybody can tell."""
-        if since_ns > self._old_until_ns and (self._in_flight_bytes or self._quiet_ns >= since_ns):
+        if since_ns > self._old_until_ns and (self.in_flight_bytes or self._quiet_ns >= since_ns):
             self._shrink(0, now_ns)
 
     def dropped(self) -> None:
         """Nothing is in flight any more: the connection is gone, or another one."""
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
 
     def _begin(self, now_ns: int) -> None:
         self._window = Window(self._ceiling.blocks(now_ns), self._start_blocks)

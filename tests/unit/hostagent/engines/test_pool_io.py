@@ -64,7 +64,7 @@ def test_lookups_fetches_and_their_leases(cluster: Cluster, io: PoolIo) -> None:
     for _ in range(2):
         io.do(Release("a", 2))
     cluster.until(lambda: pool.pins_count == 0)
-    assert io.leases_count == 0
+    assert len(io.fetches) == 0
     assert io.answers() == []
 
 
@@ -85,7 +85,7 @@ def test_what_is_here_is_found_and_leased_without_the_agent(
     assert cluster.client(0).drop(many(2)) == [True, True]
     assert cluster.call(lambda: len(pool.shown.lingering)) == 2, "their memory stays"
     io.do(Release("a", 2))
-    assert io.leases_count == 0
+    assert len(io.fetches) == 0
     cluster.until(lambda: pool.pins_count == 0)
 
 
@@ -116,7 +116,7 @@ def test_a_fetch_that_brings_nothing_keeps_nothing(io: PoolIo) -> None:
     io.do(Fetch("a", 1, many(2), TERMS))
     ended = next_answer(io)
     assert isinstance(ended, FetchEnded)
-    assert (ended.sources, ended.outcome, io.leases_count) == ((), Status.NOT_FOUND, 0)
+    assert (ended.sources, ended.outcome, len(io.fetches)) == ((), Status.NOT_FOUND, 0)
 
 
 def test_more_keys_than_a_request_takes(cluster: Cluster, io: PoolIo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_without_an_agent_everything_is_answered_at_once(tmp_path: Path) -> None
     assert [(each.outcome, each.sources) for each in others if isinstance(each, FetchEnded)] == [
         (Status.UNAVAILABLE, ())
     ] * (2 * FETCHES_AT_ONCE)
-    assert io.leases_count == 0
+    assert len(io.fetches) == 0
     link.close()
 
 
@@ -282,7 +282,7 @@ def test_an_agent_that_goes_or_talks_nonsense_is_lost(tmp_path: Path, nonsense: 
             Status.CANCELLED,
         }
         assert link.away
-        assert io.leases_count == 0
+        assert len(io.fetches) == 0
         link.close()
 
 
@@ -308,6 +308,6 @@ def test_a_fetch_given_up_leaves_no_lease(tmp_path: Path) -> None:
         ]
         release = agent.next()
         assert (release.kind, messages.LEASE.unpack(release.body)) == (Kind.RELEASE, (71,))
-        assert io.leases_count == FETCHES_AT_ONCE - 1
+        assert len(io.fetches) == FETCHES_AT_ONCE - 1
         io.close()
         link.close()

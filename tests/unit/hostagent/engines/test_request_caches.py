@@ -407,7 +407,7 @@ def _random_script(chance: random.Random) -> None:
         answer_fetch()
     assert not open_leases
     assert len(core) == 0
-    assert core.loads_count == 0
+    assert not core.loading
 
 
 def test_keys_differ_between_shards() -> None:

@@ -16,7 +16,7 @@ from kvclient.engines.core.saves import Save
 from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
 from kvclient.engines.paged import HostLayers, StateLayers
-from kvclient.engines.transfers import LayerGate, TransferResults, Transfers
+from kvclient.engines.transfers import CopyRules, LayerGate, TransferResults, Transfers
 from tests.unit.hostagent.agent_harness import Cluster, key
 
 BLOCKS_IN_CHUNK = 4
@@ -47,14 +47,10 @@ def transfers_of(
     return Transfers(
         link,
         layers if isinstance(layers, HostLayers) else HostLayers(layers),
-        shard=0,
-        writes=writes,
-        blocks_in_chunk=BLOCKS_IN_CHUNK,
-        deadline_s=5.0,
-        threads=2,
-        log=log,
-        clock=time.monotonic,
-        states=states,
+        states,
+        CopyRules(shard=0, writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=5.0, threads=2),
+        log,
+        time.monotonic,
     )
 
 

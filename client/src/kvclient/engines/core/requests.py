@@ -180,7 +180,7 @@ class RequestCaches:
         self._terms = terms
         self._missed = missed
         self._requests: dict[str, _Request] = {}
-        self._loading: dict[ChunkKey, str] = {}
+        self.loading: dict[ChunkKey, str] = {}
         """First key of each load under way, so that others who want the same wait for it."""
         self._tickets = 0
 
@@ -189,11 +189,6 @@ class RequestCaches:
 
     def __len__(self) -> int:
         return len(self._requests)
-
-    @property
-    def loads_count(self) -> int:
-        """Loads under way that other requests may wait for."""
-        return len(self._loading)
 
     def stage(self, request: str) -> Stage:
         """Where a request stands. Raises KeyError."""
@@ -474,10 +469,10 @@ class RequestCaches:
         if rules.has_states:
             keys += state_keys(state.keys.keys[known - 1])
         if rules.share_loads:
-            if self._loading.get(keys[0], request) != request:
+            if self.loading.get(keys[0], request) != request:
                 return Answer(None)
             self._forget_load(state)
-            self._loading[keys[0]] = request
+            self.loading[keys[0]] = request
             state.load_key = keys[0]
         state.first_chunk, state.wanted_chunks = first, known
         self._tickets += 1
@@ -574,7 +569,7 @@ class RequestCaches:
 
     def _forget_load(self, state: _Request) -> None:
         if state.load_key is not None:
-            self._loading.pop(state.load_key, None)
+            self.loading.pop(state.load_key, None)
             state.load_key = None
 
 

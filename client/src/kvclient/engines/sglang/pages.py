@@ -61,8 +61,7 @@ class HostPages:
             layout = "page_first_direct"
         self.page_bytes = sum(sizes)
         self._digests = tuple(
-            _namespace(name, pool, config, facts, layout, rank + part, size, self._split, self.page_bytes).digest()
-            for part in range(self._split)
+            self._identity(config, facts, layout, rank + part, size).digest() for part in range(self._split)
         )
 
     @property
@@ -104,6 +103,28 @@ class HostPages:
                 page.view(torch.uint8).numpy()[:] = content
                 self._pool.set_from_flat_data_page(first, page)
 
+    def _identity(self, config: Any, facts: ModelFacts, layout: str, rank: int, size: int) -> KvIdentity:
+        """Of rank `rank` of `size`."""
+        pool = self._pool
+        shapes = ",".join(f"{fact}={getattr(pool, fact, '')}" for fact in ("layer_num", "head_dim", "v_head_dim"))
+        heads = int(getattr(pool, "head_num", 0) or 0) // self._split
+        ranks = f"cp={config.attn_cp_rank}/{config.attn_cp_size},dcp={config.dcp_rank}/{config.dcp_size}"
+        kind = f"pool={self.name},{type(pool).__name__},format={getattr(pool, 'storage_format_tag', None) or ''}"
+        return KvIdentity(
+            model=facts.model,
+            revision=facts.revision,
+            weights_digest=facts.weights_digest,
+            dtype=str(getattr(pool, "dtype", "")),
+            layout=f"{layout};{kind};{shapes},heads={heads};bytes={self.page_bytes // self._split}",
+            chunk_tokens=int(getattr(pool, "page_size", 1) or 1),
+            tensor_parallel_rank=rank,
+            tensor_parallel_size=size,
+            pipeline_parallel_rank=int(config.pp_rank),
+            pipeline_parallel_size=int(config.pp_size),
+            extra=f"engine={facts.engine};{ranks};{facts.extra}",
+            tenant_secret=facts.tenant_secret,
+        )
+
     def _firsts(self, indices: Any) -> list[int]:
         return [int(index) for index in indices[:: self.indices_per_page]]
 
@@ -133,35 +154,3 @@ def _layers_of(pool: Any) -> int:
 def _bytes_of(page: Any) -> Piece:
     content: Piece = page.contiguous().view(torch.uint8).reshape(-1).numpy()
     return content
-
-
-def _namespace(
-    name: str,
-    pool: Any,
-    config: Any,
-    facts: ModelFacts,
-    layout: str,
-    rank: int,
-    size: int,
-    split: int,
-    page_bytes: int,
-) -> KvIdentity:
-    """Of rank `rank` of `size`, when each page is split into `split` chunks by its heads."""
-    shapes = ",".join(f"{fact}={getattr(pool, fact, '')}" for fact in ("layer_num", "head_dim", "v_head_dim"))
-    heads = int(getattr(pool, "head_num", 0) or 0) // split
-    ranks = f"cp={config.attn_cp_rank}/{config.attn_cp_size},dcp={config.dcp_rank}/{config.dcp_size}"
-    kind = f"pool={name},{type(pool).__name__},format={getattr(pool, 'storage_format_tag', None) or ''}"
-    return KvIdentity(
-        model=facts.model,
-        revision=facts.revision,
-        weights_digest=facts.weights_digest,
-        dtype=str(getattr(pool, "dtype", "")),
-        layout=f"{layout};{kind};{shapes},heads={heads};bytes={page_bytes // split}",
-        chunk_tokens=int(getattr(pool, "page_size", 1) or 1),
-        tensor_parallel_rank=rank,
-        tensor_parallel_size=size,
-        pipeline_parallel_rank=int(config.pp_rank),
-        pipeline_parallel_size=int(config.pp_size),
-        extra=f"engine={facts.engine};{ranks};{facts.extra}",
-        tenant_secret=facts.tenant_secret,
-    )

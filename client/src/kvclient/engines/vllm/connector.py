@@ -8,8 +8,9 @@ from __future__ import annotations
 import kvclient.engines.vllm.supported  # noqa: F401 - refuses a vLLM that is not ours
 
 # isort: split
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -33,6 +34,8 @@ from kvclient.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from kvclient.engines.vllm.plugin import register
 from kvclient.engines.vllm.scheduler import KvcastConnectorScheduler
 from kvclient.engines.vllm.worker import KvcastConnectorWorker
+
+T = TypeVar("T")
 
 
 class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
@@ -118,23 +121,23 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         """See base."""
         self._at_scheduler.bind_block_pool(gpu_block_pool)
 
-    # A bug of ours must not end the engine: whatever is raised is logged in full and counted, and the answer is the one
-    # of an engine without kvcast.
+    def _guarded(self, doing: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """A bug of ours must not end the engine: whatever is raised is logged in full and counted, and the answer is
+        the one of an engine without kvcast."""
+        try:
+            return do()
+        except Exception:  # noqa: BLE001 - see above
+            self._at_scheduler.note_failure(doing)
+            return otherwise()
 
     def on_new_request(self, request: Any) -> None:
         """See base."""
-        try:
-            self._at_scheduler.new_request(request)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("looking a request up")
+        self._guarded("looking a request up", lambda: self._at_scheduler.new_request(request), _nothing)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """See base."""
-        try:
-            return self._at_scheduler.matched_tokens(request, num_computed_tokens)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("answering for a request")
-            return 0, False
+        answer = partial(self._at_scheduler.matched_tokens, request, num_computed_tokens)
+        return self._guarded("answering for a request", answer, lambda: (0, False))
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
         """See base."""
@@ -142,35 +145,24 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """See base."""
-        try:
-            self._at_scheduler.blocks_allocated(request, blocks, num_external_tokens)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("ordering a load")
-            self._at_scheduler.fail_load(request, blocks, num_external_tokens)
+        half, told = self._at_scheduler, (request, blocks, num_external_tokens)
+        self._guarded("ordering a load", partial(half.blocks_allocated, *told), partial(half.fail_load, *told))
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """See base."""
-        try:
-            return self._at_scheduler.orders(scheduler_output)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("ending a schedule")
-            # Loads that were promised must reach the workers: requests wait for them.
-            return self._at_scheduler.take_orders()
+        half = self._at_scheduler
+        # Loads that were promised must reach the workers: requests wait for them.
+        return self._guarded("ending a schedule", lambda: half.orders(scheduler_output), half.take_orders)
 
     def update_connector_output(self, connector_output: Any) -> None:
         """See base."""
-        try:
-            self._at_scheduler.reports(connector_output)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("taking workers' reports in")
+        reports = partial(self._at_scheduler.reports, connector_output)
+        self._guarded("taking workers' reports in", reports, _nothing)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """See base. Blocks may be freed: saves keep those they read by vLLM's own counts."""
-        try:
-            return False, self._at_scheduler.request_finished(request)
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("ending a request")
-            return False, None
+        finished = partial(self._at_scheduler.request_finished, request)
+        return False, self._guarded("ending a request", finished, _nothing)
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
@@ -180,11 +172,7 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
 
     def take_events(self) -> Iterable[Any]:
         """See base."""
-        try:
-            return self._at_scheduler.take_events()
-        except Exception:  # noqa: BLE001 - see above
-            self._at_scheduler.note_failure("telling routers")
-            return ()
+        return self._guarded("telling routers", self._at_scheduler.take_events, tuple)
 
     def has_pending_block_frees(self) -> bool:
         """See base."""
@@ -242,6 +230,10 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """See base."""
         return self._at_worker.take_reports()
+
+
+def _nothing() -> None:
+    """What vLLM is told where there is nothing to tell."""
 
 
 register()  # MultiConnector looks its children up by name, also when they were configured by module

@@ -16,7 +16,7 @@ from kvclient.engines.layout import paged_layers
 from kvclient.engines.link import AgentLink
 from kvclient.engines.paged import GroupedLayers, StateLayers
 from kvclient.engines.settings import Settings
-from kvclient.engines.transfers import LayerGate, Transfers
+from kvclient.engines.transfers import CopyRules, LayerGate, Transfers
 from kvclient.engines.vllm.facts import CacheGroups, layer_views, shard_facts, state_views
 from kvclient.engines.vllm.metadata import NO_REPORTS, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import KvcastStats
@@ -75,15 +75,17 @@ class KvcastConnectorWorker:
         self._transfers = Transfers(
             self._link,
             layers,
-            shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
-            writes=tensor_rank % replicas == 0,
-            blocks_in_chunk=self._blocks_in_chunk,
-            # The scheduler leases promised chunks on its own node; other nodes have to fetch them first.
-            deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
-            threads=self._settings.threads,
-            log=log,
-            clock=time.monotonic,
-            states=StateLayers(states) if states else None,
+            StateLayers(states) if states else None,
+            CopyRules(
+                shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
+                writes=tensor_rank % replicas == 0,
+                blocks_in_chunk=self._blocks_in_chunk,
+                # The scheduler leases promised chunks on its own node; other nodes have to fetch them first.
+                deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
+                threads=self._settings.threads,
+            ),
+            log,
+            time.monotonic,
         )
 
     def sleep(self) -> None:
