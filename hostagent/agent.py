@@ -292,7 +292,7 @@ class Agent:
         else:
             event = tracer.begun(event, now_ns)
             made = self.core.handle(event, now_ns)
-            tracer.saw(event, made, now_ns, member=self.core.member, segment_bytes=self.core.segment_bytes)
+            tracer.saw(event, made, now_ns, self.core.fetches.arrivals.parameters)
         self._carrying += 1
         try:
             for effect in made:

@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,19 +180,21 @@ def _access(section: Section) -> Access:
     return Access(
         section.take("mode", _mode, default.mode),
         section.take("group", _group, None),
-        section.take("users", _users, default.users),
+        section.take("users", _ids("users", _user), default.users),
     )
 
 
 def _tenants(section: Section) -> dict[str, TenantTerms]:
     tenants: dict[str, TenantTerms] = {}
     for name, tenant in section.sections().items():
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-            raise ConfigError(f"tenants: {name!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+        try:
+            _name(name)
+        except ValueError as error:
+            raise ConfigError(f"tenants: {error}") from None
         default = TenantTerms()
         terms = tenants[name] = TenantTerms(
-            tenant.take("users", _users, default.users),
-            tenant.take("groups", _groups, default.groups),
+            tenant.take("users", _ids("users", _user), default.users),
+            tenant.take("groups", _ids("groups", _group), default.groups),
             tenant.take("weight", checks.number(0.001, 1000), default.weight),
             tenant.take("connections", checks.whole(1, limits.API_CONNECTIONS_MAX), default.connections_max),
             tenant.take("requests_per_s", checks.number(0, 1e9), default.requests_per_s),
@@ -205,16 +207,18 @@ def _tenants(section: Section) -> dict[str, TenantTerms]:
 
 def _namespace(value: object) -> str:
     """The first part of the namespaces of its chunks."""
-    if value != "" and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", str(value)):
-        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
-    return str(value)
+    return "" if value == "" else _name(value)
 
 
-def _groups(value: object) -> frozenset[int]:
-    """Groups of this machine, by names or numbers."""
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list of groups")
-    return frozenset(_group(one) for one in value)
+def _ids(what: str, id_of: Callable[[object], int]) -> Callable[[object], frozenset[int]]:
+    """Checks a list of users or groups of this machine, by names or numbers."""
+
+    def check(value: object) -> frozenset[int]:
+        if not isinstance(value, list):
+            raise ValueError(f"{value!r} is not a list of {what}")
+        return frozenset(map(id_of, value))
+
+    return check
 
 
 def _mode(value: object) -> int:
@@ -229,29 +233,21 @@ def _mode(value: object) -> int:
 
 
 def _group(value: object) -> int:
-    """A group of this machine, by name or number."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
-        return value
-    try:
-        return grp.getgrnam(str(value)).gr_gid
-    except KeyError:
-        raise ValueError(f"this machine has no group {value!r}") from None
-
-
-def _users(value: object) -> frozenset[int]:
-    """Users of this machine, by names or numbers."""
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list of users")
-    return frozenset(_user(one) for one in value)
+    return _id(value, "group", lambda name: grp.getgrnam(name).gr_gid)
 
 
 def _user(value: object) -> int:
+    return _id(value, "user", lambda name: pwd.getpwnam(name).pw_uid)
+
+
+def _id(value: object, what: str, id_of: Callable[[str], int]) -> int:
+    """The number of a user or group of this machine, by name or number."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
         return value
     try:
-        return pwd.getpwnam(str(value)).pw_uid
+        return id_of(str(value))
     except KeyError:
-        raise ValueError(f"this machine has no user {value!r}") from None
+        raise ValueError(f"this machine has no {what} {value!r}") from None
 
 
 def _data(section: Section) -> DataConfig:
@@ -340,37 +336,33 @@ def _name(value: object) -> str:
     return name
 
 
-def _pool_bytes(value: object) -> int:
-    size_bytes = checks.size(value)
-    if not limits.POOL_BYTES_MIN <= size_bytes <= limits.POOL_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
-        raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 16TiB")
-    return size_bytes
+def _whole_blocks(block_bytes: int, least: int, most: int, *, between: str) -> Callable[[object], int]:
+    """Checks a size; `between` says `least` and `most`."""
+
+    def check(value: object) -> int:
+        size_bytes = checks.size(value)
+        if not least <= size_bytes <= most or size_bytes % block_bytes:
+            raise ValueError(f"{value!r} is not a multiple of {block_bytes} bytes from {between}")
+        return size_bytes
+
+    return check
 
 
-def _write_region(value: object) -> int:
-    size_bytes = checks.size(value)
-    if not limits.WRITE_REGION_BYTES_MIN <= size_bytes <= limits.POOL_BYTES_MAX or size_bytes % mmap.PAGESIZE:
-        raise ValueError(f"{value!r} is not a multiple of {mmap.PAGESIZE} bytes from 1MiB to 16TiB")
-    return size_bytes
-
-
-def _disk_bytes(value: object) -> int:
-    size_bytes = checks.size(value)
-    if not limits.DISK_BYTES_MIN <= size_bytes <= limits.DISK_BYTES_MAX or size_bytes % limits.EXTENT_ALIGN_BYTES:
-        raise ValueError(f"{value!r} is not a multiple of {limits.EXTENT_ALIGN_BYTES} bytes from 1MiB to 256TiB")
-    return size_bytes
+_pool_bytes = _whole_blocks(
+    limits.EXTENT_ALIGN_BYTES, limits.POOL_BYTES_MIN, limits.POOL_BYTES_MAX, between="1MiB to 16TiB"
+)
+_write_region = _whole_blocks(
+    mmap.PAGESIZE, limits.WRITE_REGION_BYTES_MIN, limits.POOL_BYTES_MAX, between="1MiB to 16TiB"
+)
+_disk_bytes = _whole_blocks(
+    limits.EXTENT_ALIGN_BYTES, limits.DISK_BYTES_MIN, limits.DISK_BYTES_MAX, between="1MiB to 256TiB"
+)
+_segment_bytes = _whole_blocks(4, 64, 8192, between="64 to 8192")
 
 
 def _integrity(value: object) -> Integrity | None:
     name = checks.one_of(("auto", *(one.value for one in Integrity)))(value)
     return None if name == "auto" else Integrity(name)
-
-
-def _segment_bytes(value: object) -> int:
-    size_bytes = checks.size(value)
-    if size_bytes % 4 or not 64 <= size_bytes <= 8192:
-        raise ValueError(f"{value!r} is not a multiple of 4 bytes from 64 to 8192")
-    return size_bytes
 
 
 def _read_window(value: object) -> int:
@@ -390,11 +382,6 @@ def _collector(value: object) -> str:
         raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT (OTLP over gRPC, usually port 4317)")
     checks.host_port(rest, port_min=1)
     return url
-
-
-def _udp_address(value: object) -> tuple[str, int]:
-    host, port = checks.host_port(value, port_min=1)
-    return checks.ipv4(host), port
 
 
 def _controllers(value: object) -> tuple[str, ...]:

@@ -122,9 +122,9 @@ class Hashing:
             return
         tree.given.update(pieces)
         future = self._threads.submit(_leaves, self._memory.view(offset, tree.size_bytes), pieces)
-        future.add_done_callback(partial(self._from_thread, done=partial(self._came, tree)))
+        future.add_done_callback(partial(self._from_thread, done=partial(self._leaves_computed, tree)))
 
-    def _came(self, tree: _Tree, leaves: dict[int, bytes]) -> None:
+    def _leaves_computed(self, tree: _Tree, leaves: dict[int, bytes]) -> None:
         tree.leaves |= leaves
         if tree.done is not None and tree.is_whole:
             tree.done(tree.hashed())

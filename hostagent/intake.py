@@ -137,7 +137,7 @@ class Intake:
         copy = _Copy(wanted, region, self._memory, size_bytes)
         if size_bytes <= limits.INTAKE_INLINE_BYTES_MAX:
             copy.leaves[0] = copy.take(0)
-            self._soon(partial(self._taken, region, copy.result()))
+            self._soon(partial(self._chunk_taken, region, copy.result()))
             return
         if wanted.integrity is Integrity.BLAKE3:
             copy.part_bytes = -(-size_bytes // (THREADS * PIECE_BYTES)) * PIECE_BYTES
@@ -157,9 +157,9 @@ class Intake:
             copy.leaves[at] = ready.result()
             is_last = len(copy.leaves) * copy.part_bytes >= copy.wanted.chunk.size_bytes
         if is_last and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._taken, copy.region, copy.result())
+            self._loop.call_soon_threadsafe(self._chunk_taken, copy.region, copy.result())
 
-    def _taken(self, region: WriteRegion, event: events.ChunkTaken) -> None:
+    def _chunk_taken(self, region: WriteRegion, event: events.ChunkTaken) -> None:
         region.let_go()
         if self._is_open:
             self._handle(event)

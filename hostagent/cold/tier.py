@@ -148,13 +148,13 @@ class ColdTier:
 
     def look_up(self, effect: effects.LookUpCold) -> None:
         """Answered by ColdLookedUp."""
-        self._run(self._look_up_all(effect.keys), partial(self._looked_up, effect))
+        self._run(self._look_up_all(effect.keys), partial(self._look_up_ended, effect))
 
     def load(self, effect: effects.LoadCold) -> None:
         """Answered by ColdLoadEnded."""
         into = effect.into
         view = self._memory.view(into.offset, into.size_bytes)
-        self._run(self._load(into.key, view, effect.digest, effect.stored), partial(self._loaded, effect))
+        self._run(self._load(into.key, view, effect.digest, effect.stored), partial(self._load_ended, effect))
 
     def save(self, effect: effects.SaveCold) -> None:
         """Answered by ColdSaveEnded."""
@@ -270,7 +270,7 @@ class ColdTier:
 
     # ------------------------------------------------------------------ answers
 
-    def _looked_up(self, effect: effects.LookUpCold, error: ColdStoreError | None, found: Any) -> None:
+    def _look_up_ended(self, effect: effects.LookUpCold, error: ColdStoreError | None, found: Any) -> None:
         answers = dict(zip(effect.keys, [error] * len(effect.keys) if error is not None else found, strict=True))
         failed = [one for one in answers.values() if isinstance(one, ColdStoreError)]
         self._counts(failed[0] if failed else None, writes=False)
@@ -283,7 +283,7 @@ class ColdTier:
             )
         )
 
-    def _loaded(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
+    def _load_ended(self, effect: effects.LoadCold, error: ColdStoreError | None, found: Any) -> None:
         self._counts(error, writes=False)
         loaded: _Loaded = _Loaded(LoadOutcome.FAILED) if error is not None else found
         outcome = loaded.outcome

@@ -429,7 +429,7 @@ class Arrivals:
                 case StartRead():
                     self._start_read(command)
                 case ChunkHere(key, source):
-                    ended.append((self._arrived(key), source))
+                    ended.append((self._chunk_arrived(key), source))
                 case SendControl(message):
                     if message.op is Op.JOIN:
                         self._expect_casts(message.key)
@@ -456,7 +456,7 @@ class Arrivals:
         if ended:
             self._ended(ended)
 
-    def _arrived(self, key: ChunkKey) -> InboundChunk:
+    def _chunk_arrived(self, key: ChunkKey) -> InboundChunk:
         """A chunk is whole and right: it is no longer on its way."""
         inbound = self.under_way.pop(key)
         if not inbound.whole:  # nobody had to ask

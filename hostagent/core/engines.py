@@ -242,8 +242,8 @@ class Engines:
         )
         number = self._fetches.begin(
             request,
-            partial(self._fetched, holdings, event),
-            partial(self._part_came, holdings, event) if event.streamed else None,
+            partial(self._fetch_ended, holdings, event),
+            partial(self._part_arrived, holdings, event) if event.streamed else None,
         )
         if number is not None:
             holdings.fetches[event.request] = number
@@ -251,7 +251,7 @@ class Engines:
     def _refuse_fetch(self, event: events.ChunksRequested, status: Status) -> None:
         self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
 
-    def _fetched(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:
+    def _fetch_ended(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:
         """All that an engine gets of a fetch is here."""
         holdings.fetches.pop(event.request, None)
         for chunk, _ in result.chunks[: result.told_count]:
@@ -263,7 +263,7 @@ class Engines:
             places = tuple(index[chunk.key] for chunk, _ in result.chunks)
         self._emit(effects.FetchAnswered(event.engine, event.request, result.status, lease, chunks, places))
 
-    def _part_came(
+    def _part_arrived(
         self, holdings: _Holdings, event: events.ChunksRequested, _: int, came: Sequence[tuple[Chunk, ChunkSource]]
     ) -> None:
         """More leading chunks of a fetch that streams."""
@@ -302,13 +302,13 @@ class Engines:
             event.keys,
             event.ranges,
             self._clock.now_ns + int(event.deadline_s * 1e9),
-            partial(self._parts_came, event.engine, event.request),
+            partial(self._parts_ended, event.engine, event.request),
             holdings.tenant,
         )
         if fetch is not None:
             holdings.parts[event.request] = fetch
 
-    def _parts_came(self, engine: EngineId, request: int, result: PartsResult) -> None:
+    def _parts_ended(self, engine: EngineId, request: int, result: PartsResult) -> None:
         holdings = self._of(engine)
         holdings.parts.pop(request, None)
         lease = NO_LEASE

@@ -388,7 +388,7 @@ class Fetches:
         del self._fetches[fetch.number]
         if fetch.review_ns is not None:
             self._reviews.fetch_ended(fetch)
-        came = self._came(fetch)
+        came = self._chunks_here(fetch)
         status = fetch.stopped if len(came) == len(fetch.keys) else fetch.missed
         if fetch.verdict is not None:
             self.waits.fetch_ended(fetch, len(came))
@@ -410,13 +410,13 @@ class Fetches:
 
     def _stage_ended(self, fetch: Fetch, stage: Stage) -> None:
         """Chunks that were asked for together are here, and others are waited for."""
-        came = self._came(fetch)
+        came = self._chunks_here(fetch)
         if stage.ticket is not None:
             self._teach_gate(fetch, stage, stage.ticket, came)
         self._tell_observer(fetch, stage, came)
 
     @staticmethod
-    def _came(fetch: Fetch) -> dict[ChunkKey, Chunk]:
+    def _chunks_here(fetch: Fetch) -> dict[ChunkKey, Chunk]:
         """The chunks that count, in the order of the keys: they are here, and so are all before them."""
         pinned = fetch.pinned
         if fetch.request.any_order:

@@ -39,7 +39,7 @@ class Forms:
         return self.costs.best(options.cold_form, allowed, chunk.size_bytes, source, options.cold_write_bytes_per_s)
 
     @property
-    def reads_twins(self) -> bool:
+    def reads_encoded(self) -> bool:
         """Whether any chunk could come in fewer bytes; without a codec that was tried out, none does by itself."""
         return self.has_wire and not (self.decides_wire and self.costs.decode_s(Form.PLANES, 1) is None)
 
@@ -50,18 +50,16 @@ class Forms:
 
     def for_wire(self, chunk: Chunk, likely: float) -> Form:
         """What other nodes should be offered a chunk in, besides as it is; `likely`: how many will read it."""
-        if not self.has_wire:
-            return Form.RAW
         source = self._source_costs.cost(Tier.REMOTE_DRAM)
         allowed = _allowed(chunk.namespace, chunk.size_bytes)
         return form_to_make(self._options.wire_form, self.costs, allowed, chunk.size_bytes, source, likely)
 
-    def takes_twin(self, twin: StoredForm, namespace: str, size_bytes: int, source: Tier, sharing: int) -> bool:
-        """Whether this node reads a chunk of `size_bytes` by its twin; `sharing`: others who read from its holder."""
-        if twin.form not in _allowed(namespace, size_bytes):
+    def reads_as(self, stored: StoredForm, namespace: str, size_bytes: int, source: Tier, sharing: int) -> bool:
+        """Whether this node reads a chunk of `size_bytes` in a form; `sharing`: others who read from its holder."""
+        if stored.form not in _allowed(namespace, size_bytes):
             return False
         cost = self._source_costs.cost(source)
-        return takes_twin(self._options.wire_form, self.costs, twin, size_bytes, cost, sharing)
+        return takes_twin(self._options.wire_form, self.costs, stored, size_bytes, cost, sharing)
 
     def cold_bytes(self, chunk: Chunk) -> int:
         """What the cold store is reckoned with for a chunk that would be stored now."""

@@ -89,7 +89,7 @@ class LoneChunks:
         """The node that a chunk comes from without a decision; None: there is none, or something to decide."""
         if not 0 < entry.size_bytes <= SLOT_BYTES or entry.served or entry.others or entry.stored is not None:
             return None
-        if not entry.digest or algorithm_of(entry.digest) is not Integrity.BLAKE3 or self._forms.reads_twins:
+        if not entry.digest or algorithm_of(entry.digest) is not Integrity.BLAKE3 or self._forms.reads_encoded:
             return None
         if self._disk is not None and self._disk.find(entry.key) is not None:
             return None
@@ -98,7 +98,7 @@ class LoneChunks:
 
     # ------------------------------------------------------------------ afterwards
 
-    def got(self, event: events.LoneGot) -> None:
+    def chunk_fetched(self, event: events.LoneGot) -> None:
         """An engine has a chunk: what other fetches teach, this one does, too, and the pool takes the chunk."""
         entry = self._directory.find(event.key)
         if entry is None or entry.digest != event.digest:
@@ -126,7 +126,7 @@ class LoneChunks:
         )
         return None if isinstance(made, Refusal) else made
 
-    def taken(self, chunk: Chunk, hashed: Hashed) -> None:
+    def chunk_placed(self, chunk: Chunk, hashed: Hashed) -> None:
         """A chunk lies in the pool."""
         entry = self._directory.find(chunk.key)
         if entry is None or entry.digest != hashed.digest:

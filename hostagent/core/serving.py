@@ -118,7 +118,7 @@ class Serving:
         for event in events:
             key = event.message.key
             asks = event.message.op is not Op.FILL_ACK and self._pool.find(key) is None
-            if asks and (key in self._waiting or self._load(key, partial(self._loaded, key))):
+            if asks and (key in self._waiting or self._load(key, partial(self._chunk_loaded, key))):
                 self._wait(event)
             else:
                 here.append(event)
@@ -133,7 +133,7 @@ class Serving:
             waiting[event] = None
             self._waiting_count += 1
 
-    def _loaded(self, key: ChunkKey) -> None:
+    def _chunk_loaded(self, key: ChunkKey) -> None:
         waiting = self._waiting.pop(key, {})
         self._waiting_count -= len(waiting)
         self._carry_out(self._holder.handle_all(waiting, self._clock.now_ns))

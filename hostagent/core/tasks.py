@@ -256,7 +256,7 @@ class Tasks:
         keys = running.keys[running.arrived : running.arrived + count]
         running.fetch = self._fetches.begin(
             FetchRequest(tuple(keys), Purpose.TASK, running.deadline_ns),
-            partial(self._fetched, running, keys),
+            partial(self._fetch_ended, running, keys),
             partial(self._fetch_progressed, running, keys),
         )
 
@@ -267,9 +267,9 @@ class Tasks:
         first: int,
         came: Sequence[tuple[Chunk, ChunkSource]],
     ) -> None:
-        self._progressed(running, keys, first + len(came))
+        self._report_progress(running, keys, first + len(came))
 
-    def _progressed(self, running: _Running, keys: Sequence[ChunkKey], leading: int) -> None:
+    def _report_progress(self, running: _Running, keys: Sequence[ChunkKey], leading: int) -> None:
         done = [self._pool.find(key) for key in keys[:leading]]
         size_bytes = sum(chunk.size_bytes for chunk in done if chunk is not None)
         self._emit(
@@ -278,7 +278,7 @@ class Tasks:
             )
         )
 
-    def _fetched(self, running: _Running, keys: Sequence[ChunkKey], result: FetchResult) -> None:
+    def _fetch_ended(self, running: _Running, keys: Sequence[ChunkKey], result: FetchResult) -> None:
         running.fetch = None
         work = running.task.work
         for chunk, _ in result.chunks:
@@ -293,7 +293,7 @@ class Tasks:
             return
         self.background.ended(running.task.number)
         self.background.offer(running.task.number, 0, self._clock.now_ns)
-        self._progressed(running, (), 0)
+        self._report_progress(running, (), 0)
         self._pump()
 
     def _end_fetch(self, running: _Running, why: str, *, refused: bool = False) -> None:

@@ -167,7 +167,7 @@ class Twins:
 
     def best_way(self, found: Found) -> Found:
         """The same chunk, with the twin by which it should come, if by any."""
-        if not self._forms.reads_twins or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
+        if not self._forms.reads_encoded or (Tier.REMOTE_DRAM not in found.tiers and Tier.SWITCH not in found.tiers):
             return found
         for form in (Form.LOSSY, Form.PLANES):
             key = twin_key(found.entry.key, form)
@@ -184,7 +184,7 @@ class Twins:
         entry = found.entry
         if self._pool.find(key) is not None:
             least = StoredForm(form, 1)  # it crosses no link any more
-            takes = self._forms.takes_twin(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
+            takes = self._forms.reads_as(least, entry.namespace, entry.size_bytes, Tier.REMOTE_DRAM, 0)
             return StandIn(key, form, 0) if takes else None
         there = self._sources.find(key)
         if there is None or there.entry.parent != entry.key or there.entry.size_bytes >= entry.size_bytes:
@@ -193,7 +193,7 @@ class Twins:
         if source is None or (Tier.SWITCH in found.tiers and source is not Tier.SWITCH):
             return None  # the switch costs no holder anything
         stored = StoredForm(form, there.entry.size_bytes)
-        if self._forms.takes_twin(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
+        if self._forms.reads_as(stored, entry.namespace, entry.size_bytes, source, there.load.readers):
             return StandIn(key, form, stored.size_bytes)
         return None
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from hostagent.core import effects, events
 from hostagent.tracing.tracing_options import TracingConfig
 from kvdaemon.errors import CannotRunError
-from kvproto.ids import Member
+from kvproto.session.parameters import ReaderParameters
 
 
 class Tracer(Protocol):
@@ -22,16 +22,8 @@ class Tracer(Protocol):
         """Called before the core handles an event; returns the event for the core."""
         ...
 
-    def saw(
-        self,
-        event: events.Event,
-        made: Iterable[effects.Effect],
-        now_ns: int,
-        *,
-        member: Member | None,
-        segment_bytes: int,
-    ) -> None:
-        """Called after the core has handled an event, with its effects."""
+    def saw(self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, at: ReaderParameters) -> None:
+        """Called after the core has handled an event, with its effects; `at`: this node's place in the fabric."""
         ...
 
 
@@ -52,20 +44,12 @@ class Guarded:
             self._give_up(error)
             return event
 
-    def saw(
-        self,
-        event: events.Event,
-        made: Iterable[effects.Effect],
-        now_ns: int,
-        *,
-        member: Member | None,
-        segment_bytes: int,
-    ) -> None:
+    def saw(self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, at: ReaderParameters) -> None:
         """As `Tracer.saw`."""
         if self._tracer is None:
             return
         try:
-            self._tracer.saw(event, made, now_ns, member=member, segment_bytes=segment_bytes)
+            self._tracer.saw(event, made, now_ns, at)
         except Exception as error:  # noqa: BLE001 - goes to the handler of bugs
             self._give_up(error)
 

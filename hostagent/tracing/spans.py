@@ -20,7 +20,7 @@ from hostagent.core import effects, events
 from hostagent.tracing.timeline import FetchWatch, Phase, Step, Timeline
 from kvclient.messages import Status
 from kvproto import __version__
-from kvproto.ids import Member
+from kvproto.session.parameters import ReaderParameters
 
 _FAILED = frozenset({Status.DEADLINE, Status.UNAVAILABLE, Status.POOL_FULL, Status.BUSY, Status.MALFORMED})
 """Outcomes that are errors. GATE, NOT_FOUND and CANCELLED are decisions."""
@@ -48,11 +48,6 @@ class FetchTracer:
         self._spans: dict[Timeline, _Root] = {}
         """Spans of fetches under way, and of answered ones until the engine gives the lease back."""
 
-    @property
-    def open_count(self) -> int:
-        """How many ends it waits for: 0 on an idle node."""
-        return len(self._spans) + self._watch.followed_count
-
     def begun(self, event: events.Event, now_ns: int) -> events.Event:
         """Begin a trace if the event is a fetch that is sampled; returns the event, marked if so."""
         if not isinstance(event, events.ChunksRequested):
@@ -69,18 +64,10 @@ class FetchTracer:
         self._spans[timeline] = _Root(span, offset_ns)
         return replace(event, traced=True)
 
-    def saw(
-        self,
-        event: events.Event,
-        made: Iterable[effects.Effect],
-        now_ns: int,
-        *,
-        member: Member | None,
-        segment_bytes: int,
-    ) -> None:
+    def saw(self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, at: ReaderParameters) -> None:
         """What the core made of an event."""
         done_ns = self._clock_ns() if isinstance(event, events.ChunksRequested) else now_ns
-        self._watch.saw(event, made, now_ns, done_ns, member=member, segment_bytes=segment_bytes)
+        self._watch.saw(event, made, now_ns, done_ns, at)
 
     # ------------------------------------------------------------------ spans
 

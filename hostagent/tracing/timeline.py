@@ -19,6 +19,7 @@ from kvclient.messages import FetchedChunk, Status
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import Member, ReadId
+from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Op
 
 COPIES_MAX = 1024
@@ -146,8 +147,8 @@ class FetchWatch:
             protocol.ReadFailed: self._read_failed,
             events.ReadsProven: self._reads_proven,
             events.DigestComputed: self._digest_computed,
-            events.LoadEnded: self._loaded,
-            events.ColdLoadEnded: self._loaded,
+            events.LoadEnded: self._load_ended,
+            events.ColdLoadEnded: self._load_ended,
             events.LeaseReleased: self._released,
             events.EngineDisconnected: self._engine_disconnected,
         }
@@ -161,16 +162,11 @@ class FetchWatch:
             effects.LoadChunk: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.LoadCold: lambda one, now_ns: self._begin(Step.LOAD, one.into.key, now_ns),
             effects.ReportBadCopy: self._bad_copy,
-            SendControl: lambda one, now_ns: self._sent(one.message, now_ns),
+            SendControl: lambda one, now_ns: self._control_sent(one.message, now_ns),
             AbortRead: lambda one, now_ns: self._read_over(one.read, now_ns, failed=False),
         }
         self._member: Member | None = None
         self._segment_bytes = 0
-
-    @property
-    def followed_count(self) -> int:
-        """Fetches under way, chunks that they wait for, and leases: 0 on an idle node."""
-        return len(self._fetches) + len(self._awaiting) + len(self._leases)
 
     def begin(self, event: events.ChunksRequested, now_ns: int) -> Timeline | None:
         """Begin to follow a fetch, before the core handles it; None: its number is in use, and the core refuses it."""
@@ -181,19 +177,12 @@ class FetchWatch:
         return timeline
 
     def saw(
-        self,
-        event: events.Event,
-        made: Iterable[effects.Effect],
-        now_ns: int,
-        done_ns: int,
-        *,
-        member: Member | None,
-        segment_bytes: int,
+        self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, done_ns: int, at: ReaderParameters
     ) -> None:
-        """The core got `event` at `now_ns` and had handled it at `done_ns`; `member`: this node's."""
+        """The core got `event` at `now_ns` and had handled it at `done_ns`; `at`: this node's place in the fabric."""
         if not self._fetches and not self._leases:
             return
-        self._member, self._segment_bytes = member, segment_bytes
+        self._member, self._segment_bytes = at.member, at.segment_bytes
         handler = self._event_handlers.get(type(event))
         if handler is not None:
             handler(event, now_ns)
@@ -279,7 +268,7 @@ class FetchWatch:
 
     # ------------------------------------------------------------------ who pulls
 
-    def _sent(self, message: Control, now_ns: int) -> None:
+    def _control_sent(self, message: Control, now_ns: int) -> None:
         for timeline in self._awaiting.get(message.key, ()):
             if _is_whole(timeline, message.key):
                 continue
@@ -359,7 +348,7 @@ class FetchWatch:
                 phase.failed_count += failed
                 phase.ended_ns = now_ns
 
-    def _loaded(self, event: events.LoadEnded | events.ColdLoadEnded, now_ns: int) -> None:
+    def _load_ended(self, event: events.LoadEnded | events.ColdLoadEnded, now_ns: int) -> None:
         key = event.into.key
         self._end(Step.LOAD, key, now_ns)
         for timeline in self._awaiting.get(key, ()):

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
 from hostagent.transport.base import ChunkPlace
+from hostagent.transport.native_receiver import NativeIntake
 from kvchunk.ids import ChunkKey
-
-
-class Intake(Protocol):
-    """What takes casts in."""
-
-    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
-        """See `CastPart.expect`."""
-        ...
-
-    def forget(self, key: ChunkKey) -> None:
-        """See `CastPart.forget`."""
-        ...
-
-    def drain_receive(self) -> None:
-        """See `CastPart.drain_receive`."""
-        ...
 
 
 class ExpectedCasts:
@@ -33,7 +16,7 @@ class ExpectedCasts:
     def __init__(self) -> None:
         self._expected: dict[ChunkKey, tuple[ChunkPlace, npt.NDArray[np.bool_]]] = {}
 
-    def _taker(self) -> Intake | None:
+    def _taker(self) -> NativeIntake | ExpectedCasts | None:
         """Of this moment."""
         raise NotImplementedError
 
@@ -41,6 +24,11 @@ class ExpectedCasts:
         """See `CastPart.drain_receive`."""
         if (taker := self._taker()) is not None:
             taker.drain_receive()
+
+    def settle(self) -> None:
+        """See `CastPart.settle`."""
+        if (taker := self._taker()) is not None:
+            taker.settle()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
         """See `CastPart.expect`."""

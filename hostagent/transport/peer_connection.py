@@ -154,7 +154,8 @@ class PeerConnection:
         self._waiting.append(read)
         if self._connected:
             self._carry()
-        self._arm_stall_timer()
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(self._patience_s, self._check_stall)
         return read
 
     def forget(self, read: Read) -> None:
@@ -210,7 +211,7 @@ class PeerConnection:
                 self._counters.reads_failed += 1
                 self._loop.call_soon(read.tell, ReadOutcome.FAILED)
 
-    def _ended(self, read: Read, status: int) -> None:
+    def _read_refused(self, read: Read, status: int) -> None:
         """The peer refused a read, which the thread has no more."""
         if status in REFUSALS:
             # The peer does not serve this node. The next read asks again, on a connection of its own.
@@ -285,14 +286,13 @@ class PeerConnection:
             self._skewed(pulled.status)
         elif what is What.MALFORMED:
             self._malformed()
-        elif (carried := self._carried.get(pulled.number)) is not None:
-            self._read_pulled(carried, what, pulled)
-
-    def _read_pulled(self, carried: _Carried, what: What, pulled: Pulled) -> None:
+        carried = self._carried.get(pulled.number)
+        if carried is None:
+            return  # of the connection, or of a read that nobody wants any more
         read, request = carried.read, carried.read.request
         if what is What.REFUSED:
             del self._carried[read.number]
-            self._ended(read, pulled.status)
+            self._read_refused(read, pulled.status)
             return
         if not carried.is_load_told and request.holder_told is not None:
             request.holder_told(load_of(pulled.load))
@@ -307,7 +307,8 @@ class PeerConnection:
         read.owner = None
         if pulled.is_proven and request.proof is not None and carried.leaves is not None:
             request.proof.leaves = bytes(carried.leaves)
-        self._close_if_left()
+        if self._retired or self._gave_up:
+            self._close_if_left()
         read.tell(ReadOutcome.DONE)
 
     # ------------------------------------------------------------------ connection
@@ -333,10 +334,6 @@ class PeerConnection:
     def _has_unanswered(self) -> bool:
         """Whether the thread waits for an answer, wanted or not."""
         return bool(self._carried) or self._pulls.look(self._id).unanswered > 0
-
-    def _arm_stall_timer(self) -> None:
-        if self._stall_timer is None:
-            self._stall_timer = self._loop.call_later(self._patience_s, self._check_stall)
 
     @property
     def _patience_s(self) -> float:

@@ -216,11 +216,11 @@ class ServedConnection:
             return
         if self._answers or self._lingering or self._opened or self._partial or self._tokens_awaited or self._writing:
             return
-        self._lent = self._native.lend(self._sock, self._came_back)
+        self._lent = self._native.lend(self._sock, self._thread_returned)
         if self._lent is not None:
             self._loop.remove_reader(self._fd)
 
-    def _came_back(self, why: Why, unanswered: bytes) -> None:
+    def _thread_returned(self, why: Why, unanswered: bytes) -> None:
         """The thread in C cannot go on."""
         self._lent = None
         self._used_s = self._loop.time()
@@ -258,7 +258,7 @@ class ServedConnection:
         for answer in self._answers:
             if answer.extent is not None:
                 self._sink.close_extent(answer.extent)
-        self._sent(self._asked_bytes)
+        self._queue_shrank(self._asked_bytes)
         for extent in (*(extent for _, extent in self._lingering), *self._opened.values()):
             self._sink.close_extent(extent)
         self._answers.clear()
@@ -385,7 +385,7 @@ class ServedConnection:
         if extent is None:
             raise ValueError("closed what was not open")
         self._counters.read_bytes_sent += read_bytes
-        self._sent(extent.size_bytes)
+        self._queue_shrank(extent.size_bytes)
         if self._remote is not None:
             # Before the pin: the chunk's place may be another's then.
             self._remote.forget(request)
@@ -421,7 +421,7 @@ class ServedConnection:
         else:
             answer.offset += extent.offset
             answer.extent = extent
-            self._asked(answer.left_bytes, answer.request)
+            self._queue_grew(answer.left_bytes, answer.request)
             answer.tell(status)
 
     def _resolve_leaves(self, answer: _Answer, size_bytes: int, *, again: bool) -> None:
@@ -444,7 +444,7 @@ class ServedConnection:
             answer.tell(STATUS_NO_RDMA)
             return
         self._opened[answer.request] = extent
-        self._asked(extent.size_bytes, answer.request)
+        self._queue_grew(extent.size_bytes, answer.request)
         answer.tell(STATUS_OK, where.pack())
 
     def _prepare(self, key: ChunkKey, resolve: _Resolve) -> bool:
@@ -458,11 +458,11 @@ class ServedConnection:
 
         return self._sink.prepare(key, prepared)
 
-    def _asked(self, size_bytes: int, request: int) -> None:
+    def _queue_grew(self, size_bytes: int, request: int) -> None:
         self._asked_bytes += size_bytes
         self._waits_for(max(self._asked_bytes, wanted_of(request)))
 
-    def _sent(self, size_bytes: int) -> None:
+    def _queue_shrank(self, size_bytes: int) -> None:
         """A peer that asks for nothing more for the moment may have given up what it wanted."""
         self._asked_bytes -= size_bytes
         self._waits_for(max(self._asked_bytes, self._queued_bytes - size_bytes) if self._asked_bytes else 0)
@@ -523,7 +523,7 @@ class ServedConnection:
                 answer.offset += sent
                 answer.left_bytes -= sent
                 self._sent_bytes += sent
-                self._sent(sent)
+                self._queue_shrank(sent)
                 self._counters.read_bytes_sent += sent
         except OSError as error:
             if error.errno in _NOTHING_NOW:

@@ -12,7 +12,7 @@ import socket
 from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
-from hostagent.transport.expected_casts import ExpectedCasts, Intake
+from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
@@ -102,7 +102,8 @@ class SocketCasts(ExpectedCasts):
         """Raises TransportError."""
         super().__init__()
         self._host = host
-        self._outgoing = SegmentSocket(host, host.config.cast_port)
+        self._outgoing = out = SegmentSocket(host, host.config.cast_port)
+        self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -124,29 +125,12 @@ class SocketCasts(ExpectedCasts):
             self._intake.expect(chunk, missing)
         return 2 * socket_options.granted_receive_bytes(casts) // _TRUESIZE_FACTOR
 
-    def _taker(self) -> Intake | None:
+    def _taker(self) -> NativeIntake | None:
         return self._intake
-
-    def settle(self) -> None:
-        """See `CastPart.settle`."""
-        if self._intake is not None:
-            self._intake.settle()
-
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """See `CastPart.cast`."""
-        self._outgoing.cast(chunk, first, count)
-
-    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
-        """See `CastPart.fill`."""
-        self._outgoing.fill(chunk, first, count, pool, cast_too=cast_too)
 
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`."""
         return self._outgoing.socket
-
-    def give_up(self) -> None:
-        """See `NativeSender.give_up`."""
-        self._outgoing.give_up()
 
     def close(self) -> None:
         """End both directions."""

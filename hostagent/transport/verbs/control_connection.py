@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from hostagent import limits
+from hostagent.transport.base import TransportCounters
 from hostagent.transport.read_protocol import (
     ANSWER,
     MAGIC,
@@ -20,7 +21,7 @@ from hostagent.transport.read_protocol import (
     pack_tokens,
     watch_peer,
 )
-from hostagent.transport.read_tokens import REFUSALS, Refusal, TokenBook
+from hostagent.transport.read_tokens import REFUSALS, Refusal, TokenBook, refused_words
 from kvpolicy.tiers.holder_load import HolderLoad
 
 ANSWER_BODY_BYTES_MAX = 64
@@ -36,20 +37,12 @@ class ControlOwner(Protocol):
         """The peer accepted the connection."""
         ...
 
-    def disconnected(self) -> None:
-        """It could not be made, ended, or made no sense. Called once, never inside a call, not after `close`."""
+    def close(self) -> None:
+        """It could not be made, ended, was refused, or made no sense. Called once, never inside a call."""
         ...
 
     def holder_told(self, load: HolderLoad) -> None:
         """The peer says, with an answer, what it has queued for others."""
-        ...
-
-    def refused(self, refusal: Refusal) -> None:
-        """The peer does not serve this node; `disconnected` follows."""
-        ...
-
-    def control_malformed(self) -> None:
-        """The peer answered nonsense; `disconnected` follows."""
         ...
 
 
@@ -62,10 +55,12 @@ class ControlConnection(asyncio.Protocol):
         own_address: str,
         loop: asyncio.AbstractEventLoop,
         owner: ControlOwner,
-        tokens: TokenBook | None = None,
+        counters: TransportCounters,
+        tokens: TokenBook | None,
     ) -> None:
-        """`own_address`: on the data network, so that control traffic takes the same way as the data. `tokens`: what is
+        """`own_address`: on the data network, so that control traffic takes the same way as the data; `tokens`: what is
         shown to the peer."""
+        self._counters = counters
         self._tokens = tokens
         self._shown = b""
         self._endpoint = endpoint
@@ -111,7 +106,7 @@ class ControlConnection(asyncio.Protocol):
                 await self._loop.create_connection(lambda: self, host, int(port), local_addr=(self._own_address, 0))
         except (OSError, ValueError, OverflowError):
             # TimeoutError is an OSError.
-            self._lost()
+            self._connection_ended()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -133,12 +128,12 @@ class ControlConnection(asyncio.Protocol):
                 pass
         except ValueError:
             if self._owner is not None:
-                self._owner.control_malformed()
-            self._lost()
+                self._counters.drop("read_answer_malformed")
+            self._connection_ended()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._lost()
+        self._connection_ended()
 
     def _take_answer(self) -> bool:
         if len(self._received) < ANSWER.size:
@@ -154,18 +149,18 @@ class ControlConnection(asyncio.Protocol):
         body = bytes(self._received[ANSWER.size : end])
         del self._received[:end]
         if status in REFUSALS:
-            if self._owner is not None:
-                self._owner.refused(Refusal(status))
-            self._lost()
+            refusal, host = Refusal(status), self._endpoint.rpartition(":")[0]
+            self._counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
+            self._connection_ended()
             return False
         if self._owner is not None:
             self._owner.holder_told(load_of(load))
         self._waiting.popleft()[1](status, body)
         return True
 
-    def _lost(self) -> None:
+    def _connection_ended(self) -> None:
         owner, self._owner = self._owner, None
         if self._transport is not None:
             self._transport.abort()
         if owner is not None:
-            owner.disconnected()
+            owner.close()

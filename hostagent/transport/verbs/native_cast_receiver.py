@@ -36,7 +36,9 @@ class NativeCastReceiver:
             self._end = CastEnd(port, fabric, host)
             undo.callback(self._end.close)
             self.waiting_bytes_max = self._end.waiting_bytes_max
-            self.intake = NativeIntake(host, _parts_of(port, self._end), fabric, broke=self._broke, threaded=threaded)
+            self.intake = NativeIntake(
+                host, _parts_of(port, self._end), fabric, broke=self._queue_broke, threaded=threaded
+            )
             """What receives."""
             undo.callback(self.intake.close)
             self._closing = undo.pop_all()
@@ -45,7 +47,7 @@ class NativeCastReceiver:
         """No more casts. Idempotent."""
         self._closing.close()
 
-    def _broke(self, what: Broken) -> None:
+    def _queue_broke(self, what: Broken) -> None:
         """Nothing comes until there is another queue pair, if there can be one."""
         if what is Broken.COMPLETIONS:
             self._broken(VerbsError("the completion queue of casts is broken"))

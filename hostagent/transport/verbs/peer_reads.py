@@ -29,7 +29,7 @@ from hostagent.transport.read_protocol import (
     QueuePairEnd,
     RemoteExtent,
 )
-from hostagent.transport.read_tokens import Refusal, TokenBook, refused_words
+from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import VerbsError
@@ -113,7 +113,7 @@ class PeerReads:
         self._pieces = host.make_pieces(self)
         self._progress_s = host.loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._control = ControlConnection(endpoint, host.address, host.loop, self, host.tokens)
+        self._control = ControlConnection(endpoint, host.address, host.loop, self, host.counters, host.tokens)
         self._arm_timer()
 
     # ------------------------------------------------------------------ reads
@@ -183,24 +183,11 @@ class PeerReads:
             for opened in self._opened.values():
                 self._open(opened)
 
-    def disconnected(self) -> None:
-        """The peer is gone, or never was there."""
-        self.close()
-
     def holder_told(self, load: HolderLoad) -> None:
         """Pass it on, once."""
         told = next((read.request.holder_told for read in self._reads if read.request.holder_told is not None), None)
         if told is not None:
             told(load)
-
-    def refused(self, refusal: Refusal) -> None:
-        """Count it, and say so once."""
-        host = self.endpoint.rpartition(":")[0]
-        self._host.counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
-
-    def control_malformed(self) -> None:
-        """Count it."""
-        self._host.counters.drop("read_answer_malformed")
 
     def _shake_hands(self) -> None:
         try:

@@ -56,7 +56,7 @@ class VerbsReads:
         self._usable = True
         """Whether completions are still reported."""
         counters = Retransmissions(*port.counter_directories)
-        self._losses = LossWatch(counters, host.loop, self._in_flight, self._lost, self.look_for_completions)
+        self._losses = LossWatch(counters, host.loop, self._in_flight, self._packets_lost, self.look_for_completions)
         with contextlib.ExitStack() as undo:
             undo.callback(self._losses.close)
             self._channel = CompletionChannel(port)
@@ -69,7 +69,7 @@ class VerbsReads:
                 completion_queue_parts(port, self._completions, self._channel),
                 self.target,
                 host.loop,
-                self._broke,
+                self._completions_broke,
                 began=self._losses.begin,
             )
             undo.callback(self._asker.close)
@@ -155,14 +155,14 @@ class VerbsReads:
     def _in_flight(self) -> bool:
         return self._asker.in_flight()
 
-    def _broke(self, error: VerbsError) -> None:
+    def _completions_broke(self, error: VerbsError) -> None:
         """Completions are no longer reported: reads under way fail, later ones go over TCP."""
         log.warning("reads over TCP from now on: %s", error)
         self._usable = False
         for peer in list(self._peers.values()):
             peer.close()
 
-    def _lost(self, count: int, since_ns: int, now_ns: int) -> None:
+    def _packets_lost(self, count: int, since_ns: int, now_ns: int) -> None:
         self.counters.read_retransmissions += count
         for peer in self._peers.values():
             peer.packets_lost(since_ns, now_ns)

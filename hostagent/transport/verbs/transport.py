@@ -16,7 +16,7 @@ from hostagent.config import DataConfig
 from hostagent.pool.leases import LocalLeases
 from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
-from hostagent.transport.expected_casts import ExpectedCasts, Intake
+from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.read_tokens import TokenBook
@@ -149,17 +149,13 @@ class VerbsCasts(ExpectedCasts):
         self._expect_again()
         return granted
 
-    def _taker(self) -> Intake | None:
-        return self._intake
+    def _taker(self) -> NativeIntake | SocketCasts | None:
+        """Whoever receives casts now."""
+        return self._sockets if self._receiver is None else self._receiver.intake
 
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`. The NIC has the port while casts go by RDMA."""
         return None if self._sockets is None else self._sockets.data_socket()
-
-    def settle(self) -> None:
-        """See `CastPart.settle`."""
-        if self._intake is not None:
-            self._intake.settle()
 
     def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """See `CastPart.cast`."""
@@ -225,27 +221,22 @@ class VerbsCasts(ExpectedCasts):
             self._receiver.close()
             self._receiver = None
         if self._queue is None:
-            self._queue = NativeCastQueue(port, self._region, host, host.native, self._broke)
+            self._queue = NativeCastQueue(port, self._region, host, host.native, self._casts_broke)
         self._queue.use_fabric(fabric)
         if self._fills is None:
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
-        self._receiver = NativeCastReceiver(port, fabric, host, self._broke)
+        self._receiver = NativeCastReceiver(port, fabric, host, self._casts_broke)
         return self._receiver.waiting_bytes_max
-
-    @property
-    def _intake(self) -> NativeIntake | SocketCasts | None:
-        """Whoever receives casts now."""
-        return self._sockets if self._receiver is None else self._receiver.intake
 
     def _expect_again(self) -> None:
         """Somebody else receives casts from now on."""
-        if self._intake is not None:
+        if (taker := self._taker()) is not None:
             for chunk, missing in self._expected.values():
-                self._intake.expect(chunk, missing)
+                taker.expect(chunk, missing)
 
-    def _broke(self, error: VerbsError) -> None:
+    def _casts_broke(self, error: VerbsError) -> None:
         """A queue pair that cannot be replaced, or a device that is gone: later there may be another, or sockets."""
         log.warning("casts over RDMA broke, trying again in %g s: %s", limits.VERBS_AGAIN_S, error)
         self._leave_verbs()
