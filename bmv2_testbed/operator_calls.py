@@ -17,8 +17,6 @@ from kvdaemon.tls_settings import TlsSettings
 from kvproto.rpc import control_pb2, control_pb2_grpc
 
 _CALL_S = 5.0
-LOOK_S = 0.05
-"""How often a wait for the cluster looks at its status."""
 RECONNECT_AT_ONCE = (("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 """Channel options: a restarted controller must be found at once, not after gRPC's backoff of minutes."""
 
@@ -57,14 +55,16 @@ class ControllerCalls:
         return reply
 
     def _statuses(self, deadline_s: float) -> Iterator[control_pb2.StatusReply]:
-        """The status now and every LOOK_S, until the deadline; goes on with a controller that comes back."""
+        """The status now and after each change, until the deadline; goes on with a controller that comes back."""
         while (left_s := deadline_s - time.monotonic()) > 0:
+            call: Any = self._operator.Watch(control_pb2.StatusRequest(), timeout=left_s, wait_for_ready=True)
             try:
-                yield self._operator.Status(control_pb2.StatusRequest(), timeout=left_s, wait_for_ready=True)
+                yield from call
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise TestbedError(f"controller at {self._address}: {_words(error)}") from error
-            time.sleep(min(LOOK_S, left_s))
+            finally:
+                call.cancel()
 
     def await_ready(self, nodes: int, needs_switch: bool, deadline_s: float) -> None:
         """Wait until that many nodes are attached and, if there is one, the switch is programmed and has seen them."""
