@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PRODUCT_LINES_MAX: Final = 140_000
+PRODUCT_LINES_MAX: Final = 135_500
 """Of all distributions, tools and examples. Lower it when code goes; it never rises."""
-WHEEL_LINES_MAX: Final = {"kvcast": 62_500}
+WHEEL_LINES_MAX: Final = {"kvcast": 60_000}
 """By distribution. Lower it when code goes; it never rises."""
 DISTRIBUTIONS: Final = {
     "kvcast-client": ("client/",),
