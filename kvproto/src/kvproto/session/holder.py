@@ -229,7 +229,7 @@ class Holder:
     def _on_segments_sent(self, event: SegmentsSent | SendFailed, now_ns: int) -> None:
         sending = self._sendings.get(event.key)
         if sending is None or event.count > sending.on_way:
-            raise LocalProtocolError(f"{event.count} segments of {event.key.hex()} reported sent, not so many were")
+            raise LocalProtocolError(f"{event.count} segments of {event.key.hex()} reported as sent: too many")
         sending.on_way -= event.count
         self._on_way -= event.count
         self._burst.sent(event.count, now_ns)

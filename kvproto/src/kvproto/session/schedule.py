@@ -473,6 +473,8 @@ class Schedule:
                 return due
             return max(seen, since + 3 * self._pace[INFLOW_SLOT]) + rank * self._pace[SLOW_RANK_STEP]
         if not self._probed and len(self._leaders) <= 1:
+            # Without a probe staggered readers take 1.044 S/B instead of 1.072, but 1.56 instead of 1.07 behind a first
+            # reader at half rate.
             return max(seen, since + self._pace[PROBE]) + rank * self._pace[PROBE_RANK_STEP]
         return now_ns + self._pace[INFLOW_SLOT]
 

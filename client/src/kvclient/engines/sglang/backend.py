@@ -76,7 +76,7 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         try:
             digest = self._weights if isinstance(self._weights, str) else self._weights.get(WEIGHTS_WAIT_S)
         except WeightsError as error:
-            self._tell(f"kvcast: {error}; the engine goes on without the pool")
+            self._tell(f"kvcast: {error}; the engine runs without the pool")
             return None
         if digest is None:
             return None
