@@ -22,6 +22,10 @@ OUTPUT = ROOT / "kvproto" / "src" / "kvproto" / "wire" / "layouts.py"
 
 NOT_OURS = ("arp_", "ARP_", "vlan_", "ip_option_")
 """Headers and constants that the switch needs and no end host writes begin so."""
+SIZE_ALONE = ("udp_t", "icrc_t")
+"""Headers that kernels and data paths write: here nothing but their size matters."""
+WITHOUT_COLUMNS = ("ethernet_t", "ipv4_t")
+"""Headers of which nobody reads many at once: they have no numpy dtype."""
 DERIVED_SUFFIX = "_BYTES"
 """Constants of the P4 program that restate sizes: here they follow from the layouts, or from the segment size that the
 controller sends at run time."""
@@ -101,19 +105,21 @@ def group_name(group: Sequence[FieldLayout]) -> str:
 
 
 def render_header(header: Header) -> Iterator[str]:
-    """The lines of one header: a value class with `pack` and `unpack`, and a numpy dtype."""
+    """The lines of one header: its size, a value class with `pack` and `unpack`, and a numpy dtype."""
     name, groups = class_name(header), list(byte_groups(header))
     widths = [sum(field.bits for field in group) for group in groups]
     upper = header.name.removesuffix("_t").upper()
-    yield f'_{upper} = struct.Struct("!{"".join(map(struct_code, widths))}")'
     yield f"{upper}_BYTES: Final = {sum(widths) // 8}"
-    yield f"{upper}_DTYPE: Final = np.dtype("
-    yield "    ["
-    yield from (
-        f"        {dtype_entry(group_name(group), width)}," for group, width in zip(groups, widths, strict=True)
-    )
-    yield "    ]"
-    yield ")"
+    if header.name in SIZE_ALONE:
+        return
+    yield f'_{upper} = struct.Struct("!{"".join(map(struct_code, widths))}")'
+    if header.name not in WITHOUT_COLUMNS:
+        yield f"{upper}_DTYPE: Final = np.dtype("
+        yield "    ["
+        columns = zip(groups, widths, strict=True)
+        yield from (f"        {dtype_entry(group_name(group), width)}," for group, width in columns)
+        yield "    ]"
+        yield ")"
     yield ""
     yield ""
     yield "@dataclass(frozen=True, slots=True)"
@@ -161,7 +167,7 @@ def render(headers: Sequence[Header], constants: Mapping[str, int]) -> str:
         if not name.endswith(DERIVED_SUFFIX)
     ]
     for header in headers:
-        lines += ["", "", *render_header(header)] if header is not headers[0] else ["", *render_header(header)]
+        lines += ["", "", *render_header(header)]
     return "\n".join(lines) + "\n"
 
 

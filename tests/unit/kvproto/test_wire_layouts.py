@@ -32,5 +32,5 @@ def test_sizes() -> None:
     sizes = {Ipv4: 20, Bth: 12, Deth: 8, KvControl: 40, KvData: 32}
     for header, size in sizes.items():
         assert len(header().pack()) == size
-    for name in ("IPV4", "BTH", "DETH", "KV_CONTROL", "KV_DATA"):
+    for name in ("BTH", "DETH", "KV_CONTROL", "KV_DATA"):
         assert getattr(layouts, f"{name}_DTYPE").itemsize == getattr(layouts, f"{name}_BYTES")

@@ -37,15 +37,9 @@ BTH_OPCODE_UD_SEND_ONLY: Final = 100
 QPN_MULTICAST: Final = 0xFFFFFF
 IP_DONT_FRAGMENT: Final = 2
 
-_ETHERNET = struct.Struct("!6s6sH")
+
 ETHERNET_BYTES: Final = 14
-ETHERNET_DTYPE: Final = np.dtype(
-    [
-        ("dst", "u1", (6,)),
-        ("src", "u1", (6,)),
-        ("ether_type", ">u2"),
-    ]
-)
+_ETHERNET = struct.Struct("!6s6sH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +69,8 @@ class Ethernet:
         )
 
 
-_IPV4 = struct.Struct("!BBHHHBBHII")
 IPV4_BYTES: Final = 20
-IPV4_DTYPE: Final = np.dtype(
-    [
-        ("version_ihl", ">u1"),
-        ("dscp_ecn", ">u1"),
-        ("total_length", ">u2"),
-        ("identification", ">u2"),
-        ("flags_fragment_offset", ">u2"),
-        ("ttl", ">u1"),
-        ("protocol", ">u1"),
-        ("checksum", ">u2"),
-        ("src", ">u4"),
-        ("dst", ">u4"),
-    ]
-)
+_IPV4 = struct.Struct("!BBHHHBBHII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,50 +127,11 @@ class Ipv4:
         )
 
 
-_UDP = struct.Struct("!HHHH")
 UDP_BYTES: Final = 8
-UDP_DTYPE: Final = np.dtype(
-    [
-        ("src_port", ">u2"),
-        ("dst_port", ">u2"),
-        ("length", ">u2"),
-        ("checksum", ">u2"),
-    ]
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Udp:
-    """`udp_t`, 8 bytes."""
-
-    src_port: int = 0
-    dst_port: int = 0
-    length: int = 0
-    checksum: int = 0
-
-    def pack(self) -> bytes:
-        """The header's bytes. Raises struct.error or OverflowError for a value that does not fit."""
-        return _UDP.pack(
-            self.src_port,
-            self.dst_port,
-            self.length,
-            self.checksum,
-        )
-
-    @classmethod
-    def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "Udp":
-        """The header at `offset`. Raises struct.error when the buffer ends before it does."""
-        raw = _UDP.unpack_from(buffer, offset)
-        return cls(
-            raw[0],
-            raw[1],
-            raw[2],
-            raw[3],
-        )
-
-
-_KV_CONTROL = struct.Struct("!BBBBHHII16sQ")
 KV_CONTROL_BYTES: Final = 40
+_KV_CONTROL = struct.Struct("!BBBBHHII16sQ")
 KV_CONTROL_DTYPE: Final = np.dtype(
     [
         ("version", ">u1"),
@@ -255,8 +196,8 @@ class KvControl:
         )
 
 
-_BTH = struct.Struct("!BBHB3sB3s")
 BTH_BYTES: Final = 12
+_BTH = struct.Struct("!BBHB3sB3s")
 BTH_DTYPE: Final = np.dtype(
     [
         ("opcode", ">u1"),
@@ -317,8 +258,8 @@ class Bth:
         )
 
 
-_DETH = struct.Struct("!IB3s")
 DETH_BYTES: Final = 8
+_DETH = struct.Struct("!IB3s")
 DETH_DTYPE: Final = np.dtype(
     [
         ("qkey", ">u4"),
@@ -355,8 +296,8 @@ class Deth:
         )
 
 
-_KV_DATA = struct.Struct("!BBBBIII16s")
 KV_DATA_BYTES: Final = 32
+_KV_DATA = struct.Struct("!BBBBIII16s")
 KV_DATA_DTYPE: Final = np.dtype(
     [
         ("version", ">u1"),
@@ -413,31 +354,4 @@ class KvData:
         )
 
 
-_ICRC = struct.Struct("!I")
 ICRC_BYTES: Final = 4
-ICRC_DTYPE: Final = np.dtype(
-    [
-        ("value", ">u4"),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Icrc:
-    """`icrc_t`, 4 bytes."""
-
-    value: int = 0
-
-    def pack(self) -> bytes:
-        """The header's bytes. Raises struct.error or OverflowError for a value that does not fit."""
-        return _ICRC.pack(
-            self.value,
-        )
-
-    @classmethod
-    def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "Icrc":
-        """The header at `offset`. Raises struct.error when the buffer ends before it does."""
-        raw = _ICRC.unpack_from(buffer, offset)
-        return cls(
-            raw[0],
-        )
