@@ -39,8 +39,6 @@ COMMANDS: dict[str, str] = {
 
 LAB = frozenset({"testbed", "bench", "plan", "demo", "demo-vllm", "demo-pd"})
 """Commands that kvcast-lab brings: modules of `kvlab.commands`."""
-INSTALLABLE = {"kvlab": "kvcast-lab", "matplotlib": "'kvcast-lab[plan]'"}
-"""Modules that `pip install kvcast` alone leaves out, and what to install for each."""
 
 
 def load(name: str) -> Command:
@@ -51,11 +49,6 @@ def load(name: str) -> Command:
     package = "kvlab" if name in LAB else "kvcast"
     module: Command = importlib.import_module(f"{package}.commands.{name.replace('-', '_')}")
     return module
-
-
-def need(module: str) -> None:
-    """Import what an extra brings, so that a missing one is named before the work and not after it."""
-    importlib.import_module(module)
 
 
 def make_parser() -> Parser:
@@ -79,11 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kvcast {args.command}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if error.name not in INSTALLABLE:
+        if error.name != "kvlab":
             raise
-        needed = INSTALLABLE[error.name]
-        what = needed if error.name == "kvlab" else error.name
-        print(f"kvcast {args.command}: needs {what}: pip install {needed}", file=sys.stderr)
+        print(f"kvcast {args.command}: needs kvcast-lab: pip install kvcast-lab", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 
 from bmv2_testbed.errors import TestbedError
@@ -17,7 +16,6 @@ _OPTIONAL = {
     "p4c-bm2-ss": "build p4c, for --target bmv2",
     "simple_switch_grpc": "build bmv2, for --target bmv2",
 }
-_MODULES = ("matplotlib",)
 
 
 def examine(config: AgentConfig | None) -> list[Finding]:
@@ -25,7 +23,6 @@ def examine(config: AgentConfig | None) -> list[Finding]:
     findings = [_namespaces(), _mininet()]
     findings += [_tool(tool, Level.MISSING, f"apt install {package}") for tool, package in _TOOLS.items()]
     findings += [_tool(tool, Level.NOTE, remedy) for tool, remedy in _OPTIONAL.items()]
-    findings += [_module(name) for name in _MODULES]
     return findings
 
 
@@ -46,11 +43,6 @@ def _mininet() -> Finding:
 def _tool(tool: str, level: Level, remedy: str) -> Finding:
     path = shutil.which(tool)
     return judged(tool, path or "not on PATH", "on PATH", path is not None, level, remedy)
-
-
-def _module(name: str) -> Finding:
-    good = importlib.util.find_spec(name) is not None
-    return judged(name, _presence(good), "there", good, Level.MISSING, "pip install 'kvcast-lab[plan]'")
 
 
 def _presence(there: bool) -> str:

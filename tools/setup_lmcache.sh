@@ -17,5 +17,5 @@ install torch==2.13.0 'numpy<=2.2.6' aiofile aiofiles blake3 aiohttp awscrt cryp
 	'transformers>=5.4' uvicorn httptools cachetools
 install --no-deps lmcache==0.5.6
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-	--editable p4switch --editable client --editable kvproto --editable . --editable 'lab[plan]' 'pytest>=8.0' 'hypothesis>=6.100'
+	--editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

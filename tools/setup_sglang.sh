@@ -21,5 +21,5 @@ install --no-deps sglang==0.5.23 xgrammar==0.2.7 apache-tvm-ffi
 # its own, where SGLang does not find it.
 install --no-deps --target "$venv/flashinfer" flashinfer-python==0.7.2.post1
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-	--editable p4switch --editable client --editable kvproto --editable . --editable 'lab[plan]' 'pytest>=8.0' 'hypothesis>=6.100'
+	--editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

@@ -16,7 +16,6 @@ from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
-from kvcast.cli import need
 from kvcast.errors import UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
@@ -80,8 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
-    if args.plot is not None:
-        need("matplotlib")
     target = Target(args.target)
     scale = SCALES[target]
     plan = IncastPlan(

@@ -16,7 +16,6 @@ from bmv2_testbed.demo.run import DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
-from kvcast.cli import need
 from kvdaemon.programs import programs_directory
 from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
-    need("matplotlib")
     console = Console()
     plan = DemoPlan(
         incast_bytes=args.size,

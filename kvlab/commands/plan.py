@@ -10,7 +10,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
-from kvcast.cli import need
 from kvcast.errors import UsageError
 from kvlab.bars import bar
 from kvlab.figures import write_figures
@@ -91,15 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=output_folder,
         metavar="DIR",
-        help="write report.html, plots (SVG, PNG) and plan.json there; needs pip install 'kvcast-lab[plan]'",
+        help="write report.html, plots (SVG, PNG) and plan.json there",
     )
     output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the plan and show it."""
-    if args.out is not None:
-        need("matplotlib")
     try:
         if args.replicas is not None and args.replicas > args.nodes > 1:
             raise PlanError(f"--replicas {args.replicas}: there are only {args.nodes} nodes to keep them")

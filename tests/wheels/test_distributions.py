@@ -187,17 +187,14 @@ def test_commands_of_the_lab_say_what_to_install(no_lab: Installed) -> None:
     assert {one["topic"] for one in found} == {"agent", "switch"}
 
 
-def test_commands_without_extras_and_what_an_extra_is_for(everything: Installed) -> None:
+def test_commands_without_extras(everything: Installed) -> None:
     kvcast = everything.command("kvcast")
     for name in ("kvcast", "kvcast-agent", "kvcast-controller", "kvcast-switch", "p4switch"):
         assert everything.say(everything.command(name), "--version").split()[1] == __version__
     plan = (kvcast, "plan", "--requests", "100", "--no-sweep", "--jobs", "1")
     assert "small chat trace" in everything.say(*plan)
-    done = everything.run(*plan, "--out", "report")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "kvcast plan: needs matplotlib: pip install 'kvcast-lab[plan]'\n",
-    )
+    everything.say(*plan, "--out", "report")
+    assert list((everything.folder / "report").glob("*.svg")), "the README's command needs no extra for its pictures"
     (everything.folder / "trace.jsonl.zst").write_bytes(b"")
     done = everything.run(kvcast, "plan", "--trace", "trace.jsonl.zst")
     assert done.stderr.strip() == "kvcast plan: the trace has no requests"
