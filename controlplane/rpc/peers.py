@@ -23,8 +23,9 @@ CALLERS: Final[Mapping[str, Role]] = {
     _SERVICES["Operator"].full_name: Role.OPERATOR,
 }
 """By service: whose certificate its methods take. What is not listed here is refused to everybody."""
-_NAMES: Final = "x509_subject_alternative_name"
-"""A property of gRPC's authentication context."""
+_URIS: Final = "peer_uri"
+"""The property of gRPC's authentication context with the URIs of a certificate's subject alternative names. An
+authority lets its users choose e-mail addresses and DNS names more freely: those name nobody here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Peer:
 
 def peer_of(context: Any) -> Peer:
     """Of a call under way."""
-    names = context.auth_context().get(_NAMES, ())
+    names = context.auth_context().get(_URIS, ())
     address = urllib.parse.unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
     host = address if address.startswith("unix:") else address.rpartition(":")[0]
     return Peer(host, identities(name.decode(errors="replace") for name in names))

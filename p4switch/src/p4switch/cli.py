@@ -159,9 +159,15 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
         dest="tls_controllers",
         action="append",
         default=[],
-        metavar="NAME",
-        help="only clients whose certificate has this name (URI, DNS or common name) may change anything;"
+        metavar="URI",
+        help="only clients whose certificate has this URI as subject alternative name may change anything;"
         " may be repeated (default: every client)",
+    )
+    control.add_argument(
+        "--insecure",
+        action="store_true",
+        help="take clients without certificates from other machines and users (default: the switch's own user and root"
+        " on this machine only)",
     )
     control.add_argument(
         "--device-id", type=int, default=1, metavar="N", help="P4Runtime device id (default %(default)s)"
@@ -276,6 +282,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         port_options=_port_options(args.port_options),
         grpc=args.grpc,
         tls=_tls(args),
+        insecure=args.insecure,
         device_id=_device_id(args.device_id),
         cpu_port=_number("--cpu-port", args.cpu_port, PORT_NUMBER_MAX),
         flood_group=_number("--flood-group", args.flood_group, 0xFFFF, minimum=0),
@@ -342,6 +349,9 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
         raise UsageError("--tls-cert and --tls-key go together")
     if args.tls_controllers and args.tls_ca is None:
         raise UsageError("--tls-controller needs --tls-ca: without it clients show no certificate")
+    for name in args.tls_controllers:
+        if "://" not in name:
+            raise UsageError(f"--tls-controller: {name} is no URI, and no other name of a certificate counts")
     from p4switch.server.tls import TlsFiles
 
     return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca, frozenset(args.tls_controllers))

@@ -1,0 +1,167 @@
+"""What strangers try at a running switch: code in a program's names, P4Runtime as another user, silent connections."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from p4switch.proto import p4runtime_pb2 as p4r
+from p4switch.server.peers import socket_owner
+from p4switch.server.tls import TlsFiles
+from p4switch.switch import Switch, SwitchOptions
+from p4switch.testing import memory_switch
+from p4switch_server.test_tls import Authority, outcome
+
+NOBODY = 65534
+LEARNING = Path(__file__).with_name("learning.p4").read_text()
+
+
+@contextmanager
+def primary(channel: grpc.Channel) -> Iterator[None]:
+    """The stream of the primary controller, while it is entered."""
+    arbitration = p4r.MasterArbitrationUpdate(device_id=1, election_id=p4r.Uint128(low=1))
+    call = channel.stream_stream(
+        "/p4.v1.P4Runtime/StreamChannel",
+        p4r.StreamMessageRequest.SerializeToString,
+        p4r.StreamMessageResponse.FromString,
+    )
+    wait = threading.Event()
+
+    def requests() -> Iterator[p4r.StreamMessageRequest]:
+        yield p4r.StreamMessageRequest(arbitration=arbitration)
+        wait.wait(60)
+
+    answers = call(requests(), timeout=60)
+    try:
+        next(answers)
+        yield
+    finally:
+        wait.set()
+        answers.cancel()
+
+
+def push(channel: grpc.Channel, program: str) -> None:
+    """As the primary controller does."""
+    request = p4r.SetForwardingPipelineConfigRequest(device_id=1, election_id=p4r.Uint128(low=1))
+    request.action = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+    request.config.p4_device_config = program.encode()
+    function = channel.unary_unary(
+        "/p4.v1.P4Runtime/SetForwardingPipelineConfig", lambda m: m.SerializeToString(), lambda raw: raw
+    )
+    function(request, timeout=60)
+
+
+ESCAPES = ("x */\n{}\n/*", 'x"; \n{}\n//', "x\\\n{}\n", "%n%s{}", "\n{}")
+
+
+def test_a_name_that_is_code_is_a_name(tmp_path: Path) -> None:
+    owned = tmp_path / "owned"
+    declared = "extern int creat(const char *, unsigned);"
+    code = f'{declared} __attribute__((constructor)) static void own(void) {{ creat("{owned}", 0600); }}'
+    with memory_switch() as switch, grpc.insecure_channel(switch.address) as channel, primary(channel):
+        for escape in ESCAPES:
+            name = escape.replace("{}", code)
+            quoted = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            program = LEARNING
+            for kind in ("table", "action"):
+                program = program.replace(f"{kind} ", f'@name("{quoted}") {kind} ', 1)
+            push(channel, program)
+            assert any(table.preamble.name.endswith(name) for table in switch.switch.p4info.tables)
+    assert not owned.exists()
+
+
+@contextmanager
+def relay_of(user: int, address: str) -> Iterator[str]:
+    """An address at which connections go on to `address` from sockets of that user."""
+    libc = ctypes.CDLL(None)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def pump(source: socket.socket, sink: socket.socket) -> None:
+            with suppress(OSError):  # either end may be gone
+                while chunk := source.recv(1 << 16):
+                    sink.sendall(chunk)
+                sink.shutdown(socket.SHUT_WR)
+
+        def serve() -> None:
+            host, _, port = address.rpartition(":")
+            inside, _ = listener.accept()
+            libc.setfsuid(user)  # of this thread alone
+            outside = socket.socket()
+            libc.setfsuid(0)
+            with inside, outside:
+                outside.connect((host, int(port)))
+                back = threading.Thread(target=pump, args=(outside, inside))
+                back.start()
+                pump(inside, outside)
+                back.join()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has sockets of other users")
+@pytest.mark.parametrize("insecure", [False, True])
+def test_another_user_of_the_machine_gets_nothing(insecure: bool) -> None:
+    with Switch(SwitchOptions(grpc="127.0.0.1:0", insecure=insecure)) as switch:
+        with grpc.insecure_channel(switch.address) as own:
+            assert outcome(own, "Capabilities", p4r.CapabilitiesRequest()) is grpc.StatusCode.OK
+        with relay_of(NOBODY, switch.address) as address, grpc.insecure_channel(address) as other:
+            expected = grpc.StatusCode.OK if insecure else grpc.StatusCode.PERMISSION_DENIED
+            assert outcome(other, "Capabilities", p4r.CapabilitiesRequest()) is expected
+            if not insecure:
+                with pytest.raises(grpc.RpcError, match=rf"user {NOBODY}'s: .* unless it runs with --insecure"):
+                    push(other, LEARNING)
+
+
+def test_a_socket_file_is_the_owners_and_the_groups(tmp_path: Path) -> None:
+    path = tmp_path / "p4runtime.sock"
+    before = os.umask(0)
+    try:
+        with Switch(SwitchOptions(grpc=f"unix:{path}")), grpc.insecure_channel(f"unix:{path}") as channel:
+            assert outcome(channel, "Capabilities", p4r.CapabilitiesRequest()) is grpc.StatusCode.OK
+            assert stat.S_IMODE(path.stat().st_mode) == 0o770
+    finally:
+        os.umask(before)
+
+
+def test_whose_a_connection_is() -> None:
+    def line(local: str, remote: str, state: str, user: int) -> str:
+        return f"   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:5} 0 4711"
+
+    near, mapped = "0100007F:A13C", "0000000000000000FFFF00000100007F:A13C"
+    listener = "0100007F:2557"
+    assert socket_owner([line(near, listener, "01", 1000)], "127.0.0.1:41276", 9559) == 1000
+    assert socket_owner([line(mapped, mapped[:33] + "2557", "01", 1000)], "127.0.0.1:41276", 9559) == 1000
+    loopback = "00000000000000000000000001000000"
+    assert socket_owner([line(f"{loopback}:A13C", f"{loopback}:2557", "01", 7)], "[::1]:41276", 9559) == 7
+    for other in (
+        line(near, listener, "06", 0),  # waits for its time to be over: root's, as the kernel shows it
+        line(near, "0100007F:2558", "01", 0),
+        line("0200007F:A13C", listener, "01", 0),
+        line(listener, near, "01", 0),
+    ):
+        assert socket_owner([other], "127.0.0.1:41276", 9559) is None
+
+
+def test_no_name_but_a_uri_makes_a_controller(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "authority")
+    name = "spiffe://example.org/controller"
+    cert, key = authority.sign("switch", "DNS:localhost", "IP:127.0.0.1")
+    write = p4r.WriteRequest(device_id=1, election_id=p4r.Uint128(low=1))
+    with Switch(SwitchOptions(tls=TlsFiles(cert, key, authority.cert, frozenset({name, "controller"})))) as switch:
+        for alternative in ("DNS:controller", "email:controller", f"email:{name}", "URI:spiffe://example.org/agent/h1"):
+            pem, own = authority.sign("controller", alternative)
+            credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes(), own.read_bytes(), pem.read_bytes())
+            with grpc.secure_channel(switch.address, credentials) as channel:
+                assert outcome(channel, "Write", write) is grpc.StatusCode.PERMISSION_DENIED, alternative
