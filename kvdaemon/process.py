@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from kvdaemon.doorkeeper import raise_descriptors_limit
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
 from kvproto import __version__
@@ -43,6 +44,7 @@ def run_daemon(
         if args.check:
             print(f"{args.config}: good")
             return 0
+        raise_descriptors_limit()
         with contextlib.suppress(KeyboardInterrupt):  # Before or after the loop has its handlers.
             asyncio.run(_until_stopped(run, config))
     except (ConfigError, CannotRunError) as error:

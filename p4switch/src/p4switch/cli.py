@@ -272,6 +272,7 @@ def _run_stf(source: ProgramSource, case: Path) -> int:
 
 def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own errors already contain what gRPC's library would print
+    from p4switch.server.doorkeeper import raise_descriptors_limit
     from p4switch.stats import lines
     from p4switch.switch import Switch, SwitchOptions
 
@@ -292,6 +293,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         trace=args.trace,
         recirculation=parse_recirculation(args.recirculation_ports, args.recirculation_rate, args.recirculation_queue),
     )
+    raise_descriptors_limit()
     # Not an Event: a handler that interrupts Event.wait() at the wrong moment would wait for its lock for ever.
     stopped, stop = socket.socketpair()
     with stopped, stop:

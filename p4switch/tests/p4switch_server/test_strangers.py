@@ -7,14 +7,16 @@ import os
 import socket
 import stat
 import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import grpc
 import pytest
 
 from p4switch.proto import p4runtime_pb2 as p4r
+from p4switch.server.doorkeeper import SILENT_MAX, SILENT_PER_ADDRESS_MAX, Connection, too_many
 from p4switch.server.peers import socket_owner
 from p4switch.server.tls import TlsFiles
 from p4switch.switch import Switch, SwitchOptions
@@ -135,6 +137,38 @@ def test_a_socket_file_is_the_owners_and_the_groups(tmp_path: Path) -> None:
         os.umask(before)
 
 
+@contextmanager
+def silent(address: str, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that say nothing."""
+    host, _, port = address.rpartition(":")
+    with ExitStack() as held:
+        yield [held.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(count)]
+
+
+def test_who_is_silent_shuts_nobody_out() -> None:
+    options = SwitchOptions(grpc="127.0.0.1:0", http="127.0.0.1:0")
+    with Switch(options) as switch, grpc.insecure_channel(switch.address) as channel:
+        assert switch.pages is not None
+        with primary(channel), silent(switch.pages.address, 300), silent(switch.address, 600) as connections:
+            for _ in range(20):
+                with urllib.request.urlopen(f"http://{switch.pages.address}/livez", timeout=20) as page:
+                    assert page.status == 200
+            with grpc.insecure_channel(switch.address, [("grpc.use_local_subchannel_pool", 1)]) as another:
+                assert outcome(another, "Capabilities", p4r.CapabilitiesRequest()) is grpc.StatusCode.OK
+            for one in connections[:400]:
+                while one.recv(1 << 10):  # gRPC's greeting, then the end
+                    pass
+            push(channel, LEARNING)
+
+
+def test_the_oldest_silent_connections_make_room() -> None:
+    many = [Connection(n, n, "10.0.0.1", f"10.0.0.1:{n}") for n in range(SILENT_PER_ADDRESS_MAX + 3)]
+    few = [Connection(n + 1000, n, f"10.0.1.{n % 250}", "") for n in range(100)]
+    assert {one.number for one in too_many([*few, *many])} == {0, 1, 2}
+    all_over = [Connection(n, n, str(n), "") for n in range(SILENT_MAX + 2)]
+    assert {one.number for one in too_many(all_over)} == {0, 1}
+
+
 def test_whose_a_connection_is() -> None:
     def line(local: str, remote: str, state: str, user: int) -> str:
         return f"   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:5} 0 4711"
@@ -162,6 +196,8 @@ def test_no_name_but_a_uri_makes_a_controller(tmp_path: Path) -> None:
         for alternative in ("DNS:controller", "email:controller", f"email:{name}", "URI:spiffe://example.org/agent/h1"):
             pem, own = authority.sign("controller", alternative)
             credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes(), own.read_bytes(), pem.read_bytes())
-            with grpc.secure_channel(switch.address, credentials) as channel:
-                with pytest.raises(grpc.RpcError, match="may read only: no --tls-controller"):
-                    push(channel, LEARNING)
+            with (
+                grpc.secure_channel(switch.address, credentials) as channel,
+                pytest.raises(grpc.RpcError, match="may read only: no --tls-controller"),
+            ):
+                push(channel, LEARNING)

@@ -18,6 +18,7 @@ from p4switch.errors import SwitchError
 from p4switch.listening import host_and_port, is_local, why_not
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.proto import status_pb2
+from p4switch.server import doorkeeper
 from p4switch.server.device import Device
 from p4switch.server.limits import (
     ERROR_DETAILS_BYTES_MAX,
@@ -75,6 +76,7 @@ class P4RuntimeServer:
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
+                *doorkeeper.OPTIONS,
                 # A primary whose machine has vanished without a word must not stay primary...
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
@@ -93,6 +95,9 @@ class P4RuntimeServer:
                     self._port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise _why_not(address) from error
+        self._door = doorkeeper.Doorkeeper(self._port)
+        self._stopped = threading.Event()
+        self._watch = threading.Thread(target=self._watch_door, name="p4runtime-door", daemon=True)
         host, _, given = address.rpartition(":")
         self.address = f"{host}:{self._port}" if given == "0" else address
         """Where clients find the server, with the port that was chosen."""
@@ -107,15 +112,26 @@ class P4RuntimeServer:
     def start(self) -> None:
         """Begin to answer."""
         self._server.start()
+        self._watch.start()
 
     def stop(self) -> None:
         """End streams and RPCs, and close the port."""
+        self._stopped.set()
+        self._watch.join()
         self._server.stop(grace=0.2).wait()
+
+    def _watch_door(self) -> None:
+        ended = 0
+        while not self._stopped.wait(doorkeeper.LOOK_S):
+            before, ended = ended, self._door.look()
+            if ended and not before:
+                log.warning("%d silent connections to P4Runtime were too many and are ended", ended)
 
     def admit(self, context: grpc.ServicerContext) -> None:
         """Raise StatusError for a peer that is nobody's business here."""
         if not self._takes_anybody:
             check_local_user(context, self._port)
+        self._door.spoke(context.peer())
 
     # -- RPCs ------------------------------------------------------------------------------------
 
