@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
+from kvproto.printable import printable_lines
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.parse_args(argv, args)
         return load(args.command).run(args)
     except UsageError as error:
-        print(f"kvcast {args.command}: {error}", file=sys.stderr)
+        print(printable_lines(f"kvcast {args.command}: {error}"), file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name != "kvlab":

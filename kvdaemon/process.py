@@ -15,6 +15,7 @@ from kvdaemon.doorkeeper import raise_descriptors_limit
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
 from kvproto import __version__
+from kvproto.printable import printable
 
 Config = TypeVar("Config")
 
@@ -48,7 +49,7 @@ def run_daemon(
         with contextlib.suppress(KeyboardInterrupt):  # Before or after the loop has its handlers.
             asyncio.run(_until_stopped(run, config))
     except (ConfigError, CannotRunError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(printable(f"{name}: {error}"), file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_CANNOT_RUN
     return 0
 

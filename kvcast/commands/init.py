@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             out.print(f"wrote {args.dir / name}")
     except OSError as error:
         raise UsageError(f"cannot write to {args.dir}: {error.strerror}") from error
-    out.print(_next_steps(answers, args.dir, names), markup=False)
+    out.print(_next_steps(answers, args.dir, names))
     return 0
 
 
