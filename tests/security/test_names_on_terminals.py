@@ -12,10 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from bmv2_testbed.processes import child_environment
 from controlplane.config import parse
 from controlplane.daemon import Controller
+from kvcast.terminal import Terminal
+from kvcast.top.board import Board, View, Wish
+from kvcast.top.screen import screen
+from kvproto.printable import printable
+from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.test_daemon import QUICK
 from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 
@@ -98,3 +104,34 @@ def test_a_name_in_an_error_does_nothing(address: str) -> None:
     assert status == 2
     assert "\x1b]" not in said
     assert r"\x1b]0;owned" in said
+
+
+def filled(message: Message, text: str, depth: int = 0) -> None:
+    """Every string of a message, and of one of each of its parts."""
+    for each in message.DESCRIPTOR.fields:
+        value = getattr(message, each.name)
+        if each.type == each.TYPE_STRING and not each.is_repeated:
+            setattr(message, each.name, text)
+        elif each.type == each.TYPE_STRING:
+            value.append(text)
+        elif each.type == each.TYPE_MESSAGE and depth < 4 and not each.message_type.GetOptions().map_entry:
+            filled(value.add() if each.is_repeated else value, text, depth + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_top_shows_them_in_all_its_views(name: str) -> None:
+    increment = rpc.LiveIncrement()
+    filled(increment, name)
+    del increment.gone[:]
+    increment.snapshot = True
+    board = Board()
+    board.heard(name, increment)
+    board.lost(name)
+    out = Terminal()
+    out.width = 250
+    with out.capture() as captured:
+        for view in View:
+            out.print(screen(board, Wish(view), out.width, None, 10))
+    said = captured.get()
+    assert said.replace("\n", "").isprintable()
+    assert printable(name) in said
