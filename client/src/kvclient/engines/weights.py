@@ -120,7 +120,10 @@ class _KeptDigests:
         self._path = Path(base, "kvcast", "weights.json")
         self._new = False
         try:
-            kept = json.loads(self._path.read_text())
+            with self._path.open() as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid():  # of a folder that others write to, too
+                    raise PermissionError
+                kept = json.load(file)
         except (OSError, ValueError):
             kept = {}
         self._kept: dict[str, str] = kept if isinstance(kept, dict) and len(kept) < KEPT_FILES_MAX else {}
