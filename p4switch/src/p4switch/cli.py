@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stats.main(arguments[1:])
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
-        print(f"p4switch: {error}", file=sys.stderr)
+        print(logs.printable_lines(f"p4switch: {error}"), file=sys.stderr)
         return 1
 
 
@@ -250,10 +251,10 @@ def _describe(source: ProgramSource, p4info_file: str | None) -> int:
             source.path, dict(source.defines), list(source.include_dirs), source.architecture
         )
     except CompileError as error:
-        print(error, file=sys.stderr)
+        print(logs.printable_lines(str(error)), file=sys.stderr)
         return 2 if error.unsupported else 1
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        print(logs.printable_lines(str(warning)), file=sys.stderr)
     if p4info_file == "-":
         sys.stdout.write(render_p4info(p4info_of(program), ".txtpb").decode())
     elif p4info_file is not None:
@@ -308,7 +309,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
             _notify_ready()
             stopped.recv(1)
             if args.stats:
-                print("\n".join(lines(switch.stats())))
+                print(logs.printable_lines("\n".join(lines(switch.stats()))))
     return 0
 
 
@@ -361,10 +362,12 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
 
 def _write_ready_file(path: Path, address: str) -> None:
     """Appears whole or not at all, so that a waiting reader never sees half an address."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(address + "\n")
-        part.rename(path)
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(handle, "w") as file:
+            file.write(address + "\n")
+        os.chmod(part, 0o644)
+        os.rename(part, path)
     except OSError as error:
         raise SwitchError(f"cannot write {path}: {error.strerror}") from error
 

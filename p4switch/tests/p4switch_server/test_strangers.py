@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import socket
 import stat
@@ -15,7 +16,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from p4switch.logs import TextFormatter
+from p4switch.native_target import NativeTarget
 from p4switch.proto import p4runtime_pb2 as p4r
+from p4switch.runtime import Switch as RuntimeSwitch
+from p4switch.runtime import SwitchConfig
 from p4switch.server.doorkeeper import SILENT_MAX, SILENT_PER_ADDRESS_MAX, Connection, too_many
 from p4switch.server.peers import socket_owner
 from p4switch.server.tls import TlsFiles
@@ -79,6 +84,22 @@ def test_a_name_that_is_code_is_a_name(tmp_path: Path) -> None:
             push(channel, program)
             assert any(table.preamble.name.endswith(name) for table in switch.switch.p4info.tables)
     assert not owned.exists()
+
+
+def test_names_and_messages_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = r"\x1b]0;owned\x07"
+    program = LEARNING.replace("table ", f'@name("{name.encode().decode("unicode_escape")}\\n") table ', 1)
+    with RuntimeSwitch(SwitchConfig(virtual_clock=True, trace=True)) as switch:
+        switch.add_memory(1)
+        target = NativeTarget(switch, has_cpu_port=False, traces=True)
+        target.commit(target.prepare(target.compile(program.encode(), pushed=True)))
+        switch.inject(1, bytes(64))
+        target.events(0)
+    said = capsys.readouterr().out
+    assert name + r"\n" in said
+    assert said.replace("\n", "").isprintable()
+    record = logging.LogRecord("n", logging.INFO, "", 1, "%s", ("a\nb\x1b[1m",), None)
+    assert TextFormatter("%(message)s").format(record) == r"a\nb\x1b[1m"
 
 
 @contextmanager
