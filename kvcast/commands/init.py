@@ -21,6 +21,8 @@ from kvcast.setup.files import SEGMENT_BYTES, Answers, agent_yaml, controller_ya
 from kvcast.setup.machine import Interface, Machine, data_interface, look
 from kvdaemon import checks
 from kvdaemon.errors import ConfigError
+from kvdaemon.identity import TRUST_DOMAIN
+from kvdaemon.tls_settings import is_loopback
 from kvproto.units import format_bytes, format_rate, parse_size_bytes
 
 T = TypeVar("T")
@@ -191,13 +193,25 @@ def _facts(machine: Machine) -> Table:
     return table
 
 
+def _trust(answers: Answers) -> str:
+    """Options of the switch: whom it takes."""
+    if answers.switch is None or is_loopback(answers.switch):
+        return ""
+    if answers.tls is None:
+        return " --insecure"
+    folder = answers.tls
+    files = f"--tls-cert {folder}/switch.pem --tls-key {folder}/switch.key --tls-ca {folder}/ca.pem"
+    return f" {files} --tls-controller spiffe://{TRUST_DOMAIN}/controller"
+
+
 def _next_steps(answers: Answers, folder: Path, names: list[str]) -> str:
     lines = ["", "Next:"]
     if "controller.yaml" in names:
         if answers.switch is not None:
             small = answers.segment_bytes not in (None, SEGMENT_BYTES[0])
             size = f" --segment-bytes {answers.segment_bytes}" if small else ""
-            lines.append(f"  kvcast switch -i PORT@IFACE ... --grpc {answers.switch}{size}   # on the switch")
+            options = f"--grpc {answers.switch}{size}{_trust(answers)}"
+            lines.append(f"  kvcast switch -i PORT@IFACE ... {options}   # on the switch")
         lines.append(f"  kvcast-controller --config {folder / 'controller.yaml'}")
     if "agent.yaml" in names:
         lines.append(f"  kvcast doctor agent --config {folder / 'agent.yaml'}")
