@@ -21,7 +21,7 @@ from typing import Literal, TypeVar, Unpack, overload
 
 from kvchunk.parts import ByteRange
 from kvclient import messages, request_encoding
-from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, Attached, attach
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, Attached, LeaseLostError, attach
 from kvclient.errors import AgentError, expect
 from kvclient.fetched import Fetched, Found, Streamed
 from kvclient.messages import Frame, Kind, Status, Where
@@ -254,7 +254,8 @@ class AsyncFetchStream(Streamed):
             self._add_answer(request, await self._answers.next(request, self._give_up_s))
 
     def release(self) -> None:
-        """Give up what is still to come, and unpin; the views are void. Idempotent."""
+        """Give up what is still to come, and unpin; the views are void. Idempotent. Raises LeaseLostError as
+        `Fetched.check`."""
         if self._request:
             self._answers.give_up(self._request)
             self._request, self.outcome = 0, Status.CANCELLED
@@ -266,7 +267,11 @@ class AsyncFetchStream(Streamed):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
     ) -> None:
-        self.release()
+        if kind is None:
+            self.release()
+        else:
+            with contextlib.suppress(LeaseLostError):
+                self.release()
 
 
 class _Answers:

@@ -24,7 +24,7 @@ from typing import Literal, Unpack, overload
 from kvchunk.parts import ByteRange
 from kvchunk.sources import ChunkSource
 from kvclient import request_encoding
-from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, LeaseLostError, attach
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError
 from kvclient.fetched import Fetched, FetchStream, Found
@@ -47,6 +47,7 @@ __all__ = [
     "FetchTerms",
     "Fetched",
     "Found",
+    "LeaseLostError",
     "PoolFullError",
     "PutOutcome",
     "Reservation",

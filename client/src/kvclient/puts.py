@@ -12,7 +12,7 @@ from kvchunk.ids import Digest
 from kvclient import messages, request_encoding
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
-from kvclient.messages import Frame, Kind, Status
+from kvclient.messages import Frame, Status
 from kvclient.region import WriteRegion
 from kvclient.request_encoding import Message
 
@@ -79,7 +79,7 @@ class Reservation:
             self._done = True
             self.view.release()
             self._region.free(self._offset)
-            self._connection.give_back(Kind.ABORT, self._lease)
+            self._connection.abort(self._lease)
 
     def __enter__(self) -> Reservation:
         return self
@@ -151,7 +151,7 @@ class Puts:
         try:
             offset = self._region.allocate(size_bytes)
         except PoolFullError:
-            self._connection.give_back(Kind.ABORT, lease)
+            self._connection.abort(lease)
             raise
         with while_open():
             return Reservation(self._connection, self._region, lease, offset, self._region.view(offset, size_bytes))
