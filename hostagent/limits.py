@@ -22,13 +22,9 @@ POOL_BYTES_MAX = 1 << 44
 
 ADOPTED_AT_ONCE = 4
 """Chunks of the agent before that are compared with their digests at a time."""
-ADOPTED_HELD_S = 120.0
-"""Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
-take milliseconds, and a client that waits for an agent gives up earlier."""
-
-ADOPTED_SHOWN_S = 2.0
-"""And whole chunks for this long: an engine may have leased them without asking, which no index says. It looks whether
-its agent is there whenever it takes a lease (`kvclient.local`)."""
+ADOPTED_HELD_S = 2.0
+"""What the agent before had given out is given to nobody else for this long. Copies of a lease take milliseconds;
+whoever takes longer finds out when it is done."""
 
 DISK_BYTES_MIN = 1 * MIB
 DISK_BYTES_MAX = 1 << 48

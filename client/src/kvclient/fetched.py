@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
@@ -37,7 +37,7 @@ def check_fetched(answer: Frame) -> Frame:
 
 
 class Lease(Protocol):
-    """Keeps chunks as they are. An agent that ends, ends its leases, and the next one may give their memory to others."""
+    """Keeps chunks as they are, until it is released or the agent ends: the next agent may give the memory to others."""
 
     def check(self) -> None:
         """What was copied up to now is the chunks'. Raises LeaseLostError when it may not be."""
@@ -101,9 +101,7 @@ class Fetched(_Pinned):
 
     __slots__ = ("sources", "views")
 
-    def __init__(
-        self, lease: Lease, views: list[memoryview], sources: list[ChunkSource], outcome: Status
-    ) -> None:
+    def __init__(self, lease: Lease, views: list[memoryview], sources: list[ChunkSource], outcome: Status) -> None:
         super().__init__(lease, outcome)
         self.views = views
         self.sources = sources

@@ -41,8 +41,10 @@ class LocalReads:
 
     @staticmethod
     def opened(catalog_fd: int, table_fd: int, is_up: Callable[[], bool]) -> LocalReads | None:
-        """Maps what the agent gave; the descriptors stay the caller's. `is_up()`: whether the agent is there. None: this
-        process cannot use it, and asks the agent for everything."""
+        """Maps what the agent gave; the descriptors stay the caller's. `is_up()`: whether the agent is there.
+
+        None: this process cannot use it, and asks the agent for everything.
+        """
         if not barrier.register():
             return None
         table_map = mmap.mmap(table_fd, catalog.TABLE_BYTES)

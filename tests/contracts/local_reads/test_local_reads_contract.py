@@ -17,6 +17,7 @@ from kvclient.client import (
     AgentUnavailableError,
     ChunkSource,
     ChunkToPut,
+    LeaseLostError,
     PutOutcome,
     Status,
     Where,
@@ -198,7 +199,11 @@ def test_a_closed_client_says_so(pair: Cluster, connect: Connect) -> None:
     client = connect(0)
     client.put(key(1), None, b"x" * 100)
     got = client.fetch([key(1)], deadline_s=1)
+    got.check()
     client.close()
+    for call in (got.check, got.release):
+        with pytest.raises(LeaseLostError, match="this client was closed"):
+            call()
     got.release()
     with pytest.raises(AgentUnavailableError):
         client.fetch([key(1)], deadline_s=1)

@@ -21,6 +21,7 @@ from hostagent.api.access import Access, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
 from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.core.events import EngineId
+from hostagent.intake import Intake
 from hostagent.tree import hashed
 from kvchunk.parts import ByteRange
 from kvclient import messages
@@ -30,6 +31,7 @@ from kvclient.client import (
     AgentError,
     AgentUnavailableError,
     ChunkSource,
+    LeaseLostError,
     PoolFullError,
     PutOutcome,
     Status,
@@ -334,7 +336,27 @@ def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
     one.agents.clear()
     with pytest.raises(AgentUnavailableError):
         client.contains([key(1)])
-    lease.release()
+    with pytest.raises(LeaseLostError, match="drop what was copied"):
+        lease.release()
+
+
+def test_an_engine_hears_of_the_end_of_its_leases_before_they_end(
+    one: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = one.client(0)
+    looks: list[bool] = []
+    end = Intake.end
+
+    def looked(self: Intake, engine: EngineId) -> None:
+        looks.append(client._connection.is_up())
+        end(self, engine)
+
+    monkeypatch.setattr(Intake, "end", looked)
+    assert client._connection.is_up()
+    with socket.socket(fileno=os.dup(client._connection._sock.fileno())) as odd:
+        odd.sendall(messages.pack(Kind.WELCOME, 0))  # the agent ends whoever says what it does not know
+    one.until(lambda: len(looks) == 1)
+    assert looks == [False], "who looks at the socket knows that the leases are to end"
 
 
 class _NoRegions:
