@@ -12,7 +12,7 @@ from hostagent.pool.keeping import Pool, open_pool
 from hostagent.pool.memory import HugePages, PoolMemory
 from hostagent.pool.prefault import TELL_S, prefault
 from hostagent.transport import wants_huge_pages
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from kvdaemon.notify import notify
 from kvproto.units import format_bytes
 

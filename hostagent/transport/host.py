@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ctypes
 import errno
-import fcntl
 import socket
 import struct
 from collections.abc import Callable
@@ -29,13 +28,13 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.control_intake import ControlIntake
+from hostagent.transport.interfaces import ask_interface, interface_address, interface_with, sending_interface
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
-_SIOCGIFADDR = 0x8915
 _SIOCGIFHWADDR = 0x8927
 _IP_UNICAST_IF = 50
 """ip(7): the interface of unicast datagrams; needs no privilege and no route."""
@@ -156,7 +155,7 @@ class _Control:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._port = host.config.control_port
-        self._socket = bound_udp(host.address, self._port, "data.control_port")
+        self._socket = bound_udp(host.address, self._port, "data.control_port", host.config.interface)
         self._intake = self._take(self._socket)
         self._group: Address | None = None
         self._notice_socket: socket.socket | None = None
@@ -222,19 +221,22 @@ def group_socket(address: str, group: str, port: int) -> socket.socket:
     return sock
 
 
-def bound_udp(address: str, port: int, key: str) -> socket.socket:
+def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.socket:
     """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError.
 
-    What it sends leaves by the interface that has `address`, whatever the routing table says: the switch's pool address
-    is in no node's subnet, and a default route would take KV to the management network.
+    What it sends leaves by `interface`, else by the one that has `address`, whatever the routing table says: the
+    switch's pool address is in no node's subnet, and a default route would take KV to the management network.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.bind((address, port))
-        interface = interface_with(address)
-        if interface is not None:
-            index = socket.if_nametoindex(interface)
+        leaves_by = sending_interface(address, interface)
+        if leaves_by is not None:
+            index = socket.if_nametoindex(leaves_by)
             sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
+    except TransportError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -246,49 +248,7 @@ def bound_udp(address: str, port: int, key: str) -> socket.socket:
     return sock
 
 
-def ask_interface(name: str, request: int) -> bytes:
-    """Answer of one of the SIOCGIF... requests of netdevice(7): the 24 bytes after the name. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
-
-
-def interface_with(address: str) -> str | None:
-    """The interface whose first IPv4 address this is, the loopback excepted; None: there is none."""
-    for _, name in socket.if_nameindex():
-        try:
-            found = socket.inet_ntoa(ask_interface(name, _SIOCGIFADDR)[4:8])
-        except OSError:
-            continue  # an interface without IPv4
-        if found == address and not found.startswith("127."):
-            return name
-    return None
-
-
-def interface_address(config: DataConfig) -> str:
-    """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
-    if not config.interface:
-        return config.address
-    try:
-        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
-    except OSError as error:
-        if error.errno == errno.ENODEV:
-            raise TransportError(
-                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
-            ) from error
-        if config.address:
-            return config.address
-        raise TransportError(
-            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
-        ) from error
-    return config.address or found
-
-
-def _interfaces() -> str:
-    return ", ".join(name for _, name in socket.if_nameindex())
-
-
 def _mac(config: DataConfig) -> bytes:
     """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
-    if not config.interface:
-        return bytes(6)
-    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]
+    interface = config.interface or interface_with(config.address)
+    return bytes(6) if interface is None else ask_interface(interface, _SIOCGIFHWADDR)[2:8]

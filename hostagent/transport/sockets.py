@@ -42,7 +42,7 @@ class SegmentSocket:
     def __init__(self, host: Host, port: int) -> None:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
-        self.socket = sock = bound_udp(host.address, port, "data.cast_port")
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
         sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
         sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)

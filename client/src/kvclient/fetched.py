@@ -37,7 +37,7 @@ def check_fetched(answer: Frame) -> Frame:
 
 
 class Lease(Protocol):
-    """Keeps chunks as they are, until it is released or the agent ends: the next agent may give the memory to others."""
+    """Keeps chunks as they are until it is released or the agent ends: the next agent may give the memory to others."""
 
     def check(self) -> None:
         """What was copied up to now is the chunks'. Raises LeaseLostError when it may not be."""
