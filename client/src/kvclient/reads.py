@@ -18,7 +18,7 @@ from kvclient.fetched import Fetched, Found, Lease, check_fetched
 from kvclient.local import LocalReads
 from kvclient.messages import FetchedChunk, Frame, Status
 from kvclient.request_encoding import Request
-from kvclient.terms import FetchTerms, check_seconds, check_terms
+from kvclient.terms import SECONDS_MAX, FetchTerms, check_seconds, check_terms
 
 Got = Fetched | Found[memoryview] | Found[list[memoryview]]
 
@@ -105,7 +105,7 @@ class Reads:
         """What a fetch need not ask the agent for: all chunks are here, or there is nothing to fetch."""
         if terms:
             check_terms(terms)
-        if not deadline_s >= 0:
+        if not 0 <= deadline_s <= SECONDS_MAX:
             check_seconds(deadline_s=deadline_s)
         if not keys:
             return Fetched(_NoLease(), [], [], Status.OK)

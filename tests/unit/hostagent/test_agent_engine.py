@@ -195,19 +195,19 @@ def test_what_no_client_asks_for_is_malformed(one: Cluster) -> None:
     each = messages.FETCH_EACH.pack(1000)
     with attached.sock as sock:
         sock.settimeout(5)
-        for number, (kind, body, count) in enumerate(
+        for number, (kind, body, count, status) in enumerate(
             (
-                (Kind.FETCH, messages.pack_fetch([], 1.0, {}), 0),
-                (Kind.FETCH, messages.pack_fetch([key(1)] * 2, 1.0, {}), 2),
-                (Kind.FETCH_EACH, each, 0),
-                (Kind.FETCH_EACH, each + messages.pack_keys([key(1)] * 2), 2),
-                (Kind.RESERVE, reserved, 0),
+                (Kind.FETCH, messages.pack_fetch([], 1.0, {}), 0, Status.OK),
+                (Kind.FETCH, messages.pack_fetch([key(1)] * 2, 1.0, {}), 2, Status.MALFORMED),
+                (Kind.FETCH_EACH, each, 0, Status.OK),
+                (Kind.FETCH_EACH, each + messages.pack_keys([key(1)] * 2), 2, Status.MALFORMED),
+                (Kind.RESERVE, reserved, 0, Status.MALFORMED),
             ),
             1,
         ):
             sock.sendall(messages.pack(kind, number, body, count=count))
             (answer,) = messages.FrameReader().feed(sock.recv(4096))
-            assert (answer.kind, answer.request, answer.status) == (kind, number, Status.MALFORMED)
+            assert (answer.kind, answer.request, answer.status) == (kind, number, status)
 
 
 def test_where_there_is_nothing_to_fetch_all_of_it_has_come(one: Cluster) -> None:
