@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
@@ -28,6 +29,7 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.control_intake import ControlIntake
+from hostagent.transport.interface_watch import InterfaceWatch
 from hostagent.transport.interfaces import ask_interface, interface_address, interface_with, sending_interface
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, format_address, parse_address
@@ -69,6 +71,8 @@ class Parts:
     reads: ReadPart
     close: Callable[[], None] = lambda: None
     rdma_mtu_bytes: int = 0
+    made_anew: Callable[[], None] | None = None
+    """The data interface is another one of the same name: what sends has to be told. None: only a restart helps."""
 
 
 class HostTransport:
@@ -125,6 +129,10 @@ class HostTransport:
                 undo.callback(close)
             endpoint = self.reads.listen()
             granted = self.casts.use_fabric(fabric)
+            interface = sending_interface(address, self._config.interface)
+            if interface is not None:
+                watch = InterfaceWatch(interface, address, partial(self._interface_made_anew, parts.made_anew))
+                undo.callback(watch.close)
             self._open = undo.pop_all()
         self._in_use = fabric
         return TransportFacts(host.own, _mac(self._config), endpoint, granted, parts.rdma_mtu_bytes)
@@ -143,6 +151,15 @@ class HostTransport:
         self._control.join(fabric.group)
         self.casts.use_fabric(fabric)
         self._in_use = fabric
+
+    def _interface_made_anew(self, tell_senders: Callable[[], None] | None) -> None:
+        """Raises TransportError: it is to be tried again, or needs a restart."""
+        if tell_senders is None:
+            raise TransportError("restart kvcast-agent, whose RDMA connections went with the one before")
+        self._control.bind_anew()
+        tell_senders()
+        if self._in_use is not None:
+            self.casts.use_fabric(self._in_use)
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
@@ -168,6 +185,18 @@ class _Control:
         self._notice_socket = group_socket(self._host.address, format_address(group), self._port)
         self._notice_intake = self._take(self._notice_socket)
         self._group = group
+
+    def bind_anew(self) -> None:
+        """The interface is another one of the same name. Raises TransportError."""
+        leave_by(self._socket, self._host.address, self._host.config.interface)
+        group, self._group = self._group, None
+        if group is None:
+            return
+        try:
+            self.join(group)
+        except TransportError:
+            self._group = group
+            raise
 
     def send(self, message: Control, destination: Address) -> None:
         counters = self._host.counters
@@ -230,10 +259,7 @@ def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.bind((address, port))
-        leaves_by = sending_interface(address, interface)
-        if leaves_by is not None:
-            index = socket.if_nametoindex(leaves_by)
-            sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
+        leave_by(sock, address, interface)
     except TransportError:
         sock.close()
         raise
@@ -246,6 +272,15 @@ def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.
             ) from error
         raise TransportError(f"cannot bind UDP {address}:{port} ({key}): {error.strerror}") from error
     return sock
+
+
+def leave_by(sock: socket.socket, address: str, interface: str) -> None:
+    """What a socket with this address sends leaves by `interface`, else by the one that has the address. Raises
+    TransportError, or OSError when it has just gone."""
+    leaves_by = sending_interface(address, interface)
+    if leaves_by is not None:
+        index = socket.if_nametoindex(leaves_by)
+        sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
 
 
 def _mac(config: DataConfig) -> bytes:
