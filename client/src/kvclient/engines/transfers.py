@@ -1,7 +1,7 @@
 """A worker's copies between leased chunks and its paged cache, in threads. Nothing here raises into the engine's step.
 
-A load holds a lease of its own while it copies, and asks the agent something once more before it calls the copy good:
-an agent that let go of the lease meanwhile (the connection ended) may have given the memory to others.
+A load holds a lease of its own while it copies, and looks whether the agent holds it still before it calls the copy
+good: an agent that ended meanwhile may have left the memory to one that gives it to others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,7 @@ from kvclient.engines.core.saves import Save
 from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
 from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
+from kvclient.forks import Threads
 
 
 @dataclass(slots=True)
@@ -131,9 +131,9 @@ class Transfers:
         self._namespace = ""
         self._log = log
         self._clock = clock
-        self._loaders = ThreadPoolExecutor(rules.threads, thread_name_prefix="kvcast-load")
+        self._loaders = Threads(rules.threads, "kvcast-load")
         # One at a time: no request waits for saves, and they should stay out of the way of loads.
-        self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
+        self._savers = Threads(1, "kvcast-save")
         self._lock = threading.Condition()
         """Notified when a load ends, and when the last of the saves does."""
         self._saves_count = 0
@@ -251,6 +251,7 @@ class Transfers:
         if load.state is not None:
             keys.append(load.state.keys[self._shard])
         try:
+            # Leaving this raises when the lease was lost before.
             with client.fetch(keys, deadline_s=self._rules.deadline_s) as got:
                 count = self._whole(got, len(load.keys))
                 if load.state is not None:
@@ -264,7 +265,6 @@ class Transfers:
                     if gate is not None and layer is not None:
                         gate.layer_arrived(layer)
                         progress.layers_count += 1
-                client.contains(keys[:1])
                 return count
         except AgentUnavailableError as error:
             self._link.connection_lost(client, str(error))
