@@ -302,7 +302,7 @@ class KvcastConnectorScheduler:
         chunks = keys.keys[:chunks_count]
         queue_s = self._line.queue_s(request_id)
         last = (request.num_prompt_tokens - 1) // self._settings.chunk_tokens
-        state = state_keys(chunks[last - 1]) if self._groups.states and last else ()
+        state = state_keys(chunks[last - 1]) if self._groups.states and 0 < last <= len(chunks) else ()
         claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic(), state)
         if claim is not None:
             self._tell_claim(claim)
