@@ -206,6 +206,18 @@ def test_where_data_are_is_not_what_they_are() -> None:
     assert with_image(keys, content="cat", name="uuid")[1], "nothing was seen of it so far"
 
 
+def test_what_encoders_made_with_other_weights_has_no_keys() -> None:
+    from kvclient.engines.vllm.bindings import RequestKeys
+    from kvclient.engines.vllm.media import MediaDigests
+
+    media = MediaDigests()
+    keys = RequestKeys(IDENTITY, media)
+    assert with_image(keys, content="cat")[1]
+    media.weights_changed()
+    assert not with_image(keys, content="cat")[1]
+    assert with_image(keys, content="dog")[1]
+
+
 def test_another_engines_encoder_is_not_believed() -> None:
     from kvclient.engines.vllm.bindings import RequestKeys
     from kvclient.engines.vllm.media import MediaDigests

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.vllm.vllm_suite import (
     assert_same,
     await_names,
     one,
+    processors,
     random_tokens,
     run_until_idle,
 )
@@ -78,6 +80,23 @@ def test_weights_that_change_in_place(
         engine.where(unsaved)
     assert engine.ask("reset")
     assert one(engine, new).cached_tokens == CHUNKS * CHUNK_TOKENS, "the same change as before, so the same names"
+    run_until_idle(engine)
+
+
+def test_all_workers_agree_which_weights_they_have(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]
+) -> None:
+    split: dict[str, Any] = {"tensor_parallel_size": 2}
+    engine = start(models(), agent_sockets[0], enable_prefix_caching=False, environment=processors(split), **split)
+    prompt = prompt_of(8)
+    await_names(engine)
+    said = one(engine, prompt).tokens
+    for factor, cached_chunks in ((1, CHUNKS), (4, 0), (1, CHUNKS), (1 / 4, CHUNKS)):
+        change(engine, factor)
+        assert engine.ask("reset")
+        result = one(engine, prompt)
+        assert result.cached_tokens == cached_chunks * CHUNK_TOKENS, factor
+    assert result.tokens == said
     run_until_idle(engine)
 
 

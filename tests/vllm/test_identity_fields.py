@@ -159,6 +159,14 @@ class Engine:
                 self.plain_table = torch.arange(4)
                 self.register_buffer("table", torch.arange(8.0), persistent=False)
 
+        class Compiled(torch.nn.Module):
+            """As vLLM marks what it compiles."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.do_not_compile = False
+                self.was_loaded_from_disk = False
+
         class Model(torch.nn.Module):
             """The rest."""
 
@@ -166,6 +174,9 @@ class Engine:
                 super().__init__()
                 self.rotary = RotaryEmbedding()
                 self.weight = torch.nn.Parameter(torch.ones(3, 5))
+                self.linear = torch.nn.Linear(2, 2)
+                self.compiled = Compiled()
+                self.register_buffer("expert_map", torch.zeros(4))
                 self.tunes_temperature = False
                 self.factor = 0.5
                 self.sequences_max = 8
@@ -237,10 +248,13 @@ def test_every_buffer_and_flag_of_the_model_counts(what: str) -> None:
     assert engine.facts.digest() != first
 
 
-def test_sizes_of_an_engine_and_its_weights_are_no_facts_of_its_buffers() -> None:
+def test_how_an_engine_computes_and_its_weights_are_no_facts_of_its_buffers() -> None:
     engine = Engine()
     first = engine.facts.digest()
     engine.model.sequences_max = 16
+    engine.model.linear.dropout = 0.5
+    engine.model.compiled.was_loaded_from_disk = True
+    engine.model.expert_map.add_(1)
     engine.model.weight.detach().add_(1)
     assert engine.facts.digest() == first
 

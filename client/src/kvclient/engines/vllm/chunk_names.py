@@ -98,6 +98,7 @@ class ChunkNames:
             version = version_in(self._settings.weights_version_file) if self._settings.weights_version_file else ""
             self._generation = self._generations.name(version)
             self.namespace = ""
+            self._media.weights_changed()
             log.info("kvcast: the weights have changed: %s", self._generation or "they are those of the start again")
         if Told.CHANGED in told and self._generations.is_stale:
             log.warning(

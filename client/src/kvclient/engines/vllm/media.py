@@ -58,6 +58,11 @@ class MediaDigests:
             self._seen.popitem(last=False)
         return digest
 
+    def weights_changed(self) -> None:
+        """What encoders made of media so far, they made with other weights, and vLLM may go on with it."""
+        for seen in self._seen.values():
+            seen.digest = None
+
 
 def data_digest(item: Mapping[str, Any]) -> str | None:
     """64 hex digits for all processed data of a medium; None: some are not here, or kvcast does not know their kind.

@@ -38,11 +38,14 @@ CHANGE_WEIGHTS: Final = (
     "wake_up",
 )
 """Methods of workers after which parameters may have other values; those of a worker extension, too."""
-UNTOLD: Final = frozenset({"training", "do_not_compile"})
-"""Flags of modules that say how something is computed, not what."""
+NO_MODEL: Final = ("torch.", "vllm.lora.", "vllm.model_executor.layers.")
+"""Modules of classes that say how something is computed, such as kernels and the places of experts. The rest is code of
+models, whose switches say what is computed."""
 ROTARY: Final = ("Rotary", "Rope", "RoPE")
 """In the names of classes that turn keys by their positions. All their plain settings count: one of them may choose
 among the factors of a table (LongRoPE's follows `max_model_len`)."""
+EXPERTS: Final = "expert"
+"""In the names of buffers that say which worker has which experts."""
 ATTENTION_FLAGS: Final = ("attn_type", "sliding_window", "kv_sharing_target_layer_name", "kv_cache_dtype")
 IMPLEMENTATION_FLAGS: Final = ("scale", "sliding_window", "logits_soft_cap", "attn_type", "alibi_slopes")
 
@@ -94,7 +97,7 @@ class WorkersModel:
         )
 
     def digest(self) -> str:
-        """Of all buffers, whole, and of the flags that decide what attention computes."""
+        """Of all buffers, whole, and of the flags that decide what the model computes."""
         buffers = tensors_checksum(
             (prefix + name, tensor) for prefix, model in self._models() for name, tensor in _tables(model)
         )
@@ -132,7 +135,7 @@ def files_of_source(loader: Any, source: Any) -> list[str]:
 
 def _tables(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Buffers, and the plain tensors of rotary modules."""
-    yield from model.named_buffers()
+    yield from ((name, tensor) for name, tensor in model.named_buffers() if EXPERTS not in name.rpartition(".")[2])
     for name, module in model.named_modules():
         if _is_rotary(module):
             found = vars(module).items()
@@ -144,14 +147,15 @@ def _is_rotary(module: torch.nn.Module) -> bool:
 
 
 def _flags(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each module was set to: its switches and factors, and all settings of rotary modules. Adapters wrap modules
-    and change nothing for requests without one."""
+    """All settings of rotary modules, and the switches and factors of the model's own."""
     for name, module in model.named_modules():
-        if isinstance(module, AttentionLayerBase) or type(module).__module__.startswith("vllm.lora."):
-            continue
-        kinds = (bool, float, int, str, list, tuple) if _is_rotary(module) else (bool, float)
+        kinds: tuple[type, ...] = (bool, float)
+        if _is_rotary(module):
+            kinds = (bool, float, int, str, list, tuple)
+        elif type(module).__module__.startswith(NO_MODEL) or hasattr(module, "do_not_compile"):
+            continue  # what vLLM compiles has flags of that, which differ from start to start
         settings = {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
-        found = {key: value for key, value in settings.items() if not key.startswith("_") and key not in UNTOLD}
+        found = {key: value for key, value in settings.items() if not key.startswith("_") and key != "training"}
         if found:
             yield name.replace(".base_layer", ""), found
 
