@@ -42,7 +42,9 @@ def configuration(folder: Path) -> Any:
             multimodal_config=MultiModalConfig(),
             disable_sliding_window=False,
         ),
-        cache_config=SimpleNamespace(cache_dtype="auto", kv_sharing_fast_prefill=False),
+        cache_config=SimpleNamespace(cache_dtype="auto", kv_sharing_fast_prefill=False, enable_prefix_caching=True),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+        ec_transfer_config=None,
         load_config=LoadConfig(),
         attention_config=AttentionConfig(),
         speculative_config=None,
@@ -138,6 +140,90 @@ def test_a_format_of_unknown_files_is_refused(tmp_path: Path) -> None:
         load = LoadConfig(load_format=load_format)
         with pytest.raises(SettingsError, match=why):
             weight_files(SimpleNamespace(model_config=model, load_config=load, speculative_config=None))
+
+
+ALONE = (0, 0)
+"""The rank of the only worker."""
+
+
+def names_of(folder: Path, weights: str, **settings: Any) -> Any:
+    """The names of an engine whose only worker has loaded its weights."""
+    from kvclient.engines.vllm.chunk_names import ChunkNames
+    from kvclient.engines.vllm.facts import ShardFacts
+
+    link: Any = SimpleNamespace(away=False)
+    chosen = Settings(chunk_tokens=64, weights_digest="w", **settings)
+    names = ChunkNames(configuration(folder), SimpleNamespace(kv_tp_replicas=1), chosen, 16, link)
+    names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights=weights)})
+    return names
+
+
+def key_of(names: Any) -> bytes:
+    return bytes(names.find().of_text(range(64)).keys[0][0])
+
+
+def changed(names: Any, weights: str) -> bytes:
+    """The key of a text after the weights changed."""
+    from kvclient.engines.core.generations import Told
+
+    names.weights_may_have_changed(cache_emptied=True)
+    assert names.awaits_workers
+    assert names.find() is None
+    assert names.weights_told({ALONE: (names.question, weights)}) == {Told.CHANGED}
+    assert not names.awaits_workers
+    return key_of(names)
+
+
+def test_changed_weights_have_names_of_their_own(tmp_path: Path) -> None:
+    one, other = names_of(tmp_path, "a"), names_of(tmp_path, "b")
+    assert key_of(one) == key_of(other), "the files name them, however each engine keeps them in memory"
+    loaded, namespace = key_of(one), one.namespace
+    first = changed(one, "c")
+    assert first != loaded
+    assert one.namespace != namespace
+    assert changed(other, "c") == first
+    assert changed(one, "d") not in (first, loaded)
+    assert changed(one, "a") == loaded
+    assert one.namespace == namespace
+
+
+def test_the_callers_version_is_shared_by_engines_of_any_layout(tmp_path: Path) -> None:
+    version = tmp_path / "version"
+    one, other = (names_of(tmp_path, weights, weights_version_file=str(version)) for weights in "ab")
+    version.write_text("step 1")
+    first = changed(one, "c")
+    assert changed(other, "d") == first
+    assert changed(other, "e") != first, "step 1 names other weights"
+    version.write_text("step 2")
+    assert changed(one, "f") == changed(other, "g") != first
+
+
+def test_a_change_that_a_worker_noticed_leaves_nothing_with_a_name_until_the_cache_is_empty(tmp_path: Path) -> None:
+    from kvclient.engines.core.generations import Told
+
+    names = names_of(tmp_path, "a")
+    assert names.weights_told({ALONE: (0, "b")}) == {Told.NOTICED}
+    assert names.find() is None
+    assert names.weights_told({ALONE: (names.question, "b")}) == {Told.CHANGED}
+    assert not names.awaits_workers, "requests do not wait for what no step brings"
+    assert names.find() is None
+    names.weights_may_have_changed(cache_emptied=True)
+    assert names.weights_told({ALONE: (names.question, "b")}) == {Told.UNCHANGED}
+    assert key_of(names) == changed(names_of(tmp_path, "a"), "b")
+
+
+def test_files_of_which_kvcast_does_not_know_name_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from kvclient.engines.vllm.chunk_names import ChunkNames
+    from kvclient.engines.vllm.facts import ShardFacts
+
+    link: Any = SimpleNamespace(away=False)
+    settings = Settings(chunk_tokens=64)
+    names = ChunkNames(configuration(tmp_path), SimpleNamespace(kv_tp_replicas=1), settings, 16, link)
+    files = frozenset({"model.safetensors", "language.safetensors"})
+    names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights="a", files=files)})
+    assert names.find() is None
+    assert not names.awaits_workers
+    assert "vLLM has loaded language.safetensors" in caplog.text
 
 
 class Engine:
