@@ -13,8 +13,9 @@ def loaded(*, has_cache: bool = True, checksum: str = "a") -> Generations:
     """An engine of two workers that have told the weights that they loaded."""
     made = Generations(WORKERS, has_cache=has_cache)
     assert not made.is_settled
-    assert made.worker_told("first", 0, checksum) is Told.NOTHING
-    assert made.worker_told("second", 0, checksum) is Told.UNCHANGED
+    made.worker_loaded("first", checksum)
+    assert not made.is_settled
+    made.worker_loaded("second", checksum)
     return made
 
 
@@ -116,3 +117,16 @@ def test_late_answers_settle_nothing() -> None:
     assert not weights.is_settled
     with pytest.raises(KeyError):
         weights.worker_told("third", 2, "b")
+    with pytest.raises(KeyError):
+        weights.worker_loaded("third", "b")
+
+
+def test_weights_that_changed_before_the_first_step_are_not_those_that_were_loaded() -> None:
+    weights = Generations(WORKERS, has_cache=True)
+    weights.weights_may_have_changed(cache_emptied=True)
+    for worker in WORKERS:
+        weights.worker_loaded(worker, "a")
+        assert not weights.is_settled
+    assert weights.worker_told("first", 1, "b") is Told.NOTHING
+    assert weights.worker_told("second", 1, "a") is Told.CHANGED
+    assert weights.name().startswith("checksum=")

@@ -31,10 +31,12 @@ class Generations:
         """`has_cache`: the engine keeps KV of prompts itself, and computes on with it."""
         self._workers = tuple(workers)
         self._has_cache = has_cache
+        self._loaded: dict[Hashable, str] = {}
+        """By worker: the checksum of the weights that it loaded."""
         self._answers: dict[Hashable, tuple[int, str]] = {}
-        self._loaded: str | None = None
-        """Of all workers together: as they were loaded, and as they are."""
-        self._current: str | None = None
+        """By worker: the last question that it answered, and its answer."""
+        self._current = ""
+        """Of all workers' answers together; empty until they have told what they loaded."""
         self._is_emptied = False
         """The engine has emptied its own cache since the last question but one was answered."""
         self._is_stale = False
@@ -47,7 +49,8 @@ class Generations:
     @property
     def is_settled(self) -> bool:
         """Whether all workers have answered the last question."""
-        return all(self._answers.get(worker, (-1, ""))[0] == self.question for worker in self._workers)
+        answered = (self._answers.get(worker, (-1, ""))[0] for worker in self._workers)
+        return len(self._loaded) == len(self._workers) and all(number == self.question for number in answered)
 
     @property
     def is_stale(self) -> bool:
@@ -60,11 +63,19 @@ class Generations:
         self._is_emptied = cache_emptied or not self._has_cache or (self._is_emptied and unanswered)
         self.question += 1
 
-    def worker_told(self, worker: Hashable, question: int, checksum: str) -> Told:
-        """A worker's answer. Raises KeyError for a worker that there is not."""
+    def worker_loaded(self, worker: Hashable, checksum: str) -> None:
+        """What a worker loaded, before it computed anything. Raises KeyError for a worker that there is not."""
         if worker not in self._workers:
             raise KeyError(worker)
-        number, before = self._answers.get(worker, (-1, checksum))
+        self._loaded[worker] = checksum
+        self._answers.setdefault(worker, (0, checksum))
+        if self.is_settled:
+            self._settle()
+
+    def worker_told(self, worker: Hashable, question: int, checksum: str) -> Told:
+        """A worker's answer, or the checksum of weights that it found changed. Raises KeyError for a worker that has
+        not told what it loaded."""
+        number, before = self._answers[worker]
         if question < self.question or (number == question and before == checksum):
             return Told.NOTHING
         self._answers[worker] = (question, checksum)
@@ -74,13 +85,9 @@ class Generations:
         return self._settle() if self.is_settled else Told.NOTHING
 
     def _settle(self) -> Told:
-        all_checksums = "\n".join(self._answers[worker][1] for worker in self._workers)
-        found = hashlib.blake2b(all_checksums.encode(), digest_size=16, person=b"kvcast-weights").hexdigest()
-        before, self._current = self._current, found
-        if self._loaded is None:
-            self._loaded = found
-            return Told.UNCHANGED
-        changed = found != before
+        before = self._current or _together(self._loaded[worker] for worker in self._workers)
+        self._current = _together(self._answers[worker][1] for worker in self._workers)
+        changed = self._current != before
         self._is_stale = not self._is_emptied and (self._is_stale or changed)
         self._is_emptied = False
         return Told.CHANGED if changed else Told.UNCHANGED
@@ -91,9 +98,13 @@ class Generations:
         `version`: the caller's own name for them, which engines of any layout share. One that has named other weights
         before names nothing, and neither does an empty one: then it is the checksum.
         """
-        assert self._current is not None, "the workers have not told their weights yet"
-        if self._current == self._loaded:
+        assert self._current, "the workers have not told their weights yet"
+        if self._current == _together(self._loaded[worker] for worker in self._workers):
             return ""
         if version and self._versions.setdefault(version, self._current) == self._current:
             return f"version={version}"
         return f"checksum={self._current}"
+
+
+def _together(checksums: Iterable[str]) -> str:
+    return hashlib.blake2b("\n".join(checksums).encode(), digest_size=16, person=b"kvcast-weights").hexdigest()
