@@ -48,5 +48,10 @@ def rotary_settings(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any
     """All plain settings of rotary modules: one of them may choose among the factors of a table."""
     for name, module in model.named_modules():
         if is_rotary(module):
-            found = {key: value for key, value in vars(module).items() if isinstance(value, SETTINGS)}
-            yield name, {key: value for key, value in found.items() if not key.startswith("_") and key not in UNTOLD}
+            yield name, settings_of(module, SETTINGS)
+
+
+def settings_of(module: torch.nn.Module, kinds: tuple[type, ...]) -> dict[str, Any]:
+    """The settings of these kinds that say what a module computes."""
+    found = {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
+    return {key: value for key, value in found.items() if not key.startswith("_") and key not in UNTOLD}

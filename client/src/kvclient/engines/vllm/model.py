@@ -20,6 +20,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from kvclient.engines.checksum import tensors_checksum
+from kvclient.engines.rotary import SETTINGS, is_rotary, rotary_tensors, settings_of
 
 CHANGE_WEIGHTS: Final = (
     "apply_model",
@@ -38,11 +39,6 @@ CHANGE_WEIGHTS: Final = (
     "wake_up",
 )
 """Methods of workers after which parameters may have other values; those of a worker extension, too."""
-UNTOLD: Final = frozenset({"training", "do_not_compile"})
-"""Flags of modules that say how something is computed, not what."""
-ROTARY: Final = ("Rotary", "Rope", "RoPE")
-"""In the names of classes that turn keys by their positions. All their plain settings count: one of them may choose
-among the factors of a table (LongRoPE's follows `max_model_len`)."""
 ATTENTION_FLAGS: Final = ("attn_type", "sliding_window", "kv_sharing_target_layer_name", "kv_cache_dtype")
 IMPLEMENTATION_FLAGS: Final = ("scale", "sliding_window", "logits_soft_cap", "attn_type", "alibi_slopes")
 
@@ -131,16 +127,9 @@ def files_of_source(loader: Any, source: Any) -> list[str]:
 
 
 def _tables(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers, and the plain tensors of rotary modules."""
+    """All buffers, and the plain tensors of rotary modules."""
     yield from model.named_buffers()
-    for name, module in model.named_modules():
-        if _is_rotary(module):
-            found = vars(module).items()
-            yield from ((f"{name}.{key}", value) for key, value in found if isinstance(value, torch.Tensor))
-
-
-def _is_rotary(module: torch.nn.Module) -> bool:
-    return any(part in type(module).__name__ for part in ROTARY)
+    yield from rotary_tensors(model)
 
 
 def _flags(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,9 +138,7 @@ def _flags(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, module in model.named_modules():
         if isinstance(module, AttentionLayerBase) or type(module).__module__.startswith("vllm.lora."):
             continue
-        kinds = (bool, float, int, str, list, tuple) if _is_rotary(module) else (bool, float)
-        settings = {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
-        found = {key: value for key, value in settings.items() if not key.startswith("_") and key not in UNTOLD}
+        found = settings_of(module, SETTINGS if is_rotary(module) else (bool, float))
         if found:
             yield name.replace(".base_layer", ""), found
 
