@@ -76,7 +76,7 @@ class EngineWeights:
         self._own = self._checksum()
         self._ranks = self._gather(self._own)
         with self._lock:
-            self._generations.worker_told(_ENGINE, self._generations.question, "\n".join(self._ranks))
+            self._generations.worker_loaded(_ENGINE, "\n".join(self._ranks))
             self._problem = ""
 
     def _checksum(self) -> str:
