@@ -20,6 +20,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from kvclient.engines.checksum import tensors_checksum
+from kvclient.engines.rotary import SETTINGS, is_rotary, rotary_tensors, settings_of
 
 CHANGE_WEIGHTS: Final = (
     "apply_model",
@@ -41,9 +42,6 @@ CHANGE_WEIGHTS: Final = (
 NO_MODEL: Final = ("torch.", "vllm.lora.", "vllm.model_executor.layers.")
 """Modules of classes that say how something is computed, such as kernels and the places of experts. The rest is code of
 models, whose switches say what is computed."""
-ROTARY: Final = ("Rotary", "Rope", "RoPE")
-"""In the names of classes that turn keys by their positions. All their plain settings count: one of them may choose
-among the factors of a table (LongRoPE's follows `max_model_len`)."""
 EXPERTS: Final = "expert"
 """In the names of buffers that say which worker has which experts."""
 ATTENTION_FLAGS: Final = ("attn_type", "sliding_window", "kv_sharing_target_layer_name", "kv_cache_dtype")
@@ -136,26 +134,18 @@ def files_of_source(loader: Any, source: Any) -> list[str]:
 def _tables(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Buffers, and the plain tensors of rotary modules."""
     yield from ((name, tensor) for name, tensor in model.named_buffers() if EXPERTS not in name.rpartition(".")[2])
-    for name, module in model.named_modules():
-        if _is_rotary(module):
-            found = vars(module).items()
-            yield from ((f"{name}.{key}", value) for key, value in found if isinstance(value, torch.Tensor))
-
-
-def _is_rotary(module: torch.nn.Module) -> bool:
-    return any(part in type(module).__name__ for part in ROTARY)
+    yield from rotary_tensors(model)
 
 
 def _flags(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
     """All settings of rotary modules, and the switches and factors of the model's own."""
     for name, module in model.named_modules():
-        kinds: tuple[type, ...] = (bool, float)
-        if _is_rotary(module):
-            kinds = (bool, float, int, str, list, tuple)
+        if is_rotary(module):
+            found = settings_of(module, SETTINGS)
         elif type(module).__module__.startswith(NO_MODEL) or hasattr(module, "do_not_compile"):
             continue  # what vLLM compiles has flags of that, which differ from start to start
-        settings = {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
-        found = {key: value for key, value in settings.items() if not key.startswith("_") and key != "training"}
+        else:
+            found = settings_of(module, (bool, float))
         if found:
             yield name.replace(".base_layer", ""), found
 
