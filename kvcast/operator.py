@@ -14,7 +14,8 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
 from kvcast.arguments import between
@@ -33,6 +34,8 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_WIDEST = 10_000
+"""Columns, of a table that is not fitted to a terminal."""
 _TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
 
 
@@ -177,6 +180,16 @@ def console() -> Console:
     """Standard output; as wide as the terminal, or 100 columns where there is none."""
     one = Console(highlight=False)
     return one if one.is_terminal else Console(highlight=False, width=100)
+
+
+def print_whole(table: RenderableType) -> None:
+    """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
+    its edge."""
+    out = Console(highlight=False)
+    most = out.width if out.is_terminal else _WIDEST
+    for line in Console(highlight=False, width=_WIDEST).render_lines(table, pad=False):
+        whole = Segment.adjust_line_length(line, most, pad=False)
+        out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 
 
 def print_json(value: object) -> None:
