@@ -35,11 +35,11 @@ from hostagent.examined import EXAMINING_ENGINE, Examined
 from hostagent.hashing import Hashing
 from hostagent.intake import Intake
 from hostagent.lone_gets import LoneGets, WatchedLoneGets
+from hostagent.memory.leases import local_leases
 from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
-from hostagent.pool.leases import local_leases
 from hostagent.pool_opening import opened
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing

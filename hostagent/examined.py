@@ -25,7 +25,7 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.host import ask_interface, interface_with
 from kvchunk.ids import ChunkKey

@@ -15,8 +15,8 @@ from typing import Any
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
     ControlArrival,

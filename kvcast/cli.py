@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
-from kvdaemon.standard_output import bad_word, run_command
+from kvcast.standard_output import bad_word, run_command
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",

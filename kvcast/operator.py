@@ -185,9 +185,9 @@ def console() -> Console:
 def print_whole(table: RenderableType) -> None:
     """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
     its edge."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, markup=False, emoji=False)
     most = out.width if out.is_terminal else _WIDEST
-    for line in Console(highlight=False, width=_WIDEST).render_lines(table, pad=False):
+    for line in Console(width=_WIDEST, markup=False, emoji=False).render_lines(table, pad=False):
         whole = Segment.adjust_line_length(line, most, pad=False)
         out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
-from kvdaemon.standard_output import run_command
 from kvproto import __version__
 
 Config = TypeVar("Config")
@@ -34,16 +33,6 @@ def run_daemon(
     `run` raises CannotRunError. Returns the exit status; 0: stopped as asked; 1: cannot run here, or cannot go on;
     2: wrong usage or configuration. 1 and 2 with one line on standard error.
     """
-    return run_command(name, lambda: _run_daemon(name, description, load, run, argv))
-
-
-def _run_daemon(
-    name: str,
-    description: str,
-    load: Callable[[Path], Config],
-    run: Callable[[Config, asyncio.Event], Coroutine[None, None, None]],
-    argv: Sequence[str] | None,
-) -> int:
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration (YAML)")
     parser.add_argument("--check", action="store_true", help="only check the configuration")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +13,6 @@ from pathlib import Path
 from kvdaemon.errors import CannotRunError
 from kvdaemon.files import replace_file
 from kvdaemon.notify import notify
-
-log = logging.getLogger(__name__)
 
 WATCHDOG_VARIABLE = "WATCHDOG_USEC"
 WATCHDOG_PID_VARIABLE = "WATCHDOG_PID"
@@ -35,10 +32,7 @@ def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[No
             raise CannotRunError(f"cannot write ready_file {path}: {error.strerror}") from error
     spare_collections()
     try:
-        try:
-            print(name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items()), flush=True)
-        except OSError as error:  # A full disk under a log is no reason to stop serving.
-            log.warning("cannot write to standard output: %s", error.strerror)
+        print(name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items()), flush=True)
         notify_ready()
         yield
     finally:

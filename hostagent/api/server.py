@@ -80,7 +80,7 @@ class Regions(Protocol):
 
 
 class LocalTables(Protocol):
-    """Of whoever reads what engines lease without asking (`hostagent.pool.leases`)."""
+    """Of whoever reads what engines lease without asking (`hostagent.memory.leases`)."""
 
     def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
         """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises

@@ -29,7 +29,7 @@ from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.core import effects, events
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.records import NAMESPACE_BYTES_MAX, Record
 from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvchunk.ids import ChunkKey, Digest

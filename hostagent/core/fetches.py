@@ -13,13 +13,9 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
-from hostagent.core.claims import Claims
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
-from hostagent.core.forms import Forms
-from hostagent.core.node import Node
-from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.core.sources import Sources
+from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
@@ -27,7 +23,7 @@ from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Probe, Ticket
+from kvpolicy.tiers.gate import Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
 from kvproto import events
@@ -51,36 +47,28 @@ _TIERS = {
 class Fetches:
     """All fetches of one node."""
 
-    def __init__(
-        self,
-        node: Node,
-        sources: Sources,
-        gate: Gate,
-        claims: Claims,
-        forms: Forms,
-        observer: FetchObserver,
-        make_reader: MakeReader,
-    ) -> None:
+    def __init__(self, ways: Ways, observer: FetchObserver, make_reader: MakeReader) -> None:
+        node = ways.node
         self._directory = node.directory
         self._emit = node.emit
         self._clock = node.clock
         self._pool = node.pool
-        self._sources = sources
-        self._gate = gate
-        self._claims = claims
+        self._sources = ways.sources
+        self._gate = ways.gate
+        self._claims = ways.claims
         self._observer = observer
         self._fetches: dict[FetchId, Fetch] = {}
         self._number = 0
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
         self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
         self._under_way = self.arrivals.under_way
-        self.twins = Twins(node, sources, forms, self, observer) if forms.has_wire else None
+        self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""
-        self.planner = FetchPlanner(node, sources, gate, claims, forms, self.arrivals, self.twins)
+        self.planner = FetchPlanner(ways, self.arrivals, self.twins)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
         self._untaught: list[FetchPlan] = []
         self._teach_alarm = node.alarms.add(self.teach)
-        self.waits = Waits(node, gate, claims, self)
+        self.waits = Waits(ways, self)
 
     # ------------------------------------------------------------------ figures
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hostagent import limits
-from hostagent.core.claims import Claims, Freed
+from hostagent.core.claims import Freed
 from hostagent.core.fetch import Fetch
-from hostagent.core.node import Node
-from hostagent.core.plan import FetchPlan
+from hostagent.core.plan import FetchPlan, Ways
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.merging import NOTICE_S
 
 _TOLERANCE_NS = int(NOTICE_S * 1e9)
@@ -59,11 +57,12 @@ class WaitCounts:
 class Waits:
     """Of one node."""
 
-    def __init__(self, node: Node, gate: Gate, claims: Claims, fetches: Brings) -> None:
+    def __init__(self, ways: Ways, fetches: Brings) -> None:
+        node = ways.node
         self._clock = node.clock
         self._pool = node.pool
-        self._gate = gate
-        self._claims = claims
+        self._gate = ways.gate
+        self._claims = ways.claims
         self._fetches = fetches
         self._waiting: dict[ChunkKey, list[Fetch]] = {}
         """By each chunk that they wait for."""

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hostagent.config import DataConfig
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     CastPart,
     ReadPart,

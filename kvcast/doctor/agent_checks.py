@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hostagent import limits
 from hostagent.config import API_SOCKET, AgentConfig, DataConfig, PoolConfig
+from hostagent.memory.available import available_bytes
+from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.native.library import datapath
-from hostagent.pool.available import available_bytes
-from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s

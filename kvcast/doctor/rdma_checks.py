@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
-from hostagent.pool.memory import HUGE_PAGE_BYTES, huge_pages
+from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
 from hostagent.transport.host import interface_address
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hostagent.pool.available import available_bytes
+from hostagent.memory.available import available_bytes
 from hostagent.transport.host import ask_interface
 
 _INTERFACES: Final = Path("/sys/class/net")

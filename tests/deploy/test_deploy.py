@@ -23,7 +23,7 @@ import hostagent.config
 import kvcast
 from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 from controlplane.metrics import CoreCollector
-from hostagent.pool.keeping import INDEX_FILE, POOL_FILE
+from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
 from kvcast.commands import switch
 from tests.unit.controlplane.helpers import Scene

@@ -17,8 +17,8 @@ from bmv2_testbed.bench.rdma.cuda import CudaMemory, load
 from bmv2_testbed.bench.rdma.device_memory import DeviceMemory, DeviceMemoryError, HostMemory, UdmabufMemory
 from bmv2_testbed.errors import TestbedError
 from hostagent.config import DataConfig
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     Extent,
     ReadOutcome,

@@ -13,8 +13,8 @@ import socket
 
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
