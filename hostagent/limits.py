@@ -245,6 +245,13 @@ PREPARED_MAX = 1024
 """Chunks that are brought from disk at a time because peers or plans want them."""
 PREPARE_DEADLINE_S = 30.0
 
+# ------------------------------------------------------------------ outages
+OUTAGE_S = 60.0
+"""What has not worked for this long is worth a line, and an alert."""
+OUTAGE_LOOK_S = 5.0
+OUTAGE_ASKED_MIN = 10
+"""JOINs without an answer, or reads that failed, one after the other, before that says something."""
+
 # ------------------------------------------------------------------ the cold store
 COLD_INDEX_CHUNKS_MAX = 100_000
 """Chunks that a node remembers to be in the cold store; the oldest news goes first. About 40 MB of memory."""
