@@ -194,6 +194,7 @@ class Agent:
             self._certificates,
             self.tokens,
         )
+        self.metrics.watch_refusals(self.attachment.refused)
         self.examined = Examined(
             self.handle,
             self.memory,

@@ -497,9 +497,6 @@ class _Connection(asyncio.Protocol):
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
         namespace = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(namespace) > messages.NAMESPACE_BYTES_MAX:
-            self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
-            return
         self._handle(
             events.ReserveRequested(
                 self._engine,
@@ -533,9 +530,8 @@ class _Connection(asyncio.Protocol):
 
     def _on_claim(self, frame: Frame) -> None:
         size_bytes, keys, etas_s = messages.unpack_claim(frame)
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
-            raise MalformedFrameError(f"a claim of chunks of {size_bytes} bytes")
-        self._handle(events.ClaimMade(self._engine, tuple(map(ChunkKey, keys)), size_bytes, tuple(etas_s)))
+        claimed = tuple(map(ChunkKey, keys))
+        self._handle(events.ClaimMade(self._engine, claimed, size_bytes, tuple(etas_s), frame.request))
 
     def _on_disclaim(self, frame: Frame) -> None:
         self._handle(events.ClaimWithdrawn(self._engine, _keys(frame) if frame.count else None))
