@@ -41,8 +41,6 @@ API_CONNECTIONS_PER_PROCESS_MAX = 32
 """One process of an engine has one or two; a broken one must not shut the others out."""
 API_CONNECTIONS_PER_TENANT_MAX = 128
 """Unless the configuration says otherwise: one tenant leaves as many to the others."""
-API_FRAMES_PER_TURN = 64
-"""Requests of one engine that are handled before others get their turn."""
 API_DEADLINE_S_MAX = 600.0
 WRITE_REGION_BYTES_MIN = 1 * MIB
 WRITE_REGION_BYTES_DEFAULT = 1024 * MIB

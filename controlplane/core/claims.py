@@ -52,10 +52,10 @@ class ClaimTable:
         new = [key for key in dict.fromkeys(run.keys) if key not in held]
         # Its engines may have twice its pool together: see `ClaimBounds`.
         bounds = ClaimBounds(CLAIMS_PER_NODE_MAX, 2 * pool_bytes, CLAIMS_SHARED, _UNBOUNDED, NODES_MAX)
-        refusal = book.refusal(node, len(new), run.size_bytes, bounds) if new else ""
-        if refusal:
+        room = book.room(node, run.size_bytes, bounds)
+        if len(new) > room:
             self.refused_count += len(new)
-            raise RecordError(refusal)
+            raise RecordError(f"{len(new)} claims beside {len(held)} of this node: there is room for {room}")
         taken = {
             key: ms for key, ms in zip(run.keys, run.eta_ms, strict=True) if key in held or not book.is_crowded(key)
         }

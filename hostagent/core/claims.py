@@ -143,22 +143,27 @@ class Claims:
         """An engine computes these chunks; known ones get another time. Returns those that it may not claim: no chunk
         has this size, it or all engines together would claim more than the pool can have, or too many compute it."""
         claimer, here = Claimer(engine, here=True), self._here
-        taken, refused = [], []
         if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
             self.counts.refused += len(keys)
             return list(keys)
+        room = here.room(claimer, size_bytes, self._bounds)
+        taken, refused = [], []
         for key, eta_s in zip(keys, etas_s, strict=True):
             if self._pool.find(key) is not None:
                 continue
             if key not in here.held(claimer):
-                if here.is_crowded(key) or here.refusal(claimer, 1, size_bytes, self._bounds):
+                if not room or here.is_crowded(key):
                     refused.append(key)
                     continue
+                room -= 1
                 self.counts.made += 1
             self._add(here, claimer, ClaimedChunk(key, size_bytes, eta_s))
             taken.append(key)
         self.counts.refused += len(refused)
-        self._tell(taken)
+        if taken:
+            self._load.observe(True, self._clock.now_ns)
+            self._set_alarm()
+            self._tell(taken)
         return refused
 
     def disclaim(self, engine: EngineId, keys: Iterable[ChunkKey] | None, why: Freed = Freed.WITHDRAWN) -> None:
@@ -211,6 +216,7 @@ class Claims:
                     self._add(self._elsewhere, claimer, chunk)
             held = self._elsewhere.held(claimer)
             self._end(claimer, [key for key in dict.fromkeys(one.withdrawn) if key in held], Freed.WITHDRAWN)
+        self._set_alarm()
 
     def kept_elsewhere(self, key: ChunkKey, nodes: Container[int]) -> None:
         """The directory names these nodes as holders now."""
@@ -244,9 +250,6 @@ class Claims:
         now_ns, eta_s = self._clock.now_ns, min(chunk.eta_s, limits.CLAIM_S_MAX)
         due = due_ns(now_ns, eta_s) + (0 if claimer.here else int(NOTICE_S * 1e9))
         book.add(claimer, chunk.key, chunk.size_bytes, (now_ns + int(eta_s * 1e9), due), now_ns)
-        if claimer.here:
-            self._load.observe(True, now_ns)
-        self._set_alarm()
 
     def _set_alarm(self) -> None:
         times = [due for book in (self._here, self._elsewhere) if (due := book.late.next_ns) is not None]

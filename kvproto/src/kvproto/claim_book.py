@@ -41,10 +41,9 @@ class ClaimBounds:
     had more of it."""
 
 
-def may_take(wanted: int, held: int, total: int, bound: int, sharers: int) -> bool:
-    """Whether one of `sharers` at most, who has `held` of the `total` that is taken, may take as much more as
-    `wanted`."""
-    return total + wanted <= bound or held + wanted <= bound // sharers
+def room_of(held: int, total: int, bound: int, sharers: int) -> int:
+    """How much more one of `sharers` at most may take, who has `held` of the `total` that is taken."""
+    return max(bound - total, bound // sharers - held)
 
 
 class ClaimBook(Generic[C]):
@@ -63,19 +62,15 @@ class ClaimBook(Generic[C]):
         """What one claims, in the order in which it did."""
         return self._of.get(claimer, {})
 
-    def refusal(self, claimer: C, keys_count: int, size_bytes: int, bounds: ClaimBounds) -> str:
-        """Why one may not claim so many more chunks of this size; empty if it may."""
-        held, wanted_bytes = len(self.held(claimer)), keys_count * max(CLAIMED_BYTES_MIN, size_bytes)
-        held_bytes, sharers = self._bytes_of[claimer], bounds.sharers_max
-        if held + keys_count > bounds.each:
-            return f"{keys_count} claims beside {held}: {bounds.each} may be claimed at a time"
-        if held_bytes + wanted_bytes > bounds.each_bytes:
-            return f"claims of {held_bytes + wanted_bytes} bytes: the pool keeps {bounds.each_bytes} at most"
-        if not may_take(keys_count, held, self.count, bounds.shared, sharers) or not may_take(
-            wanted_bytes, held_bytes, self.size_bytes, bounds.shared_bytes, sharers
-        ):
-            return f"all together claim {self.count} chunks: each gets no more than its even share now"
-        return ""
+    def room(self, claimer: C, size_bytes: int, bounds: ClaimBounds) -> int:
+        """How many more chunks of this size one may claim."""
+        charged, held, held_bytes = max(CLAIMED_BYTES_MIN, size_bytes), len(self.held(claimer)), self._bytes_of[claimer]
+        sharers = bounds.sharers_max
+        counted = min(bounds.each - held, room_of(held, self.count, bounds.shared, sharers))
+        weighed = min(
+            bounds.each_bytes - held_bytes, room_of(held_bytes, self.size_bytes, bounds.shared_bytes, sharers)
+        )
+        return max(0, min(counted, weighed // charged))
 
     def is_crowded(self, key: ChunkKey) -> bool:
         """So many compute a chunk that one more is of no use: whoever asks for it goes through all of them."""

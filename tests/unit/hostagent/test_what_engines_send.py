@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.events import MessageReceived
-from hostagent.api.server import _Connection
+from hostagent.api.server import TurnTaker, _Connection
 from hostagent.api.tenancy import Pace
 from hostagent.controller import convert
 from hostagent.core import effects, events
@@ -66,7 +66,7 @@ frames = st.one_of(
 )
 
 
-class _Wire(asyncio.Transport):
+class Wire(asyncio.Transport):
     """The engine's end: keeps nothing but whether it was ended."""
 
     ended = False
@@ -92,16 +92,17 @@ class World:
         self.heard = len(self.controller.sent[2])
         self.agent.say(events.EngineConnected(ENGINE, "tenant"))
         self.agent.say(events.Welcomed(7, 0, None, PAGE, None, 0, 1.0))
-        self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None)
-        self.wire = _Wire()
+        self.turns = TurnTaker(asyncio.get_running_loop())
+        self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None, self.turns)
+        self.wire = Wire()
         self.connection.connection_made(self.wire)
         self.taken = 0
 
     def send(self, sent: Sent) -> None:
         kind, body, count = sent
         if self.wire.ended:  # what breaks the protocol ends its engine's connection: the next one goes on
-            self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None)
-            self.wire = _Wire()
+            self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None, self.turns)
+            self.wire = Wire()
             self.connection.connection_made(self.wire)
         self.connection.data_received(messages.pack(kind, 9, body, count=count))
         for answer in self.agent.take(effects.ReserveAnswered):

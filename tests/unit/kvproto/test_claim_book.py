@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvchunk.ids import ChunkKey
-from kvproto.claim_book import ClaimBook, ClaimBounds, may_take
+from kvproto.claim_book import ClaimBook, ClaimBounds, room_of
 from kvproto.deadlines import FINEST_BITS, RELATIVE_BITS, Deadlines
 from kvproto.limits import CLAIMED_BYTES_MIN, CLAIMERS_PER_CHUNK_MAX
 
@@ -55,7 +56,7 @@ def test_a_claim_costs_the_same_however_many_there_are() -> None:
             [
                 calls_of(lambda: add(book, 3, 1_000_000, 599.9)),
                 calls_of(lambda: add(book, 3, 1_000_000, 599.9)),
-                calls_of(lambda: book.refusal(3, 1, PAGE, MANY)),
+                calls_of(lambda: book.room(3, PAGE, MANY)),
                 calls_of(lambda: book.late.due(0, 100)),
                 calls_of(lambda: book.remove(book.held(3)[key(1_000_000)])),
             ]
@@ -98,18 +99,17 @@ def test_moments_are_few_whoever_sets_the_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "total", "sharers", "may"),
-    [(0, 0, 1, True), (99, 99, 1, True), (100, 100, 1, False), (10, 100, 5, True), (20, 100, 5, False)],
+    ("held", "total", "room"), [(0, 0, 100), (99, 99, 1), (100, 100, 0), (10, 100, 10), (20, 100, 0), (5, 99, 15)]
 )
-def test_beyond_the_bound_each_has_its_even_share(held: int, total: int, sharers: int, may: bool) -> None:
-    assert may_take(1, held, total, 100, sharers) is may
+def test_beyond_the_bound_each_has_its_even_share(held: int, total: int, room: int) -> None:
+    assert max(0, room_of(held, total, 100, 5)) == room
 
 
 @given(st.lists(st.integers(0, 20), max_size=400))
 def test_all_together_take_no_more_than_twice_the_bound(takers: list[int]) -> None:
     held: dict[int, int] = {}
     for one in takers:
-        if may_take(1, held.get(one, 0), sum(held.values()), 42, 21):
+        if room_of(held.get(one, 0), sum(held.values()), 42, 21) > 0:
             held[one] = held.get(one, 0) + 1
         assert held.get(one, 0) >= 1
     assert sum(held.values()) <= 84
@@ -118,16 +118,16 @@ def test_all_together_take_no_more_than_twice_the_bound(takers: list[int]) -> No
 def test_bytes_are_bounded_by_the_pool_and_a_tiny_chunk_counts_as_a_page() -> None:
     book: ClaimBook[int] = ClaimBook()
     bounds = ClaimBounds(1000, 4 * PAGE, 1000, 4 * PAGE, 2)
-    assert book.refusal(1, 4, 1, bounds) == ""
-    assert "pool" in book.refusal(1, 5, 1, bounds)
-    assert "pool" in book.refusal(1, 1, 5 * PAGE, bounds)
+    assert book.room(1, 1, bounds) == 4
+    assert book.room(1, 3 * PAGE, bounds) == 1
+    assert book.room(1, 5 * PAGE, bounds) == 0
     for number in range(4):
         add(book, 1, number)
-    assert "pool" in book.refusal(1, 1, 1, bounds)
-    assert book.refusal(2, 2, PAGE, bounds) == "", "its even share"
-    assert "even share" in book.refusal(2, 3, PAGE, bounds)
+    assert book.room(1, 1, bounds) == 0
+    assert book.room(2, PAGE, bounds) == 2, "its even share"
+    assert book.room(2, PAGE, replace(bounds, each=1)) == 1
     book.remove(book.held(1)[key(0)])
-    assert book.refusal(1, 1, PAGE, bounds) == ""
+    assert book.room(1, 1, bounds) == 1
 
 
 def test_a_chunk_is_crowded_when_so_many_compute_it() -> None:
