@@ -420,7 +420,8 @@ class Agent:
     # ------------------------------------------------------------------ figures
 
     def health(self) -> Health:
-        """An agent without its controller goes on with what it knows: it is ready, and says so."""
+        """An agent without its controller goes on with what it knows: it is ready, and says so. One that a controller
+        will not have is not."""
         if self._missing:
             return Health([self._missing], {"status": "starting", "node": self.config.node, "version": __version__})
         core = self.core
@@ -447,7 +448,8 @@ class Agent:
             "engines": self.api.connections_count,
             "fetches": core.fetches.under_way_count,
         }
-        return Health(facts=facts)
+        refusal = self.attachment.refusal
+        return Health((f"the controller refuses this node: {refusal}",) if refusal else (), facts)
 
     def stats(self) -> dict[str, float]:
         """Figures for an engine: everything in the metrics, flat."""

@@ -63,6 +63,11 @@ class Attachment:
         """Whether one is configured."""
         return self._link is not None
 
+    @property
+    def refusal(self) -> str:
+        """Why a controller will not have this node: it is put out, say, or too old. Empty: none has said so."""
+        return self._link.refusal if self._link is not None else ""
+
     def start(self) -> None:
         """Connect to the controller, if one is configured, and stay connected."""
         if self._link is not None:
