@@ -32,7 +32,7 @@ _NO_CONTROLLER = (
 _REFUSALS = frozenset(
     {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
 )
-"""How a controller says that it will not have this node: trying again helps only once somebody has changed something."""
+"""How a controller says that it will not have this node: only a change of something helps."""
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 3000),
