@@ -24,6 +24,9 @@ JOINED_MAX: Final = 128
 # --- a holder ---------------------------------------------------------------------------------------------------------
 HOLDER_QUEUE_SEGMENTS_MAX: Final = 16384
 """Segments asked for and not yet sent; beyond it GETs are dropped, and their askers ask again later."""
+HOLDER_PEER_SEGMENTS_MAX: Final = 8192
+"""Of these, one peer's: a datagram of 60 bytes may ask for 256 MiB, and no switch may be there that counts them. The
+largest window of a reader with the default receive buffer."""
 FILL_WINDOW: Final = 64
 """FILLs without FILL_ACK; the switch answers at once, so this only covers the sending host's own delays."""
 
@@ -45,4 +48,5 @@ CLAIM_S_MAX: Final = 600.0
 assert SEGMENT_BYTES_DEFAULT <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX % 4 == 0
 assert GET_COUNT_MAX <= CHUNK_SEGMENTS_MAX
+assert 2 * HOLDER_PEER_SEGMENTS_MAX <= HOLDER_QUEUE_SEGMENTS_MAX, "one peer leaves as much to the others"
 assert FILL_WINDOW < HOLDER_QUEUE_SEGMENTS_MAX
