@@ -51,6 +51,10 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+HUNG_UP = b"p4switch: SIGHUP changes nothing: options are read at the start\n"
+"""A switch that is no terminal's goes on: an end would be taken for a clean one, after which nobody starts it again."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 0, 1 for errors (one line on stderr), 2 for unsupported programs."""
     arguments = [a for a in (sys.argv[1:] if argv is None else argv) if a != "--"]
@@ -300,17 +304,30 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     with stopped, stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.send(b"."))
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGHUP, lambda *_: stop.send(b".") if os.isatty(0) else os.write(2, HUNG_UP))
         with Switch(options) as switch:
-            print(f"listening on {switch.address}", flush=True)
+            _say(f"listening on {switch.address}")
             if switch.pages is not None:
-                print(f"pages at http://{switch.pages.address}", flush=True)
+                _say(f"pages at http://{switch.pages.address}")
             if args.ready_file is not None:
                 _write_ready_file(args.ready_file, switch.address)
             _notify_ready()
             stopped.recv(1)
             if args.stats:
-                print(logs.printable_lines("\n".join(lines(switch.stats()))))
+                _say(logs.printable_lines("\n".join(lines(switch.stats()))))
     return 0
+
+
+def _say(text: str) -> None:
+    """Print, and go on where nobody takes it: a full disk, a reader that went away."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        print(f"p4switch: standard output takes nothing: {error.strerror}", file=sys.stderr)
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for what would be tried again at the end of the process
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _port_options(texts: Sequence[str]) -> dict[int, PortOptions]:
