@@ -1,4 +1,4 @@
-"""What the figures mean, in words: which option pays, from where to where. Pure, and the same rules for every trace.
+"""What the figures mean, in words: which option pays, from where to where. The same rules for every trace.
 
 An option *pays* against the one it is compared with when the mean time to first token falls by at least PAYS, and by
 more than chance alone changes it (`Noise`), and the 99th percentile does not rise by as much.
