@@ -13,10 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from kvdaemon.doorkeeper import raise_descriptors_limit
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
 from kvdaemon.streams import say, take_any_text
 from kvproto import __version__
+from kvproto.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +52,11 @@ def run_daemon(
         if args.check:
             say(f"{args.config}: good")
             return 0
+        raise_descriptors_limit()
         with contextlib.suppress(KeyboardInterrupt):  # Before or after the loop has its handlers.
             asyncio.run(_until_stopped(run, config))
     except (ConfigError, CannotRunError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(printable(f"{name}: {error}"), file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_CANNOT_RUN
     return 0
 

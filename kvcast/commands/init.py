@@ -21,6 +21,8 @@ from kvcast.setup.files import SEGMENT_BYTES, Answers, agent_yaml, controller_ya
 from kvcast.setup.machine import Interface, Machine, data_interface, look
 from kvdaemon import checks
 from kvdaemon.errors import ConfigError
+from kvdaemon.identity import TRUST_DOMAIN
+from kvdaemon.tls_settings import is_loopback
 from kvproto.units import format_bytes, format_rate, parse_size_bytes
 
 T = TypeVar("T")
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             out.print(f"wrote {args.dir / name}")
     except OSError as error:
         raise UsageError(f"cannot write to {args.dir}: {error.strerror}") from error
-    out.print(_next_steps(answers, args.dir, names), markup=False)
+    out.print(_next_steps(answers, args.dir, names))
     return 0
 
 
@@ -207,13 +209,25 @@ def _facts(machine: Machine) -> Table:
     return table
 
 
+def _trust(answers: Answers) -> str:
+    """Options of the switch: whom it takes."""
+    if answers.switch is None or is_loopback(answers.switch):
+        return ""
+    if answers.tls is None:
+        return " --insecure"
+    folder = answers.tls
+    files = f"--tls-cert {folder}/switch.pem --tls-key {folder}/switch.key --tls-ca {folder}/ca.pem"
+    return f" {files} --tls-controller spiffe://{TRUST_DOMAIN}/controller"
+
+
 def _next_steps(answers: Answers, folder: Path, names: list[str]) -> str:
     lines = ["", "Next:"]
     if "controller.yaml" in names:
         if answers.switch is not None:
             small = answers.segment_bytes not in (None, SEGMENT_BYTES[0])
             size = f" --segment-bytes {answers.segment_bytes}" if small else ""
-            lines.append(f"  kvcast switch -i PORT@IFACE ... --grpc {answers.switch}{size}   # on the switch")
+            options = f"--grpc {answers.switch}{size}{_trust(answers)}"
+            lines.append(f"  kvcast switch -i PORT@IFACE ... {options}   # on the switch")
         lines.append(f"  kvcast-controller --config {folder / 'controller.yaml'}")
     if "agent.yaml" in names:
         lines.append(f"  kvcast doctor agent --config {folder / 'agent.yaml'}")
