@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,21 @@ class Location:
     def shown(self) -> str:
         """For a message."""
         return f"{self.addresses} ({self.said_by})"
+
+    def each(self) -> list[str]:
+        """HOST:PORT of every controller. A name may stand for several, of which one leads."""
+        found = [_behind(address) or [address] for address in self.addresses.split(",")]
+        return list(dict.fromkeys(address for several in found for address in several))
+
+
+def _behind(address: str) -> list[str]:
+    """The addresses of a name that has several; else none."""
+    host, _, port = address.rpartition(":")
+    try:
+        answers = socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [f"{where[0]}:{port}" for *_, where in answers] if len(answers) > 1 else []
 
 
 def find_controller(given: str | None) -> Location:
@@ -112,8 +128,9 @@ def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorSt
     location = find_controller(args.controller)
     channels = channels_given(args)
     with contextlib.ExitStack() as stack:
-        several = "," in location.addresses
-        stub = (_leading if several else _only)(location, channels, stack)
+        addresses = location.each()
+        several = len(addresses) > 1
+        stub = _leading(location, addresses, channels, stack) if several else _only(location, channels, stack)
         try:
             yield stub
         except grpc.RpcError as error:
@@ -124,7 +141,8 @@ def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorSt
                     f"at {location.shown} answers a gRPC server that is no kvcast-controller:"
                     " is it the P4Runtime port of the switch? Correct it with --controller"
                 ) from error
-            problem = channels.why_not(location.addresses) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+            is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+            problem = channels.why_not(location.addresses) if is_away and not several else ""
             raise UsageError(problem or in_words(error.details() or error.code().name)) from error
 
 
@@ -157,9 +175,10 @@ def _answers(channel: grpc.Channel) -> bool:
         channel.unsubscribe(changed)
 
 
-def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+def _leading(
+    location: Location, addresses: Sequence[str], channels: Channels, stack: contextlib.ExitStack
+) -> control_pb2_grpc.OperatorStub:
     """Ask all controllers for their status. Those on standby report theirs and refuse everything else."""
-    addresses = location.addresses.split(",")
     stubs = [control_pb2_grpc.OperatorStub(stack.enter_context(channels.channel(address))) for address in addresses]
     asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
     words = []
