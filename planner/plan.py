@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +31,8 @@ MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
 """From least to most KV per token, and the sizes of engine that they run on."""
 NODES_MAX: Final = 16 * MEMBERS_MAX
 """Of a plan: sixteen cells."""
+_PR_SET_PDEATHSIG: Final = 1
+"""See prctl(2)."""
 _BIG_PARAMETERS: Final = 30e9
 """A model with more parameters (at two bytes each) does not fit on one accelerator: it gets a node of eight."""
 
@@ -238,6 +243,14 @@ def _load(trace: list[TraceRequest]) -> None:
     _TRACE[:] = trace
 
 
+def _begin(parent: int, trace: list[TraceRequest]) -> None:
+    """In a worker: it ends with the process that started it, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before it could be noticed
+        os._exit(1)
+    _load(trace)
+
+
 def _replay(scenario: Scenario, count: int, progress: Callable[[float], None] = lambda _: None) -> ReplayFigures:
     requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed, scenario.jitter_seed)
     if scenario.cluster.nodes > MEMBERS_MAX:
@@ -259,7 +272,7 @@ def _replays(
             yield index, _replay(scenario, count, lambda share, index=index: within(index, index + share))  # type: ignore[misc]
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_load, initargs=(list(trace),)) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(), list(trace))) as pool:
         futures = {pool.submit(_replay, *task): index for index, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):

@@ -27,6 +27,10 @@ _TICK_SLACK_MS: Final = 5
 
 REQUEST_TOKENS_MAX: Final = 100_000_000
 """Of one request; the longest contexts of today's models take ten million."""
+BLOCKS_MAX: Final = 1 << 20
+BLOCKS_PER_REQUEST_MAX: Final = 64
+"""Blocks of a trace of lengths, or so many a request where that is more: half a billion tokens, or 32,768 of each
+request. A replay keeps 200 bytes of each block, so a short file must not stand for billions."""
 
 
 class TraceError(ValueError):
@@ -77,9 +81,15 @@ def parse_lengths(lines: Iterable[str]) -> list[TraceRequest]:
             arrival_ms = (at - first).total_seconds() * 1000  # TypeError: only one of them names its time zone
         except (KeyError, TypeError, ValueError) as error:
             raise _not_a_request(number, error) from error
-        blocks = tuple(range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS)))
-        fresh += len(blocks)
-        requests.append(TraceRequest(arrival_ms, input_tokens, output_tokens, blocks))
+        blocks = range(fresh, fresh + -(-input_tokens // BLOCK_TOKENS))
+        fresh = blocks.stop
+        if fresh > max(BLOCKS_MAX, BLOCKS_PER_REQUEST_MAX * (len(requests) + 1)):
+            raise TraceError(
+                f"line {number}: {fresh * BLOCK_TOKENS:,} tokens of input so far, more than"
+                f" {BLOCKS_MAX * BLOCK_TOKENS:,} in all or {BLOCKS_PER_REQUEST_MAX * BLOCK_TOKENS:,} a request:"
+                " plan with a part of the trace"
+            )
+        requests.append(TraceRequest(arrival_ms, input_tokens, output_tokens, tuple(blocks)))
     return sorted(requests, key=lambda request: request.arrival_ms)
 
 

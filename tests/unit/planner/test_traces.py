@@ -22,6 +22,7 @@ from planner.traces import (
     parse_trace,
     read_trace,
 )
+from planner.traces.request import BLOCKS_MAX, BLOCKS_PER_REQUEST_MAX, REQUEST_TOKENS_MAX
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,1025,10
@@ -112,6 +113,15 @@ def test_azure_has_lengths_and_no_shared_blocks() -> None:
     assert (second.arrival_ms, second.blocks) == (pytest.approx(250), (3,))
     with pytest.raises(TraceError, match="line 2"):
         parse_lengths(["TIMESTAMP,ContextTokens,GeneratedTokens\n", "yesterday,1,2\n"])
+
+
+def test_a_short_file_does_not_stand_for_billions_of_tokens() -> None:
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    row = f"2024-05-10 00:00:00.000000,{REQUEST_TOKENS_MAX},1"
+    with pytest.raises(TraceError, match=r"line 7: 600,001,536 tokens of input so far, more than 536,870,912 in all"):
+        parse_lengths([head, *[row] * 10_000])
+    long_ones = parse_lengths([head, *["2024-05-10 00:00:00.000000,32768,1"] * 20_000])
+    assert sum(len(one.blocks) for one in long_ones) == 20_000 * BLOCKS_PER_REQUEST_MAX > BLOCKS_MAX
 
 
 def test_a_csv_that_no_one_wrote_is_refused(tmp_path: Path) -> None:
