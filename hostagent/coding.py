@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from hostagent.core import effects, events
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
-from hostagent.pool.memory import PoolMemory
 from hostagent.tree import NOT_HASHED, hashed
 from kvchunk.kv_layout import KvLayout, terms_of
 from kvcodec import codec

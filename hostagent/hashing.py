@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from hostagent import limits
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.tree import PIECE_BYTES, Hashed, hashed, leaf_of, root_of
 from kvproto.integrity import Integrity
 

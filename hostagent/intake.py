@@ -21,8 +21,8 @@ from typing import Final
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
-from hostagent.pool import seals
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory import seals
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.tree import PIECE_BYTES, Hashed, hashed, leaves_of, root_of
 from kvproto.integrity import Integrity
 

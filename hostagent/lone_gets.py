@@ -28,9 +28,9 @@ from prometheus_client.registry import Collector
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
+from hostagent.memory import seals
+from hostagent.memory.pool_memory import PoolMemory, address_of
 from hostagent.native.get_thread import COUNTS, PEERS_MAX, GetterConfig, Got
-from hostagent.pool import seals
-from hostagent.pool.memory import PoolMemory, address_of
 from hostagent.tier_metrics import PREFIX
 from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import ANSWER_HEAD, READ_HEAD, pack_tokens

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from hostagent.config import AgentConfig, DataConfig
-from hostagent.pool import numa
-from hostagent.pool.keeping import Pool, open_pool
-from hostagent.pool.memory import HugePages, PoolMemory
-from hostagent.pool.prefault import TELL_S, prefault
+from hostagent.memory import numa
+from hostagent.memory.keeping import Pool, open_pool
+from hostagent.memory.pool_memory import HugePages, PoolMemory
+from hostagent.memory.prefault import TELL_S, prefault
 from hostagent.transport import wants_huge_pages
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from kvdaemon.notify import notify
 from kvproto.units import format_bytes
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
 from kvcast.arguments import between
 from kvcast.errors import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvcast.terminal import Terminal
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvdaemon.what_answers import in_words, what_answers
@@ -33,6 +35,8 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_WIDEST = 10_000
+"""Columns, of a table that is not fitted to a terminal."""
 _TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
 
 
@@ -173,10 +177,19 @@ def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack
     )
 
 
-def console() -> Console:
-    """Standard output; as wide as the terminal, or 100 columns where there is none."""
-    one = Console(highlight=False)
-    return one if one.is_terminal else Console(highlight=False, width=100)
+def console() -> Terminal:
+    """Standard output."""
+    return Terminal()
+
+
+def print_whole(table: RenderableType) -> None:
+    """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
+    its edge."""
+    out = Console(highlight=False, markup=False, emoji=False)
+    most = out.width if out.is_terminal else _WIDEST
+    for line in Console(width=_WIDEST, markup=False, emoji=False).render_lines(table, pad=False):
+        whole = Segment.adjust_line_length(line, most, pad=False)
+        out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -45,8 +45,8 @@ from hostagent.cold.tier import NOT_TRIED, ColdTier
 from hostagent.core import effects, events
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.limits import EXTENT_ALIGN_BYTES
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk, ChunkPool
-from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
 from kvdaemon.errors import CannotRunError

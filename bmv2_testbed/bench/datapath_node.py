@@ -27,7 +27,7 @@ from bmv2_testbed.bench.idle_sink import IdleSink
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.event_loop import MachineTimer
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, ControlArrival
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket

@@ -29,8 +29,8 @@ from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.store import DiskStore
 from hostagent.limits import EXTENT_ALIGN_BYTES
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk, ChunkPool
-from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity

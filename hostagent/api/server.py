@@ -81,7 +81,7 @@ class Regions(Protocol):
 
 
 class LocalTables(Protocol):
-    """Of whoever reads what engines lease without asking (`hostagent.pool.leases`)."""
+    """Of whoever reads what engines lease without asking (`hostagent.memory.leases`)."""
 
     def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
         """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises
@@ -207,6 +207,7 @@ class ApiServer:
             self._tell_writer(peer)
         self._connections_made = engine
         connection = _Connection(
+            sock,
             engine,
             self._handle,
             self._stats,
@@ -324,6 +325,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(
         self,
+        sock: socket.socket,
         engine: EngineId,
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
@@ -332,6 +334,7 @@ class _Connection(asyncio.Protocol):
         lone: LoneFiles | None,
         turns: TurnTaker,
     ) -> None:
+        self._sock = sock
         self._lone = lone
         self._engine = engine
         self._handle = handle
@@ -433,6 +436,9 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
+            # Before its leases end: an engine that is still reading learns from its socket that they have.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers

@@ -35,6 +35,7 @@ from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
+from hostagent.core.plan import Ways
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
@@ -105,7 +106,7 @@ class AgentCore:
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(node, sources, self.gate, self.claims, self.forms, self, make_reader)
+        self.fetches = Fetches(Ways(node, sources, self.gate, self.claims, self.forms), self, make_reader)
         self.twins = self.fetches.twins
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)

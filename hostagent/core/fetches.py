@@ -13,13 +13,9 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
-from hostagent.core.claims import Claims
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
-from hostagent.core.forms import Forms
-from hostagent.core.node import Node
-from hostagent.core.plan import FetchPlan, FetchPlanner
-from hostagent.core.sources import Sources
+from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
 from hostagent.pool.chunks import Chunk
@@ -27,7 +23,7 @@ from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Probe, Ticket
+from kvpolicy.tiers.gate import Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
 from kvproto import events
@@ -51,36 +47,28 @@ _TIERS = {
 class Fetches:
     """All fetches of one node."""
 
-    def __init__(
-        self,
-        node: Node,
-        sources: Sources,
-        gate: Gate,
-        claims: Claims,
-        forms: Forms,
-        observer: FetchObserver,
-        make_reader: MakeReader,
-    ) -> None:
+    def __init__(self, ways: Ways, observer: FetchObserver, make_reader: MakeReader) -> None:
+        node = ways.node
         self._directory = node.directory
         self._emit = node.emit
         self._clock = node.clock
         self._pool = node.pool
-        self._sources = sources
-        self._gate = gate
-        self._claims = claims
+        self._sources = ways.sources
+        self._gate = ways.gate
+        self._claims = ways.claims
         self._observer = observer
         self._fetches: dict[FetchId, Fetch] = {}
         self._number = 0
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
         self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
         self._under_way = self.arrivals.under_way
-        self.twins = Twins(node, sources, forms, self, observer) if forms.has_wire else None
+        self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""
-        self.planner = FetchPlanner(node, sources, gate, claims, forms, self.arrivals, self.twins)
+        self.planner = FetchPlanner(ways, self.arrivals, self.twins)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
         self._untaught: list[FetchPlan] = []
         self._teach_alarm = node.alarms.add(self.teach)
-        self.waits = Waits(node, gate, claims, self)
+        self.waits = Waits(ways, self)
 
     # ------------------------------------------------------------------ figures
 
@@ -351,7 +339,7 @@ class Fetches:
     def _fell_behind(self, fetch: Fetch, count: int) -> None:
         """Waiting for more than its first `count` chunks is not worth it."""
         if count < fetch.wanted_count and not fetch.request.any_order:
-            fetch.missed = Status.DEADLINE
+            fetch.missed = Status.GATE
             self._want_only(fetch, count)
             self._advance(fetch)
 
@@ -473,6 +461,8 @@ class Fetches:
     def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
         """For the metrics; background work goes on if no engine waits any more."""
         seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
+        if status is fetch.missed is Status.GATE:
+            status = Status.DEADLINE  # an engine waited in vain: operators look for that, whoever ended it
         self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
         if not self._fetches or not self.busy:
             self._observer.engines_served()
@@ -541,7 +531,7 @@ class Fetches:
         now_ns = self._clock.now_ns
         for fetch in [fetch for fetch in self._fetches.values() if fetch.stages and fetch.deadline_ns <= now_ns]:
             if fetch.number in self._fetches:
-                fetch.missed = Status.DEADLINE
+                fetch.missed = fetch.overdue(now_ns)
                 if fetch.awaited:
                     self.waits.deadline_passed(fetch)
                 self._end(fetch)

@@ -63,30 +63,33 @@ class StandIns(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """By what a node brings chunks, and what it weighs those ways with."""
+
+    node: Node
+    sources: Sources
+    gate: Gate
+    claims: Claims
+    forms: Forms
+
+
 class FetchPlanner:
     """Of one node. What is being written here by an engine, it leaves out."""
 
-    def __init__(
-        self,
-        node: Node,
-        sources: Sources,
-        gate: Gate,
-        claims: Claims,
-        forms: Forms,
-        arrivals: Arrivals,
-        stand_ins: StandIns | None,
-    ) -> None:
+    def __init__(self, ways: Ways, arrivals: Arrivals, stand_ins: StandIns | None) -> None:
         """`stand_ins`: None: every chunk crosses the network as it is."""
-        self._forms = forms
+        node = ways.node
+        self._forms = ways.forms
         self._stand_ins = stand_ins
         self._clock = node.clock
         self._pool = node.pool
         self._disk = node.disk
-        self._sources = sources
-        self._gate = gate
+        self._sources = ways.sources
+        self._gate = ways.gate
         self._inbound = arrivals.under_way
         self._left_bytes = arrivals.left_bytes
-        self._computed = claims.find
+        self._computed = ways.claims.find
 
     def plan(self, request: FetchRequest) -> FetchPlan:
         """Local chunks are pinned and room is reserved for the others when it returns."""

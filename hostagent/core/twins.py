@@ -20,8 +20,8 @@ from hostagent.core.events import LoadOutcome, TwinDecoded, TwinEncoded, TwinPla
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.forms import Forms, is_twin
 from hostagent.core.node import Foreground, Node
-from hostagent.core.plan import FetchPlan, room_wanted
-from hostagent.core.sources import Found, Sources, StandIn
+from hostagent.core.plan import FetchPlan, Ways, room_wanted
+from hostagent.core.sources import Found, StandIn
 from hostagent.pool.chunks import Chunk, ChunkState, Refusal
 from hostagent.tree import NOT_HASHED, Hashed
 from kvchunk.ids import ChunkKey, Digest
@@ -117,15 +117,16 @@ class Twins:
     """Owns the room that twins may take in the pool, the memory of those that were wrong, the chunks that wait for
     their twins, and those that are being decoded. It says which chunks should come by twins."""
 
-    def __init__(self, node: Node, sources: Sources, forms: Forms, fetches: Brings, observer: FetchObserver) -> None:
+    def __init__(self, ways: Ways, fetches: Brings, observer: FetchObserver) -> None:
+        node = ways.node
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
-        self._sources = sources
-        self._forms = forms
+        self._sources = ways.sources
+        self._forms = ways.forms
         self._fetches = fetches
         self.here = TwinsHere()
-        self.making = TwinMaking(node, forms, self, fetches, observer)
+        self.making = TwinMaking(node, ways.forms, self, fetches, observer)
         self._wrong: OrderedDict[tuple[ChunkKey, Digest], None] = OrderedDict()
         """Twins that were not what they should be, and the digest of the chunk."""
         self._waiting: dict[ChunkKey, InboundChunk] = {}

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hostagent import limits
-from hostagent.core.claims import Claims, Freed
+from hostagent.core.claims import Freed
 from hostagent.core.fetch import Fetch
-from hostagent.core.node import Node
-from hostagent.core.plan import FetchPlan
+from hostagent.core.plan import FetchPlan, Ways
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate
 from kvpolicy.tiers.merging import NOTICE_S
 
 _TOLERANCE_NS = int(NOTICE_S * 1e9)
@@ -59,11 +57,12 @@ class WaitCounts:
 class Waits:
     """Of one node."""
 
-    def __init__(self, node: Node, gate: Gate, claims: Claims, fetches: Brings) -> None:
+    def __init__(self, ways: Ways, fetches: Brings) -> None:
+        node = ways.node
         self._clock = node.clock
         self._pool = node.pool
-        self._gate = gate
-        self._claims = claims
+        self._gate = ways.gate
+        self._claims = ways.claims
         self._fetches = fetches
         self._waiting: dict[ChunkKey, list[Fetch]] = {}
         """By each chunk that they wait for."""
@@ -128,7 +127,7 @@ class Waits:
     def deadline_passed(self, fetch: Fetch) -> None:
         """It ends with what is here."""
         self._stop(fetch, 0, Freed.DEADLINE)
-        fetch.stopped = Status.DEADLINE
+        fetch.stopped = fetch.overdue(self._clock.now_ns)
 
     def _look_at_time(self) -> None:
         now_ns = self._clock.now_ns
@@ -185,7 +184,8 @@ class Waits:
         """Do not wait for the chunks from here on."""
         if fetch.awaited[place:]:
             self._stop(fetch, place, why)
-            self._fetches.wait_ended(fetch, Status.DEADLINE if why is Freed.DEADLINE else Status.ABANDONED)
+            overdue = why is Freed.DEADLINE
+            self._fetches.wait_ended(fetch, fetch.overdue(self._clock.now_ns) if overdue else Status.ABANDONED)
 
     def _stop(self, fetch: Fetch, place: int, why: Freed) -> None:
         if why in (Freed.LATE, Freed.DEADLINE):

@@ -26,8 +26,8 @@ from hostagent.core.disk_index import DiskState
 from hostagent.core.events import LoadOutcome
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.disk.files import DiskError, StoreFiles
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
-from hostagent.pool.memory import PoolMemory
 from hostagent.pool.records import Record
 from hostagent.tree import NOT_HASHED, Hashed, hashed
 from kvchunk.ids import ChunkKey

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hostagent.config import DataConfig
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Transport
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SocketsTransport

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from hostagent import limits
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.read_thread import KEY_BYTES, Reads, Returned, ServerConfig, Why
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportSink
 from hostagent.transport.read_protocol import ANSWER_HEAD, LEVELS_BYTES, READ_HEAD
 

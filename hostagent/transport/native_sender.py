@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hostagent import limits
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hostagent import limits
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.pull_thread import Pull, Pulled, What
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_protocol import (

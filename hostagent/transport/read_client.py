@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from hostagent import limits
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.peer_connection import PeerConnection, Read, Reading

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hostagent import limits
 from hostagent.event_loop import Listener
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportError, TransportSink
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import watch_peer

@@ -23,8 +23,8 @@ from functools import partial
 from typing import ClassVar, Protocol
 
 from hostagent import limits
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.read_thread import Why
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters, TransportSink
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import (

@@ -14,7 +14,7 @@ import pytest
 
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import ReadOutcome
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import RdmaPort, VerbsError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hostagent.config import DataConfig
-from hostagent.pool.memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
+from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
 from hostagent.transport import make_transport
 from hostagent.transport.base import ReadOutcome, TransportError
 from hostagent.transport.verbs.transport import VerbsTransport
@@ -29,7 +29,7 @@ def test_memory_that_may_not_be_locked_is_a_clear_error() -> None:
     code = """
 import asyncio, sys
 from hostagent.config import DataConfig
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import TransportError
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import RdmaPort, VerbsError

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from kvclient import messages
 from kvclient.attach import Attached, attach
 from kvclient.client import AgentClient, PutOutcome, Status

@@ -17,8 +17,8 @@ from bmv2_testbed.bench.rdma.cuda import CudaMemory, load
 from bmv2_testbed.bench.rdma.device_memory import DeviceMemory, DeviceMemoryError, HostMemory, UdmabufMemory
 from bmv2_testbed.errors import TestbedError
 from hostagent.config import DataConfig
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import (
     Extent,
     ReadOutcome,
@@ -26,7 +26,8 @@ from hostagent.transport.base import (
     TransportCounters,
     TransportError,
 )
-from hostagent.transport.host import Host, interface_address
+from hostagent.transport.host import Host
+from hostagent.transport.interfaces import interface_address
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.reads import VerbsReads

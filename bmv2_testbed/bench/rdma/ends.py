@@ -14,7 +14,7 @@ from bmv2_testbed.bench.rdma.minimal import SETTLE_S, WINDOW_MESSAGES
 from bmv2_testbed.bench.rdma.slices import Slice
 from bmv2_testbed.guests.pair import ADDRESSES
 from hostagent.config import DataConfig
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, Extent, ReadOutcome, ReadRequest
 from hostagent.transport.verbs.transport import VerbsTransport
 from kvchunk.ids import ChunkKey

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.leases import LocalLeases, local_leases
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.leases import LocalLeases, local_leases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import (
     ChunkPlace,
     ControlArrival,

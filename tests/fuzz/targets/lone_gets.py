@@ -16,8 +16,8 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
 from hostagent.lone_gets import LoneGets
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport import read_protocol as wire
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import hashed

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import ClassVar
 
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads

@@ -26,8 +26,8 @@ from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.cold.tier import ColdTier
 from hostagent.core import effects, events
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk, ChunkPool
-from hostagent.pool.memory import PoolMemory
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity

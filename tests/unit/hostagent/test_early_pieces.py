@@ -10,8 +10,8 @@ from hostagent.core.arrivals import CHUNK_PIECES_MIN, PIECES_MIN, InboundChunk
 from hostagent.core.directory import ChunkEntry
 from hostagent.hashing import Hashing
 from hostagent.limits import HASH_INLINE_BYTES_MAX
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk, ChunkPool
-from hostagent.pool.memory import PoolMemory
 from hostagent.tree import PIECE_BYTES, Hashed, hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvpolicy.value import Tier

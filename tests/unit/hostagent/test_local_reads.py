@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from hostagent.core import events
 from hostagent.core.events import EngineId
+from hostagent.memory.leases import LocalLeases, local_leases
 from hostagent.pool.catalog import ALL_SHARE, CONNECTION_SHARE, SHOWN_TWICE, TENANT_SHARE, Catalog, Grants
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome, Refusal
-from hostagent.pool.leases import LocalLeases, local_leases
 from hostagent.pool.tenants import Tenants
 from kvchunk.ids import ChunkKey
 from kvclient import barrier, catalog

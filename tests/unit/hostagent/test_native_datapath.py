@@ -25,8 +25,8 @@ from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP, UDP
 
 from hostagent.config import DataConfig
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host

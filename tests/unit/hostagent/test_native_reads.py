@@ -14,9 +14,9 @@ import pytest
 from controlplane.core.nodes import NodeFacts
 from controlplane.core.read_access import ReadTokens
 from hostagent import limits
+from hostagent.memory.leases import LocalLeases
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.leases import LocalLeases
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import (

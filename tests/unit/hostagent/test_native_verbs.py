@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from hostagent import limits
 from hostagent.config import DataConfig
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from hostagent import limits
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Extent, ReadHandle, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_client import ReadClient

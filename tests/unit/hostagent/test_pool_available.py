@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hostagent.pool import memory
-from hostagent.pool.available import available_bytes
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory import pool_memory
+from hostagent.memory.available import available_bytes
+from hostagent.memory.pool_memory import PoolMemory
 
 GIB = 1 << 30
 
@@ -57,6 +57,6 @@ def test_a_system_that_does_not_say(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: GIB)
+    monkeypatch.setattr(pool_memory, "available_bytes", lambda: GIB)
     with pytest.raises(OSError, match=r"pool.size is 64 GiB, and 1 GiB of memory are available .* smaller pool.size"):
         PoolMemory(64 * GIB, prefault=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hostagent.pool import numa
-from hostagent.pool.memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
-from hostagent.pool.prefault import SLICE_BYTES, Progress, prefault
+from hostagent.memory import numa
+from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
+from hostagent.memory.prefault import SLICE_BYTES, Progress, prefault
 
 GIB = 1 << 30
 ROOT = Path(__file__).parents[3]
@@ -58,7 +58,7 @@ def test_prefault_touches_every_page_and_changes_none() -> None:
 
 def test_prefault_without_the_system_call_changes_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel before 5.14 does not know the advice."""
-    monkeypatch.setattr("hostagent.pool.memory.MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr("hostagent.memory.pool_memory.MADV_POPULATE_WRITE", 9999)
     memory = PoolMemory(64 * mmap.PAGESIZE, prefault=False)
     try:
         memory.bytes_[:: mmap.PAGESIZE] = 5
@@ -93,9 +93,9 @@ def slow_agent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     code = """
 import os, sys, time
 from pathlib import Path
-import hostagent.pool.prefault as prefault
+import hostagent.memory.prefault as prefault
 from hostagent.daemon import main
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 prefault.SLICE_BYTES, prefault.QUIET_S = 1 << 20, -1.0
 populate = PoolMemory.populate
 def slowly(self, offset, size_bytes):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hostagent import limits
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import Proof, ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_client import ReadClient

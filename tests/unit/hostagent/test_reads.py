@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from hostagent import limits
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Extent, ReadRequest, TransportCounters
 from hostagent.transport.read_protocol import (
     ANSWER,

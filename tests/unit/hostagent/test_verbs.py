@@ -16,7 +16,7 @@ import pytest
 
 from hostagent import limits
 from hostagent.config import DataConfig
-from hostagent.pool.memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
+from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
 from hostagent.transport import make_transport
 from hostagent.transport.base import Extent, TransportCounters, TransportError
 from hostagent.transport.read_protocol import (

@@ -12,8 +12,8 @@ import pytest
 from controlplane.core.core import Core
 from controlplane.core.effects import CloseSession
 from controlplane.core.events import Event, HelloReceived, StreamEnded
+from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.pool.memory import PoolMemory
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_client import ReadClient

@@ -18,7 +18,7 @@ from planner import plan
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context, initializer=plan._begin, initargs=(os.getpid(), [])) as pool:
+    with ProcessPoolExecutor(2, mp_context=context, initializer=plan._begin, initargs=(os.getpid(), [], [])) as pool:
         print(*{pool.submit(os.getpid).result()} | set(pool._processes), flush=True)
         sys.stdin.read()
 """

@@ -1,7 +1,7 @@
 """The pool's memory: one anonymous memory file that only the agent writes to; engines map it read-only.
 
 A memfd has no name: nothing is left behind however the agent ends, and an engine that maps it keeps its mapping
-until it lets go by itself. `hostagent.pool.seals` keeps engines from changing the file.
+until it lets go by itself. `hostagent.memory.seals` keeps engines from changing the file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hostagent.pool import seals
-from hostagent.pool.available import available_bytes
+from hostagent.memory import seals
+from hostagent.memory.available import available_bytes
 from kvproto.units import format_bytes
 
 MADV_POPULATE_WRITE = 23

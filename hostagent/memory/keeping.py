@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hostagent import limits
-from hostagent.pool import seals
+from hostagent.memory import seals
+from hostagent.memory.pool_memory import HugePages, PoolMemory
 from hostagent.pool.index import Found, PoolIndex, index_bytes
-from hostagent.pool.memory import HugePages, PoolMemory
 from hostagent.pool.records import STORE_ID_BYTES
 from kvdaemon import notify
 from kvproto.units import format_bytes

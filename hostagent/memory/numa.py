@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 
 _ROOT: Final = Path("/")
 _MPOL_PREFERRED: Final = 1

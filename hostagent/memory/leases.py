@@ -14,9 +14,9 @@ import struct
 from collections.abc import Sequence
 
 from hostagent import limits
-from hostagent.pool import seals
+from hostagent.memory import seals
+from hostagent.memory.pool_memory import address_of
 from hostagent.pool.catalog import Catalog, Grants
-from hostagent.pool.memory import address_of
 from hostagent.pool.tenants import NOBODY, EngineId
 from kvclient import barrier, catalog
 

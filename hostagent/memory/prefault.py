@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hostagent.pool.memory import PoolMemory
+from hostagent.memory.pool_memory import PoolMemory
 
 SLICE_BYTES: Final = 64 << 20
 """Some 20 ms: for as long the event loop does nothing else. A multiple of any page."""
