@@ -45,7 +45,7 @@ from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages

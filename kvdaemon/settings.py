@@ -6,7 +6,7 @@ import difflib
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from yaml.composer import ComposerError
@@ -35,20 +35,24 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Raises ComposerError for too many nodes, and for an alias of what it is a part of."""
-        event = self.peek_event()
+        peek: Callable[[], yaml.Event] = self.peek_event
+        event = peek()
         before = self._nodes_count
         node = super().compose_node(parent, index)
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._counts:
-                raise ComposerError(None, None, f"alias *{event.anchor} is a part of itself", event.start_mark)
+                raise _at(event, f"alias *{event.anchor} is a part of itself")
             self._nodes_count += self._counts[id(node)]
         else:
             self._nodes_count += 1
             self._counts[id(node)] = self._nodes_count - before
         if self._nodes_count > NODES_MAX:
-            problem = f"more than {NODES_MAX} values, with all that aliases stand for"
-            raise ComposerError(None, None, problem, event.start_mark)
+            raise _at(event, f"more than {NODES_MAX} values, with all that aliases stand for")
         return node
+
+
+def _at(event: Any, problem: str) -> ComposerError:
+    return ComposerError(None, None, problem, event.start_mark)
 
 
 def load(path: Path, parse: Callable[[object], T]) -> T:
