@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +31,8 @@ MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
 """From least to most KV per token, and the sizes of engine that they run on."""
 NODES_MAX: Final = 16 * MEMBERS_MAX
 """Of a plan: sixteen cells."""
+_PR_SET_PDEATHSIG: Final = 1
+"""See prctl(2)."""
 _BIG_PARAMETERS: Final = 30e9
 """A model with more parameters (at two bytes each) does not fit on one accelerator: it gets a node of eight."""
 
@@ -261,7 +266,11 @@ _SHARES: list[MutableSequence[float]] = []
 """How far each task is, as the worker processes say it; set when they start."""
 
 
-def _load(trace: list[TraceRequest], shares: MutableSequence[float]) -> None:
+def _begin(parent: int, trace: list[TraceRequest], shares: MutableSequence[float]) -> None:
+    """In a worker: it ends with the process that started it, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before it could be noticed
+        os._exit(1)
     _TRACE[:] = trace
     _SHARES[:] = [shares]
 
@@ -297,7 +306,9 @@ def _replays(
         return
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks), lock=False)
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_load, initargs=(list(trace), shares)) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(), list(trace), shares)
+    ) as pool:
         futures = {pool.submit(_replay, index, *task): index for index, task in enumerate(tasks)}
         left = set(futures)
         try:

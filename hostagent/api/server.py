@@ -209,12 +209,9 @@ class ApiServer:
         connection = _Connection(
             sock,
             engine,
-            self._handle,
-            self._stats,
+            Service(self._handle, self._stats, self._lone, self._turns),
             partial(self._connection_ended, peer, tenant),
             self._admission.tenancy.pace_of(tenant),
-            self._lone,
-            self._turns,
         )
         self._connections[engine] = connection
         self._handle(events.EngineConnected(engine, tenant))
@@ -320,6 +317,16 @@ class TurnTaker:
             self._loop.call_later(0, self._run)
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all connections of an agent have in common."""
+
+    handle: Callable[[EngineEvent], None]
+    stats: Callable[[], dict[str, float]]
+    lone: LoneFiles | None
+    turns: TurnTaker
+
+
 class _Connection(asyncio.Protocol):
     """One engine."""
 
@@ -327,25 +334,22 @@ class _Connection(asyncio.Protocol):
         self,
         sock: socket.socket,
         engine: EngineId,
-        handle: Callable[[EngineEvent], None],
-        stats: Callable[[], dict[str, float]],
+        service: Service,
         gone: Callable[[EngineId], None],
         pace: Pace,
-        lone: LoneFiles | None,
-        turns: TurnTaker,
     ) -> None:
         self._sock = sock
-        self._lone = lone
+        self._lone = service.lone
         self._engine = engine
-        self._handle = handle
-        self._stats = stats
+        self._handle = service.handle
+        self._stats = service.stats
         self._connection_ended = gone
         self._pace = pace if pace.is_limited else None
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
         """Requests that came and are not handled yet."""
-        self._turns = turns
+        self._turns = service.turns
         self.paid_us = 0
         self._is_held = False
         """Its tenant may not ask for more now."""
@@ -354,6 +358,11 @@ class _Connection(asyncio.Protocol):
         self._open = True
 
     # ------------------------------------------------------------------ connection
+
+    @property
+    def is_open(self) -> bool:
+        """False: it has ended, and is served no more."""
+        return self._open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing

@@ -28,6 +28,10 @@ _SIZES: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _FITTING: Final = 0.99
 """Share of the lines whose hashes must agree with their lengths. Published traces have a line in a thousand that does
 not."""
+FRESH_BLOCKS_MAX: Final = 1 << 20
+FRESH_BLOCKS_PER_REQUEST_MAX: Final = 64
+"""Of a trace without hashes: half a billion tokens, or 32,768 of each request where that is more. A replay keeps 200
+bytes of each block, and a short line may stand for 100 million tokens."""
 _ID_MAX: Final = 2**63 - 1
 
 
@@ -130,10 +134,16 @@ def _fits(one: Record, size: int) -> bool:
 
 
 def _fresh(records: Sequence[Record]) -> list[tuple[int, ...]]:
-    """Chunks of requests that share nothing."""
+    """Chunks of requests that share nothing. Raises TraceError for too many."""
     chunks, begin = [], 0
-    for one in records:
+    for count, one in enumerate(records, 1):
         end = begin - (-one.input_tokens // BLOCK_TOKENS)
+        if end > max(FRESH_BLOCKS_MAX, FRESH_BLOCKS_PER_REQUEST_MAX * count):
+            raise TraceError(
+                f"line {one.line}: {end * BLOCK_TOKENS:,} tokens of input so far, more than"
+                f" {FRESH_BLOCKS_MAX * BLOCK_TOKENS:,} in all or {FRESH_BLOCKS_PER_REQUEST_MAX * BLOCK_TOKENS:,} a"
+                " request: plan with a part of the trace"
+            )
         chunks.append(tuple(range(begin, end)))
         begin = end
     return chunks

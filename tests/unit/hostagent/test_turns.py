@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostagent.api.server import TurnTaker, _Connection
-from hostagent.api.tenancy import Pace
+from hostagent.api.server import TurnTaker
 from hostagent.api.turns import AT_ONCE_US, COSTS_US, Turns
 from hostagent.core import events
-from hostagent.core.events import EngineEvent, EngineId
+from hostagent.core.events import EngineEvent
 from kvclient import messages
 from kvclient.messages import HINT, KEYS_MAX, LOCK, NO_KEY, NO_POSITION, RESERVE, Hint, Kind
-from tests.unit.hostagent.test_what_engines_send import Wire
+from tests.unit.hostagent.test_what_engines_send import connection
 
 
 @dataclass(eq=False)
@@ -80,11 +79,7 @@ def test_a_put_waits_for_one_dear_request_and_not_for_hundreds() -> None:
     async def steps() -> None:
         handled: list[EngineEvent] = []
         turns = TurnTaker(asyncio.get_running_loop())
-        connections = []
-        for number in range(9):
-            connection = _Connection(EngineId(number), handled.append, dict, lambda _: None, Pace(0), None, turns)
-            connection.connection_made(Wire())
-            connections.append(connection)
+        connections = [connection(handled.append, turns, number) for number in range(9)]
         *flooders, honest = connections
         keys = bytes(16 * KEYS_MAX)
         lock = messages.pack(Kind.LOCK, 1, LOCK.pack(1) + keys, count=KEYS_MAX)

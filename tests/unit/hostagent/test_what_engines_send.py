@@ -4,13 +4,15 @@ controller. Frames go in at one end, through the real connection, both cores and
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.events import MessageReceived
-from hostagent.api.server import TurnTaker, _Connection
+from hostagent.api.server import Service, TurnTaker, _Connection
 from hostagent.api.tenancy import Pace
 from hostagent.controller import convert
 from hostagent.core import effects, events
@@ -67,9 +69,7 @@ frames = st.one_of(
 
 
 class Wire(asyncio.Transport):
-    """The engine's end: keeps nothing but whether it was ended."""
-
-    ended = False
+    """The engine's end, which keeps nothing."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
 
@@ -77,8 +77,16 @@ class Wire(asyncio.Transport):
 
     def resume_reading(self) -> None: ...
 
-    def abort(self) -> None:
-        self.ended = True
+    def abort(self) -> None: ...
+
+
+def connection(handle: Callable[[events.EngineEvent], None], turns: TurnTaker, number: int = ENGINE) -> _Connection:
+    """Of an engine whose end is a `Wire`."""
+    service = Service(handle, dict, None, turns)
+    with socket.socket() as sock:  # which a connection only shuts down
+        made = _Connection(sock, EngineId(number), service, lambda _: None, Pace(0))
+    made.connection_made(Wire())
+    return made
 
 
 class World:
@@ -93,17 +101,13 @@ class World:
         self.agent.say(events.EngineConnected(ENGINE, "tenant"))
         self.agent.say(events.Welcomed(7, 0, None, PAGE, None, 0, 1.0))
         self.turns = TurnTaker(asyncio.get_running_loop())
-        self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None, self.turns)
-        self.wire = Wire()
-        self.connection.connection_made(self.wire)
+        self.connection = connection(self.agent.say, self.turns)
         self.taken = 0
 
     def send(self, sent: Sent) -> None:
         kind, body, count = sent
-        if self.wire.ended:  # what breaks the protocol ends its engine's connection: the next one goes on
-            self.connection = _Connection(ENGINE, self.agent.say, dict, lambda _: None, Pace(0), None, self.turns)
-            self.wire = Wire()
-            self.connection.connection_made(self.wire)
+        if not self.connection.is_open:  # what breaks the protocol ends its engine's connection: the next one goes on
+            self.connection = connection(self.agent.say, self.turns)
         self.connection.data_received(messages.pack(kind, 9, body, count=count))
         for answer in self.agent.take(effects.ReserveAnswered):
             if answer.status is Status.OK:

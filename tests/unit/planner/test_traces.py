@@ -30,6 +30,8 @@ from planner.traces import (
     records,
     understood,
 )
+from planner.traces.meaning import FRESH_BLOCKS_MAX, FRESH_BLOCKS_PER_REQUEST_MAX
+from planner.traces.records import REQUEST_TOKENS_MAX
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,1025,10
@@ -409,3 +411,14 @@ def test_catalog_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "synthetic_rollout8.jsonl.zst").write_bytes(random.Random(1).randbytes(100))
     with pytest.raises(TraceError, match="synthetic_rollout8"):
         open_trace("rollout8", 1)
+
+
+def test_a_short_file_does_not_stand_for_billions_of_tokens() -> None:
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    row = f"2024-05-10 00:00:00.000000,{REQUEST_TOKENS_MAX},1"
+    with pytest.raises(TraceError, match=r"line 7: 600,001,536 tokens of input so far, more than 536,870,912 in all"):
+        understood(csv_records([head, *[row] * 20]), None, None)
+    rows = ["2024-05-10 00:00:00.000000,32768,1"] * 20_000
+    long_ones = understood(csv_records([head, *rows]), None, None).requests
+    blocks_count = sum(len(one.blocks) for one in long_ones)
+    assert blocks_count == 20_000 * FRESH_BLOCKS_PER_REQUEST_MAX > FRESH_BLOCKS_MAX
