@@ -45,7 +45,7 @@ from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
@@ -198,6 +198,7 @@ class Agent:
             self._certificates,
             self.tokens,
         )
+        self.metrics.watch_refusals(self.attachment.refused)
         self.examined = Examined(
             self.handle,
             self.memory,
@@ -439,8 +440,8 @@ class Agent:
     # ------------------------------------------------------------------ figures
 
     def health(self) -> Health:
-        """An agent without its controller goes on with what it knows: it is ready, and says so. One that has long been
-        without what engines need is not."""
+        """An agent without its controller goes on with what it knows: it is ready, and says so. One that a controller
+        will not have is not, and neither is one that has long been without what engines need."""
         if self._missing:
             return Health([self._missing], {"status": "starting", "node": self.config.node, "version": __version__})
         core = self.core
@@ -469,7 +470,9 @@ class Agent:
             "fetches": core.fetches.under_way_count,
             "outages": outages,
         }
-        return Health(self.outages.missing(), facts)
+        refusal = self.attachment.refusal
+        refused = (f"the controller refuses this node: {refusal}",) if refusal else ()
+        return Health((*refused, *self.outages.missing()), facts)
 
     def stats(self) -> dict[str, float]:
         """Figures for an engine: everything in the metrics, flat."""

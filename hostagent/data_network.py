@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hostagent.transport.host import ask_interface
+from hostagent.transport.interfaces import ask_interface
 from kvproto.ids import Address, format_address
 
 _SIOCGIFFLAGS: Final = 0x8913

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
 from kvcast.standard_output import bad_word, run_command
+from kvproto.printable import printable_lines
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -75,7 +76,7 @@ def _run(argv: Sequence[str]) -> int:
         make_parser().parse_args(argv, args)
         return load(args.command).run(args)
     except UsageError as error:
-        print(f"kvcast {args.command}".rstrip() + f": {error}", file=sys.stderr)
+        print(printable_lines(f"kvcast {args.command}".rstrip() + f": {error}"), file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name != "kvlab":

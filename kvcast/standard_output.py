@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+from kvdaemon.streams import FULL, drop_output, take_any_text
+
 EXIT_NO_OUTPUT: Final = 1
 
 
@@ -18,9 +16,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 
     One line on standard error says that they did not. argparse ends by SystemExit after --help; that passes.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    take_any_text()
     try:
         try:
             return command()
@@ -28,12 +24,12 @@ def run_command(name: str, command: Callable[[], int]) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output (head, less) went away; nothing is left to say.
-        _leave_output()
+        drop_output()
         return 0
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
+        if error.errno not in FULL or error.filename is not None:
             raise
-        _leave_output()
+        drop_output()
         print(f"{name}: cannot write to standard output: {error.strerror}", file=sys.stderr)
         return EXIT_NO_OUTPUT
 
@@ -45,8 +41,3 @@ def bad_word(words: Sequence[str]) -> str | None:
         if any("\ud800" <= character <= "\udfff" for character in word):
             return f"{word.encode(errors='replace').decode()!r} is not UTF-8"
     return None
-
-
-def _leave_output() -> None:
-    """Python writes what is left when it ends; that must not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias, assert_never, cast
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
 from hostagent.api.tenancy import Admission, Pace
+from hostagent.api.turns import AT_ONCE_US, COSTS_US, OTHER_US, TURN_US, Turns
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.event_loop import Listener
@@ -142,6 +143,7 @@ class ApiServer:
         self._connections_made = 0
         self._told_writer = False
         self._greeting: set[asyncio.Task[None]] = set()
+        self._turns = TurnTaker(self._loop)
 
     @property
     def connections_count(self) -> int:
@@ -205,12 +207,14 @@ class ApiServer:
             self._tell_writer(peer)
         self._connections_made = engine
         connection = _Connection(
+            sock,
             engine,
             self._handle,
             self._stats,
             partial(self._connection_ended, peer, tenant),
             self._admission.tenancy.pace_of(tenant),
             self._lone,
+            self._turns,
         )
         self._connections[engine] = connection
         self._handle(events.EngineConnected(engine, tenant))
@@ -293,18 +297,44 @@ def _clear_stale(path: str) -> None:
     raise ApiError(f"another agent is listening at {path}; stop it or set api.socket to another path")
 
 
+class TurnTaker:
+    """Gives connections whose requests wait their turns, in pieces that leave the event loop to others in between."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.waiting: Turns[_Connection] = Turns()
+
+    def add(self, connection: _Connection) -> None:
+        """It has requests that wait."""
+        if not self.waiting:
+            self._loop.call_later(0, self._run)
+        self.waiting.add(connection)
+
+    def _run(self) -> None:
+        left_us = TURN_US
+        while left_us > 0 and (turn := self.waiting.take()) is not None:
+            connection, cost_us = turn
+            left_us -= cost_us
+            connection.handle_next()
+        if self.waiting:
+            self._loop.call_later(0, self._run)
+
+
 class _Connection(asyncio.Protocol):
     """One engine."""
 
     def __init__(
         self,
+        sock: socket.socket,
         engine: EngineId,
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
         gone: Callable[[EngineId], None],
         pace: Pace,
         lone: LoneFiles | None,
+        turns: TurnTaker,
     ) -> None:
+        self._sock = sock
         self._lone = lone
         self._engine = engine
         self._handle = handle
@@ -315,8 +345,10 @@ class _Connection(asyncio.Protocol):
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
         """Requests that came and are not handled yet."""
-        self._pumping = False
-        """`_pump` is due to run."""
+        self._turns = turns
+        self.paid_us = 0
+        self._is_held = False
+        """Its tenant may not ask for more now."""
         self._reads_answers = True
         """False while the engine leaves so many answers unread that nothing more is done for it."""
         self._open = True
@@ -336,41 +368,57 @@ class _Connection(asyncio.Protocol):
         except MalformedFrameError as error:
             self._refuse(error)
         else:
-            if not self._pumping:
-                self._pump()
+            self._pump()
+
+    @property
+    def next_us(self) -> int | None:
+        """What the next request costs; None: there is none, or it may not be handled now."""
+        if not self._waiting or not self._reads_answers or not self._open or self._is_held:
+            return None
+        frame = self._waiting[0]
+        base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+        return base_us + key_us * frame.count
 
     def _pump(self) -> None:
-        """Handle what waits, but let others have their turn in between, nothing for whom reads no answers, and no more
-        than the tenant may ask for."""
-        self._pumping = False
-        loop = asyncio.get_running_loop()
-        wait_s = 0.0
+        """Handle what costs little while nobody else waits. All else waits for its turn."""
+        left_us = AT_ONCE_US
+        while self._waiting and not self._turns.waiting and self._reads_answers and self._open and not self._is_held:
+            frame = self._waiting[0]
+            base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+            left_us -= base_us + key_us * frame.count
+            if left_us < 0:
+                break
+            self.handle_next()
+        if self._waiting and self._open and self._transport is not None:
+            self._transport.pause_reading()
+            self._turns.add(self)
+
+    def handle_next(self) -> None:
+        """Handle the request that waits for longest, unless the tenant may not ask for more now."""
+        if self._pace is not None:
+            loop = asyncio.get_running_loop()
+            wait_s = self._pace.wait_s(loop.time())
+            if wait_s:
+                self._is_held = True
+                loop.call_later(wait_s, self._let_go)
+                return
         try:
-            for _ in range(limits.API_FRAMES_PER_TURN):
-                if not self._waiting or not self._reads_answers or not self._open:
-                    break
-                if self._pace is not None and (wait_s := self._pace.wait_s(loop.time())):
-                    break
-                self._dispatch(self._waiting.popleft())
+            self._dispatch(self._waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
             self._refuse(error)
-        if not self._open or self._transport is None:
-            return
-        if self._waiting:
-            self._transport.pause_reading()
-            if self._reads_answers:
-                self._pumping = True
-                loop.call_later(wait_s, self._pump)
-        else:
+        if not self._waiting and self._open and self._transport is not None:
             self._transport.resume_reading()
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self._pump()
 
     def pause_writing(self) -> None:
         self._reads_answers = False
 
     def resume_writing(self) -> None:
         self._reads_answers = True
-        if not self._pumping:
-            self._pump()
+        self._pump()
 
     def _refuse(self, error: Exception) -> None:
         log.warning("an engine's connection is closed: %s", error)
@@ -388,6 +436,9 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
+            # Before its leases end: an engine that is still reading learns from its socket that they have.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers
@@ -497,9 +548,6 @@ class _Connection(asyncio.Protocol):
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
         namespace = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(namespace) > messages.NAMESPACE_BYTES_MAX:
-            self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
-            return
         self._handle(
             events.ReserveRequested(
                 self._engine,
@@ -533,9 +581,8 @@ class _Connection(asyncio.Protocol):
 
     def _on_claim(self, frame: Frame) -> None:
         size_bytes, keys, etas_s = messages.unpack_claim(frame)
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
-            raise MalformedFrameError(f"a claim of chunks of {size_bytes} bytes")
-        self._handle(events.ClaimMade(self._engine, tuple(map(ChunkKey, keys)), size_bytes, tuple(etas_s)))
+        claimed = tuple(map(ChunkKey, keys))
+        self._handle(events.ClaimMade(self._engine, claimed, size_bytes, tuple(etas_s), frame.request))
 
     def _on_disclaim(self, frame: Frame) -> None:
         self._handle(events.ClaimWithdrawn(self._engine, _keys(frame) if frame.count else None))

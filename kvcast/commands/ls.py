@@ -18,6 +18,7 @@ from kvcast.operator import (
     print_whole,
     twin_form,
 )
+from kvproto.printable import printable
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
 
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             _switch_text(chunk),
             "pinned" if chunk.pinned else "",
             f"{chunk.fetches_per_s:.3g}" if chunk.fetches_per_s >= 0.0005 else "",
-            chunk.namespace,
+            printable(chunk.namespace),
         )
     # What is no chunk goes elsewhere: whoever takes the last line of the output means the last chunk.
     if chunks:

@@ -41,7 +41,7 @@ class NodeFigures:
 
     def beat(self, name: str, heartbeat: rpc.Heartbeat, now_ns: int) -> Iterator[tuple[str, str, int]]:
         """Take in a heartbeat of the node of this name; gives what its gate has decided since the last one:
-        text, what makes texts alike, times. Raises MalformedError."""
+        text, what makes texts alike, times. Raises RecordError."""
         self.arriving = parse.arriving(heartbeat)
         self.drops = parse.counts(heartbeat.drops, "drops")
         traffic = heartbeat.sent_bytes, heartbeat.received_bytes

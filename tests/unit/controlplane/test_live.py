@@ -362,11 +362,12 @@ def test_a_rate_fades_and_does_not_flicker() -> None:
         rpc.Heartbeat(gate_decisions={"x" * 100: 1}),
     ],
 )
-def test_heartbeats_that_break_the_contract_end_the_stream(heartbeat: rpc.Heartbeat) -> None:
+def test_heartbeats_that_break_the_contract_are_refused(heartbeat: rpc.Heartbeat) -> None:
     scene = Scene()
     scene.attach(1)
     scene.say(1, heartbeat=heartbeat)
-    assert scene.closed[1].code == "INVALID_ARGUMENT"
+    (refusal,) = scene.refusals(1)
+    assert (refusal.what, 1 in scene.closed) == ("message", False)
 
 
 def test_history_is_bounded() -> None:
