@@ -138,11 +138,14 @@ def test_an_agent_says_what_does_not_work(at_once: None, caplog: pytest.LogCaptu
         made.call(vain_reads)
         reason = f"{limits.OUTAGE_ASKED_MIN} reads from other nodes failed, and none ended well"
         facts = made.call(agent.health).facts
-        assert (facts["status"], facts["outages"]) == ("degraded", {"reads": {"reason": reason, "seconds": 0}})
+        assert facts["status"] == "degraded"
+        assert facts["outages"]["reads"]["reason"] == reason
         assert made.call(agent.health).missing == [], "it goes on without them"
         assert agent.metrics.flat()["outage_seconds{reads}"] > 0
         assert agent.metrics.flat()["outage_seconds{network}"] == 0
-        assert [line for line in caplog.messages if "reads" in line] == [f"reads: does not work, for 0 s: {reason}"]
+        (line,) = [line for line in caplog.messages if line.startswith("reads: ")]
+        assert line.startswith("reads: does not work, for ")
+        assert line.endswith(f" s: {reason}")
 
 
 def test_an_agent_without_its_data_network_is_not_ready(at_once: None) -> None:
