@@ -52,8 +52,8 @@ class OutageWatch:
 
     def start(self) -> None:
         """Look now, and again and again."""
-        self.look()
         self._timer = self._loop.call_later(limits.OUTAGE_LOOK_S, self.start)
+        self.look()
 
     def close(self) -> None:
         """Look no more."""
