@@ -300,21 +300,27 @@ class TurnTaker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.waiting: Turns[_Connection] = Turns()
+        self.is_busy = False
+        """Whether anybody waits for a turn."""
 
     def add(self, connection: _Connection) -> None:
         """It has requests that wait."""
-        if not self.waiting:
-            self._loop.call_later(0, self._run)
         self.waiting.add(connection)
+        if not self.is_busy:
+            self.is_busy = True
+            self._loop.call_later(0, self._run)
 
     def _run(self) -> None:
         left_us = TURN_US
-        while left_us > 0 and (turn := self.waiting.take()) is not None:
-            connection, cost_us = turn
-            left_us -= cost_us
-            connection.handle_next()
-        if self.waiting:
-            self._loop.call_later(0, self._run)
+        try:
+            while left_us > 0 and (turn := self.waiting.take()) is not None:
+                connection, cost_us = turn
+                left_us -= cost_us
+                connection.handle_next()
+        finally:  # a request that fails stops nobody else's
+            self.is_busy = bool(self.waiting)
+            if self.is_busy:
+                self._loop.call_later(0, self._run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,17 +396,20 @@ class _Connection(asyncio.Protocol):
 
     def _pump(self) -> None:
         """Handle what costs little while nobody else waits. All else waits for its turn."""
-        left_us = AT_ONCE_US
-        while self._waiting and not self._turns.waiting and self._reads_answers and self._open and not self._is_held:
-            frame = self._waiting[0]
-            base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
-            left_us -= base_us + key_us * frame.count
-            if left_us < 0:
-                break
-            self.handle_next()
-        if self._waiting and self._open and self._transport is not None:
+        waiting, turns, left_us = self._waiting, self._turns, AT_ONCE_US
+        try:
+            while waiting and not turns.is_busy and self._pace is None and self._reads_answers and self._open:
+                frame = waiting[0]
+                base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+                left_us -= base_us + key_us * frame.count
+                if left_us < 0:
+                    break
+                self._dispatch(waiting.popleft())
+        except (MalformedFrameError, struct.error) as error:
+            self._refuse(error)
+        if waiting and self._open and self._transport is not None:
             self._transport.pause_reading()
-            self._turns.add(self)
+            turns.add(self)
 
     def handle_next(self) -> None:
         """Handle the request that waits for longest, unless the tenant may not ask for more now."""
