@@ -23,7 +23,7 @@ def generate(engine: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def update(engine: Any, asked: dict[str, Any]) -> bool:
-    """`{"weights": path, "flushes": bool}` -> whether SGLang has these weights now, as its HTTP server lets others ask."""
+    """`{"weights": path, "flushes": bool}` -> whether SGLang has these weights now."""
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
     wanted = UpdateWeightFromDiskReqInput(model_path=asked["weights"], flush_cache=asked["flushes"])
