@@ -93,6 +93,15 @@ def test_ready_file_http_and_orderly_stop(folder: Path, agent: subprocess.Popen[
     assert not (folder / "agent.sock").exists()
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """A hangup has its ordinary meaning here and in what is started, also where the tests run under nohup(1)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_full_disk_and_a_hangup_end_nothing(folder: Path) -> None:
     config = configuration(folder)
     with open("/dev/full", "w") as full:
