@@ -122,7 +122,9 @@ def test_a_full_disk_and_a_hangup_end_nothing(folder: Path) -> None:
             said += line
         process.send_signal(signal.SIGHUP)
         while "SIGHUP changes nothing" not in said:
-            said += process.stderr.readline()
+            line = process.stderr.readline()
+            assert line, said
+            said += line
         with AgentClient(folder / "agent.sock") as client:
             assert client.stats()["pool_chunks"] == 0
         process.send_signal(signal.SIGTERM)
