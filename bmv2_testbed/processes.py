@@ -69,10 +69,10 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 
 _HAND_OVER = """
-import os, sys
+import fcntl, os, sys
 names, numbers, *argv = sys.argv[1:]
 given = [int(number) for number in numbers.split(",")]
-aside = [os.dup2(one, 200 + place) for place, one in enumerate(given)]
+aside = [fcntl.fcntl(one, fcntl.F_DUPFD, 3 + len(given)) for one in given]
 for one in given:
     os.close(one)
 for place, one in enumerate(aside):

@@ -6,6 +6,7 @@ import argparse
 import json
 import secrets
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -41,13 +42,19 @@ def main(words: list[str] | None = None) -> int:
     return 1 if report.bad else 0
 
 
+def counted(what: Counter[str]) -> str:
+    """Most frequent ones first."""
+    return ", ".join(f"{count:,} {name}" for name, count in what.most_common()) or "nothing"
+
+
 def tell(report: Report, seed: int, console: Console) -> None:
     """The report as a person reads it."""
     table = Table(title=f"soak, seed {seed}", show_header=False)
     table.add_column(style="dim")
     table.add_column()
-    outcomes = ", ".join(f"{count:,} {name}" for name, count in report.outcomes.most_common())
-    refused = ", ".join(f"{count:,} {name}" for name, count in report.puts_refused.most_common())
+    outcomes, refused = counted(report.outcomes), counted(report.refused) if report.refused else ""
+    opened, ended = (sum(report.silent.get(what, {}).values()) for what in ("opened", "ended"))
+    silence = f"{opened:,}, {ended:,} ended by daemons"
     growth = ", ".join(f"{name} {size / 2**20:+.1f} MiB" for name, size in sorted(report.rss_growth_bytes.items()))
     recovery = ", ".join(
         f"{kind} {median(times):.1f} s (at most {max(times):.1f})" for kind, times in sorted(report.recovery_s.items())
@@ -67,6 +74,11 @@ def tell(report: Report, seed: int, console: Console) -> None:
         ("late", str(report.late)),
         ("hung", str(report.hung)),
         ("leaked", "\n".join(report.leaked) or "nothing"),
+        ("leases", counted(report.leases) + f"; {report.lost_with_others_bytes} chunks were others when this was said"),
+        ("forks", f"{counted(report.forks)}; untold: {counted(report.untold)}"),
+        ("probes", f"{report.probes:,}; unanswered: {counted(report.unanswered)}"),
+        ("silent connections", silence),
+        ("shown", "\n".join(report.shown) or "nothing that a terminal obeys"),
         ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
         ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
         ("speed under attack", speed),

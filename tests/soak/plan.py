@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -59,7 +60,7 @@ class Trouble:
     calm_s: float
     """After it."""
     detail: str = ""
-    """Of an attack: what is sent; of a port's faults: which."""
+    """Of an attack: what is sent; of a port's faults: which; of a restart: how the agent ends."""
 
     @property
     def name(self) -> str:
@@ -78,11 +79,15 @@ DISTURBANCES: Final = (
     "prefix evicted",
 )
 PORTS: Final = ("loss", "duplicate", "reorder", "corrupt")
+RESTARTS: Final = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM}
+"""How an agent ends that comes back at once with the pool that it had."""
+RESTARTS_EACH: Final = 3
+"""For one of each other trouble: each time it is another moment of an engine's lease."""
 
 
 def troubles(seed: int, duration_s: float) -> list[Trouble]:
-    """What goes wrong in this time, in order. Each kind comes once before any comes again, so that a short soak has
-    the same mixture as a long one."""
+    """What goes wrong in this time, in order. Each kind has come before the next round begins, so that a short soak
+    has the same mixture as a long one."""
     random = Random(seed)
     made: list[Trouble] = []
     bag: list[tuple[str, str]] = []
@@ -91,6 +96,7 @@ def troubles(seed: int, duration_s: float) -> list[Trouble]:
         if not bag:
             bag = [(kind, "") for kind in DISTURBANCES]
             bag += [("port hurt", fault) for fault in PORTS]
+            bag += [("agent restarted", how) for how in RESTARTS] * RESTARTS_EACH
             bag += [(f"{who} sends", kind) for kind in KINDS for who in ("member", "stranger")]
             random.shuffle(bag)
         kind, detail = bag.pop()

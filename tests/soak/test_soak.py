@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,16 @@ import pytest
 
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
+from kvproto.limits import NAMESPACE_BYTES_MAX
+from kvproto.printable import printable
+from kvproto.records import check_namespace
 from tests.soak import __main__ as command
+from tests.soak import looks
 from tests.soak.attacker import KINDS, frames, harmless
+from tests.soak.labels import LABELS, label_of, obeyed
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
-from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, STRANGER, troubles, turns
+from tests.soak.loader import FORKS, Told
+from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, RESTARTS, RESTARTS_EACH, STRANGER, troubles, turns
 from tests.soak.report import (
     FDS_SPARE,
     Note,
@@ -27,6 +36,7 @@ from tests.soak.report import (
     take_leftovers,
     take_turns,
 )
+from tests.soak.silent import Silence
 
 CLOCK = Clock(100.0, 7, HONEST)
 
@@ -47,8 +57,12 @@ def test_the_same_seed_makes_the_same_troubles_and_every_kind_comes() -> None:
     some = troubles(5, 600.0)
     assert some == troubles(5, 600.0)
     assert some != troubles(6, 600.0)
-    kinds = len(DISTURBANCES) + len(PORTS) + 2 * len(KINDS)
-    assert len({one.name for one in some[:kinds]}) == kinds
+    others = len(DISTURBANCES) + len(PORTS) + 2 * len(KINDS)
+    in_a_round = Counter(one.name for one in some[: others + RESTARTS_EACH * len(RESTARTS)])
+    assert {name: count for name, count in in_a_round.items() if count > 1} == {
+        f"agent restarted: {how}": RESTARTS_EACH for how in RESTARTS
+    }
+    assert len(in_a_round) == others + len(RESTARTS)
     assert {one.host for one in some if one.kind == "member sends"} == {MEMBER}
     assert {one.host for one in some if one.kind == "stranger sends"} == {STRANGER}
     assert sum(one.lasts_s + one.calm_s for one in some[:-1]) < 600.0
@@ -80,16 +94,26 @@ def test_what_is_fetched_is_what_was_put_lately() -> None:
 
 
 def fetched(began_s: float, took_s: float = 0.1, host: int = 0, **changes: Any) -> dict[str, Any]:
-    line = {"what": "fetched", "host": host, "at_s": began_s + took_s, "began_s": began_s, "took_s": took_s}
-    return line | {"outcome": "OK", "chunks": 4, "wrong": 0} | changes
+    line = {"what": "fetched", "host": host, "who": "engine", "at_s": began_s + took_s, "began_s": began_s}
+    return line | {"took_s": took_s, "outcome": "OK", "chunks": 4, "wrong": 0} | changes
 
 
 def begun(at_s: float, host: int = 0) -> dict[str, Any]:
-    return {"what": "begun", "host": host, "at_s": at_s}
+    return {"what": "begun", "host": host, "who": "engine", "at_s": at_s}
 
 
 def lost(began_s: float, took_s: float, host: int = 0) -> dict[str, Any]:
-    return {"what": "lost", "host": host, "at_s": began_s + took_s, "began_s": began_s, "took_s": took_s}
+    return fetched(began_s, took_s, host, what="lost")
+
+
+def leased(way: str, *, lost: bool, wrong: int = 0) -> dict[str, Any]:
+    line = {"what": "leased", "host": 0, "who": "loader", "at_s": 5.0, "way": way}
+    return line | {"chunks": 3, "wrong": wrong, "lost": lost}
+
+
+def probed(began_s: float, daemon: str, *, answered: bool) -> dict[str, Any]:
+    line = {"what": "probed", "host": -1, "who": "probe", "at_s": began_s + 1.0, "began_s": began_s, "took_s": 1.0}
+    return line | {"daemon": daemon, "page": "livez", "answered": answered}
 
 
 FROZEN = Note("agent frozen", "agent frozen", 0, 20.0, 24.0, 25.0)
@@ -110,6 +134,102 @@ def test_who_hangs_is_found_unless_its_agent_was_away() -> None:
     assert made([begun(15)], [], 16.0).hung == 0
     late = made([begun(30), fetched(30, long_s)], [FROZEN], 100.0)
     assert (late.late, late.bad) == (1, False)
+
+
+def test_engine_and_loader_of_a_host_are_waited_for_each_by_itself() -> None:
+    long_s = DEADLINE_S + HUNG_S + 1
+    loader = {"who": "loader"}
+    assert made([begun(1), begun(2) | loader, fetched(1)], [], 2 + long_s).hung == 1
+    assert made([begun(1), begun(2) | loader, fetched(1), fetched(2) | loader], [], 2 + long_s).hung == 0
+
+
+def test_other_bytes_under_a_lease_fail_a_soak_unless_the_lease_was_said_to_be_lost() -> None:
+    kept = [leased("local", lost=False), leased("agent", lost=False), leased("local", lost=False)]
+    report = made([*kept, leased("local", lost=True, wrong=2)], [], 10.0)
+    assert report.leases == {"local kept": 2, "agent kept": 1, "local lost": 1}
+    assert (report.lost_with_others_bytes, report.wrong, report.chunks, report.bad) == (2, 0, 9, False)
+    assert made([leased("agent", lost=False, wrong=1)], [], 10.0).bad
+
+
+def test_a_child_that_is_not_told_fails_a_soak() -> None:
+    line = {"what": "forked", "host": 0, "who": "loader", "at_s": 5.0, "how": "os.fork", "untold": []}
+    report = made([line, line | {"how": "multiprocessing"}], [], 10.0)
+    assert (report.forks, report.bad) == ({"os.fork": 1, "multiprocessing": 1}, False)
+    report = made([line | {"untold": ["put", "release"]}], [], 10.0)
+    assert (report.untold, report.bad) == ({"os.fork: put": 1, "os.fork: release": 1}, True)
+
+
+def test_pages_answer_unless_their_daemon_is_away() -> None:
+    killed = Note("controller killed", "controller killed", 0, 20.0, 24.0, 25.0)
+    restarted = Note("agent restarted: killed", "agent restarted", 1, 20.0, 24.0, 25.0)
+    excused = [probed(22, "controller", answered=False), probed(24.5, "agent1", answered=False)]
+    report = made([probed(1, "agent0", answered=True), *excused], [killed, restarted], 100.0)
+    assert (report.probes, report.unanswered, report.bad) == (3, {}, False)
+    for line in (probed(22, "agent0", answered=False), probed(26, "controller", answered=False)):
+        report = made([line], [killed, restarted], 100.0)
+        assert (report.unanswered, report.bad) == ({f"{line['daemon']} /livez": 1}, True)
+
+
+def test_a_line_of_no_kind_is_noticed() -> None:
+    with pytest.raises(ValueError, match="no such line"):
+        made([begun(1) | {"what": "danced"}], [], 10.0)
+
+
+# ---------------------------------------------------------------------- labels, and what operators see of them
+
+
+def test_labels_are_of_every_kind_and_an_agent_takes_them() -> None:
+    for label in LABELS:
+        check_namespace(label)
+    assert len({label_of(number) for number in range(100)}) == len(LABELS)
+    assert {len(label.encode()) for label in LABELS} >= {0, 1, NAMESPACE_BYTES_MAX}
+    everything = "".join(LABELS)
+    assert set(map(chr, range(1, 32))) | {"\x7f", "\x9b", "\u202e", "[", "\\", '"', "'", "<"} <= set(everything)
+
+
+def test_what_a_terminal_obeys_is_found_and_what_is_shown_is_not() -> None:
+    assert obeyed("a\x1b]b\u202e\r\n") == {"\x1b", "\u202e"}
+    for label in LABELS:
+        assert looks.text_problems("kvcast ls", printable(label)) == []
+    assert looks.text_problems("kvcast ls", "\x07") == [r"kvcast ls lets \x07 out"]
+    assert looks.status_problems("kvcast top", 0, "fine") == []
+    assert looks.status_problems("kvcast top", 1, "Traceback (most recent)") != []
+
+
+# ---------------------------------------------------------------------- those who say nothing
+
+
+def test_the_silent_open_again_what_was_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        silence = Silence([f"127.0.0.1:{one.getsockname()[1]}" for one in (server, other)])
+        for _ in range(4):
+            silence.open_one()
+        assert sorted(silence.opened.values()) == [2, 2]
+        taken = [server.accept()[0] for _ in range(2)]
+        silence.drop_ended()
+        assert not silence.ended
+        taken[0].close()
+        taken[1].sendall(b"hello")
+        silence.drop_ended()
+        assert silence.ended.total() == 1
+        taken[1].close()
+        silence.close()
+    silence.open_one()
+    assert silence.refused.total() == 1
+
+
+# ---------------------------------------------------------------------- forks
+
+
+def killed() -> Told:
+    signal.raise_signal(signal.SIGKILL)
+    raise AssertionError("it lives")
+
+
+def test_children_of_both_kinds_are_heard_and_one_that_dies_says_nothing() -> None:
+    for fork in FORKS.values():
+        assert fork(lambda: {"fetch": True, "put": False}) == {"fetch": True, "put": False}
+        assert fork(killed) is None
 
 
 def test_recovery_is_when_everybody_fetches_again() -> None:
