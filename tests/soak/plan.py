@@ -81,13 +81,13 @@ DISTURBANCES: Final = (
 PORTS: Final = ("loss", "duplicate", "reorder", "corrupt")
 RESTARTS: Final = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM}
 """How an agent ends that comes back at once with the pool that it had."""
-RESTARTS_EACH: Final = 3
-"""For one of each other trouble: each time it is another moment of an engine's lease."""
+RESTART_EVERY: Final = 3
+"""Every third trouble is a restart: each meets leases at another moment."""
 
 
 def troubles(seed: int, duration_s: float) -> list[Trouble]:
-    """What goes wrong in this time, in order. Each kind has come before the next round begins, so that a short soak
-    has the same mixture as a long one."""
+    """What goes wrong in this time, in order. Each kind but restarts comes once before any comes again, so that a short
+    soak has the same mixture as a long one."""
     random = Random(seed)
     made: list[Trouble] = []
     bag: list[tuple[str, str]] = []
@@ -96,12 +96,12 @@ def troubles(seed: int, duration_s: float) -> list[Trouble]:
         if not bag:
             bag = [(kind, "") for kind in DISTURBANCES]
             bag += [("port hurt", fault) for fault in PORTS]
-            bag += [("agent restarted", how) for how in RESTARTS] * RESTARTS_EACH
             bag += [(f"{who} sends", kind) for kind in KINDS for who in ("member", "stranger")]
             random.shuffle(bag)
-        kind, detail = bag.pop()
+        restarts = len(made) % RESTART_EVERY == 1
+        kind, detail = ("agent restarted", random.choice(sorted(RESTARTS))) if restarts else bag.pop()
         host = {"member sends": MEMBER, "stranger sends": STRANGER}.get(kind, random.randrange(HONEST))
-        lasts_s, calm_s = random.uniform(1.0, 4.0), random.uniform(*CALM_S)
+        lasts_s, calm_s = 0.0 if restarts else random.uniform(1.0, 4.0), random.uniform(*CALM_S)
         made.append(Trouble(kind, host, lasts_s, calm_s, detail))
         spent_s += lasts_s + calm_s
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.labels import LABELS, label_of, obeyed
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
 from tests.soak.loader import FORKS, Told
-from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, RESTARTS, RESTARTS_EACH, STRANGER, troubles, turns
+from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, RESTART_EVERY, RESTARTS, STRANGER, troubles, turns
 from tests.soak.report import (
     FDS_SPARE,
     Note,
@@ -57,12 +56,12 @@ def test_the_same_seed_makes_the_same_troubles_and_every_kind_comes() -> None:
     some = troubles(5, 600.0)
     assert some == troubles(5, 600.0)
     assert some != troubles(6, 600.0)
-    others = len(DISTURBANCES) + len(PORTS) + 2 * len(KINDS)
-    in_a_round = Counter(one.name for one in some[: others + RESTARTS_EACH * len(RESTARTS)])
-    assert {name: count for name, count in in_a_round.items() if count > 1} == {
-        f"agent restarted: {how}": RESTARTS_EACH for how in RESTARTS
-    }
-    assert len(in_a_round) == others + len(RESTARTS)
+    restarts = [one for one in some if one.kind == "agent restarted"]
+    assert restarts == some[1::RESTART_EVERY]
+    assert {one.detail for one in restarts} == RESTARTS.keys()
+    others = [one for one in some if one.kind != "agent restarted"]
+    kinds = len(DISTURBANCES) + len(PORTS) + 2 * len(KINDS)
+    assert len({one.name for one in others[:kinds]}) == kinds
     assert {one.host for one in some if one.kind == "member sends"} == {MEMBER}
     assert {one.host for one in some if one.kind == "stranger sends"} == {STRANGER}
     assert sum(one.lasts_s + one.calm_s for one in some[:-1]) < 600.0
