@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from bmv2_testbed.processes import child_environment
 
 
-def on_a_terminal(words: Sequence[str], kind: str = "xterm-256color") -> tuple[int, str]:
-    """Exit status of a `kvcast` command, and what its terminal gets."""
+def on_a_terminal(words: Sequence[str], kind: str = "xterm-256color", hangs_s: float = 60.0) -> tuple[int, str]:
+    """Exit status of a `kvcast` command, and what its terminal gets. Raises subprocess.TimeoutExpired for one that
+    hangs."""
     ours, theirs = pty.openpty()
     pieces: list[bytes] = []
 
@@ -29,7 +30,9 @@ def on_a_terminal(words: Sequence[str], kind: str = "xterm-256color") -> tuple[i
     try:
         environment = child_environment() | {"TERM": kind, "COLUMNS": "250", "LINES": "60"}
         argv = [sys.executable, "-m", "kvcast.cli", *words]
-        status = subprocess.run(argv, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=False).returncode
+        status = subprocess.run(
+            argv, stdout=theirs, stderr=theirs, env=environment, timeout=hangs_s, check=False
+        ).returncode
     finally:
         os.close(theirs)
         listener.join()

@@ -23,6 +23,7 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, agent_name, data_ip, host_name, management_ip
 from hostagent.config import DataConfig
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
+from tests.soak.looks import HANGS_S
 from tests.soak.plan import HONEST, STRANGER
 
 CONTROLLER: Final = f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_PORT}"
@@ -145,7 +146,7 @@ class Crew:
     def looks(self) -> list[str]:
         """What is wrong with what operators see."""
         self._testbed.run("looks", "switch", python_module("tests.soak.looks", CONTROLLER, CONTROLLER_PAGES))
-        found: list[str] = json.loads(self._testbed.finish("looks", ATTACK_SPARE_S).stdout)
+        found: list[str] = json.loads(self._testbed.finish("looks", 3 * HANGS_S).stdout)
         return found
 
     def evict(self, key: bytes) -> None:

@@ -25,7 +25,8 @@ from tests.soak.worker import arguments, fetch, live
 
 _HOLDS_S: Final = (0.5, 5.0)
 """How long a lease is held: an agent that restarts gives memory of before to others after two seconds."""
-_REST_S: Final = 0.3
+_REST_S: Final = 0.1
+_OWN: Final = 0.8
 _CHILDREN: Final = 2
 _REMEDY: Final = "forked"
 """In each thing that a child hears."""
@@ -33,8 +34,9 @@ Told = dict[str, bool]
 """Of each thing that a child tried, whether it heard the remedy."""
 
 
-def told_of_child(client: AgentClient, held: Fetched, key: bytes) -> Told:
+def told_of_child(client: AgentClient, held: Fetched) -> Told:
     """In a child: use everything of the parent's."""
+    key = bytes(16)
     calls: dict[str, Callable[[], object]] = {
         "fetch": lambda: client.fetch([key], deadline_s=1.0),
         "any order": lambda: client.fetch([key], deadline_s=1.0, any_order=True),
@@ -47,7 +49,7 @@ def told_of_child(client: AgentClient, held: Fetched, key: bytes) -> Told:
     for name, call in calls.items():
         try:
             call()
-            told[name] = held.count == 0 and name in ("check", "release")  # of nothing there is nothing to lose
+            told[name] = False
         except AgentUnavailableError as error:
             told[name] = _REMEDY in str(error)
     return told
@@ -118,22 +120,29 @@ class Loader:
             held = client.fetch(keys, deadline_s=DEADLINE_S)
         except AgentError as error:
             self._diary.tell("refused", reason=error.status.name)
-            time.sleep(_REST_S)
-            return
+        else:
+            self._hold(client, held, keys)
+        time.sleep(_REST_S)
+
+    def _hold(self, client: AgentClient, held: Fetched, keys: list[bytes]) -> None:
+        if not held.count:
+            return  # others took its room: of nothing there is nothing to compare
         until_s = time.monotonic() + self._random.uniform(*_HOLDS_S)
         try:
-            how = self._random.choice(sorted(FORKS))
-            self._fork(how, client, held, keys[0])
+            self._fork(self._random.choice(sorted(FORKS)), client, held)
             time.sleep(max(0.0, until_s - time.monotonic()))
         finally:
             self._let_go(held, keys)
-        time.sleep(_REST_S)
 
     def _some_keys(self) -> list[bytes]:
-        prefix = self._random.choice(self._clock.window(time.monotonic()))
-        return prefix.chunk_keys()[: self._random.randint(1, 4)]
+        """Mostly of what this host has put, which is here; the newest is on its way into the pool."""
+        random, now_s = self._random, time.monotonic()
+        prefix = random.choice(self._clock.window(now_s))
+        if random.random() < _OWN:
+            prefix = self._clock.prefix(max(0, self._clock.epoch(now_s) - random.randrange(2)), self._diary.host)
+        return prefix.chunk_keys()[: random.randint(1, 4)]
 
-    def _fork(self, how: str, client: AgentClient, held: Fetched, key: bytes) -> None:
+    def _fork(self, how: str, client: AgentClient, held: Fetched) -> None:
         """Children are forked while another thread fetches; what that fetch brings is compared."""
         errors: list[AgentUnavailableError] = []
 
@@ -146,7 +155,7 @@ class Loader:
         fetching = threading.Thread(target=fetch_meanwhile)
         fetching.start()
         for _ in range(_CHILDREN):
-            told = FORKS[how](lambda: told_of_child(client, held, key))
+            told = FORKS[how](lambda: told_of_child(client, held))
             untold = ["everything"] if told is None else [name for name, heard in told.items() if not heard]
             self._diary.tell("forked", how=how, untold=untold)
         fetching.join()
@@ -155,7 +164,7 @@ class Loader:
 
     def _let_go(self, held: Fetched, keys: list[bytes]) -> None:
         """By leaving a `with`, or by hand: both compare first."""
-        way = "local" if held.count and set(held.sources) == {ChunkSource.LOCAL} else "agent"
+        way = "local" if set(held.sources) == {ChunkSource.LOCAL} else "agent"
         chunks, wrong = held.count, 0
         try:
             if self._random.random() < 0.5:

@@ -4,23 +4,29 @@ a list in JSON: a command that fails, a character that a terminal obeys, no name
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from kvproto.printable import printable
 from tests.soak.labels import LABELS, obeyed
 from tests.soak.load import DEADLINE_S
 from tests.terminals import on_a_terminal
 
-_NAMED = [label for label in LABELS if label]
+HANGS_S: Final = 180.0
+"""A busy machine takes a minute to start a command."""
+_NAMED: Final = [label for label in LABELS if label]
 
 
 def command_problems(words: list[str], controller: str) -> list[str]:
     """Of a command on a terminal without colours: whatever such a terminal obeys, a name has brought."""
-    status, said = on_a_terminal([*words, "--controller", controller], kind="dumb")
     what = f"kvcast {' '.join(words)}"
+    try:
+        status, said = on_a_terminal([*words, "--controller", controller], kind="dumb", hangs_s=HANGS_S)
+    except subprocess.TimeoutExpired:
+        return [f"{what} did not end in {HANGS_S:.0f} s"]
     return [*status_problems(what, status, said), *text_problems(what, said)]
 
 
