@@ -47,6 +47,18 @@ def counted(what: Counter[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in what.most_common()) or "nothing"
 
 
+def speed_text(report: Report) -> str:
+    """What attackers leave to honest hosts."""
+    share, error = report.speed_under_attack, report.speed_error
+    if share is None:
+        return "not measured"
+    attacked, quiet = (report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False))
+    about = "" if error is None else f" ± {error:.0%}"
+    text = f"{share:.0%}{about} ({attacked:.1f} chunks/s, {quiet:.1f} beside as many harmless frames)"
+    work = report.work_under_attack
+    return text if work is None else f"{text}; {work:.0%} for each second of CPU"
+
+
 def tell(report: Report, seed: int, console: Console) -> None:
     """The report as a person reads it."""
     table = Table(title=f"soak, seed {seed}", show_header=False)
@@ -59,14 +71,6 @@ def tell(report: Report, seed: int, console: Console) -> None:
     recovery = ", ".join(
         f"{kind} {median(times):.1f} s (at most {max(times):.1f})" for kind, times in sorted(report.recovery_s.items())
     )
-    speed = "not measured"
-    if report.speed_under_attack is not None:
-        rates = [report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False)]
-        speed = (
-            f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} beside as many harmless frames)"
-        )
-    if report.work_under_attack is not None:
-        speed += f"; {report.work_under_attack:.0%} for each second of CPU"
     for name, value in (
         ("fetches", f"{report.fetches:,}: {outcomes}"),
         ("chunks compared", f"{report.chunks:,}"),
@@ -81,7 +85,7 @@ def tell(report: Report, seed: int, console: Console) -> None:
         ("shown", "\n".join(report.shown) or "nothing that a terminal obeys"),
         ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
         ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
-        ("speed under attack", speed),
+        ("speed under attack", speed_text(report)),
         ("troubles", f"{report.troubles.total()} of {len(report.troubles)} kinds"),
         ("agent away", f"{report.away} tries of engines"),
         ("RSS growth", growth or "nobody lived all along"),

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from tests.soak.attacker import KINDS
+from tests.soak.load import EPOCH_S
 
 HONEST: Final = 4
 """Hosts 0 to 3 put and fetch."""
@@ -18,35 +19,32 @@ STRANGER: Final = 5
 HOSTS: Final = 6
 CALM_S: Final = (2.0, 5.0)
 """Between the end of one trouble and the next."""
-
-
-TURNS: Final = 8
-"""Without attackers and with them, by turns: at the end, when nothing else is wrong."""
-TURNS_SHARE: Final = 0.25
-"""Of a soak."""
+TURNS_SHARE: Final = 0.4
+"""Of a soak: without attackers and with them, by turns, when nothing else is wrong."""
+TURN_S: Final = EPOCH_S
+"""What is fetched changes with what was put: each turn has one of each moment between two puts."""
+_BETWEEN_TURNS_S: Final = 2.0
+"""For attackers to end and begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some seconds of fetches, with what the member and the stranger send meanwhile."""
+    """TURN_S of fetches, with what the member and the stranger send meanwhile."""
 
-    lasts_s: float
     sent: tuple[str, str]
     harmless: bool
     """As many frames, as large, that mean nothing: what attackers cost a small machine just by sending is no attack."""
 
 
 def turns(seed: int, duration_s: float) -> list[Turn]:
-    """The last part of a soak of this length: in pairs, without and with attacks. They leave a third of their time to
-    attackers that begin and end."""
+    """The last part of a soak of this length: pairs, without and with attacks."""
     random = Random(f"{seed}/turns")
-    lasts_s = duration_s * TURNS_SHARE / TURNS * 2 / 3
     made: list[Turn] = []
-    for _ in range(TURNS // 2):
+    for _ in range(max(1, int(duration_s * TURNS_SHARE / (TURN_S + _BETWEEN_TURNS_S) / 2))):
         one, other = random.sample(sorted(KINDS), 2)
         # Who is first changes, so that what drifts with time is nobody's doing.
         order = (True, False) if len(made) % 4 == 0 else (False, True)
-        made += [Turn(lasts_s, (one, other), harmless) for harmless in order]
+        made += [Turn((one, other), harmless) for harmless in order]
     return made
 
 

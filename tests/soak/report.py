@@ -11,6 +11,8 @@ from typing import Any
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
 _HONEST_PROCESSES = frozenset({"agent", "engine", "controller", "switch"})
+SPEED_MIN = 0.9
+"""Share of their speed that attackers leave to honest hosts."""
 _AWAY = frozenset({"killed", "frozen", "restarted"})
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
@@ -107,19 +109,35 @@ class Report:
     @property
     def bad(self) -> bool:
         """Whether something came to light that may not be."""
-        return bool(self.wrong or self.hung or self.leaked or self.untold or self.unanswered or self.shown)
+        found = self.wrong or self.hung or self.leaked or self.untold or self.unanswered or self.shown
+        return bool(found) or self.is_slow
 
     def chunks_per_s(self, *, attacked: bool) -> float | None:
         """What honest hosts together fetched whole in the turns with or without attackers; None: there were none."""
-        some = [turn for turn in self.turns if turn.attacked is attacked]
-        seconds = sum(turn.seconds for turn in some)
-        return sum(turn.chunks for turn in some) / seconds if seconds else None
+        return _chunks_per_s(self.turns, attacked)
 
     @property
     def speed_under_attack(self) -> float | None:
         """Share of their speed without attackers that honest fetches keep, of all turns together."""
-        attacked, quiet = (self.chunks_per_s(attacked=attacked) for attacked in (True, False))
-        return attacked / quiet if attacked is not None and quiet else None
+        return _share(self.turns)
+
+    @property
+    def speed_error(self) -> float | None:
+        """Standard error of that share, by leaving out one pair of turns after the other (the jackknife). None: there
+        are too few."""
+        count = len(self.turns) // 2
+        others = [_share(self.turns[: 2 * pair] + self.turns[2 * pair + 2 :]) for pair in range(count)]
+        shares = [one for one in others if one is not None]
+        if len(shares) < 2:
+            return None
+        middle = sum(shares) / len(shares)
+        return ((count - 1) / count * sum((one - middle) ** 2 for one in shares)) ** 0.5
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether attackers surely took more than they may: chance alone is no reason."""
+        share, error = self.speed_under_attack, self.speed_error
+        return share is not None and error is not None and share + 2 * error < SPEED_MIN
 
     @property
     def work_under_attack(self) -> float | None:
@@ -155,6 +173,7 @@ class Report:
             "hung": self.hung,
             "leaked": self.leaked,
             "speed_under_attack": self.speed_under_attack,
+            "speed_error": self.speed_error,
             "work_under_attack": self.work_under_attack,
             "turns": [[turn.attacked, round(turn.seconds, 2), turn.chunks] for turn in self.turns],
             "turns_sent": [list(turn.sent) for turn in self.turns],
@@ -177,6 +196,17 @@ class Report:
             "recovery_s": {kind: [round(one, 2) for one in times] for kind, times in self.recovery_s.items()},
             "rss_growth_bytes": self.rss_growth_bytes,
         }
+
+
+def _chunks_per_s(turns: Sequence[TurnTaken], attacked: bool) -> float | None:
+    some = [turn for turn in turns if turn.attacked is attacked]
+    seconds = sum(turn.seconds for turn in some)
+    return sum(turn.chunks for turn in some) / seconds if seconds else None
+
+
+def _share(turns: Sequence[TurnTaken]) -> float | None:
+    attacked, quiet = (_chunks_per_s(turns, attacked) for attacked in (True, False))
+    return attacked / quiet if attacked is not None and quiet else None
 
 
 def made(lines: Iterable[Mapping[str, Any]], notes: Sequence[Note], ended_s: float) -> Report:

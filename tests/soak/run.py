@@ -16,7 +16,19 @@ from bmv2_testbed.spec import NO_FAULTS, Faults, TestbedSpec, host_name
 from tests.leftovers import leftovers
 from tests.soak.crew import ATTACK_SPARE_S, ENGINES, LOADERS, PROBE, Crew
 from tests.soak.load import DEADLINE_S, Clock
-from tests.soak.plan import HONEST, HOSTS, MEMBER, RESTARTS, STRANGER, TURNS_SHARE, Trouble, Turn, troubles, turns
+from tests.soak.plan import (
+    HONEST,
+    HOSTS,
+    MEMBER,
+    RESTARTS,
+    STRANGER,
+    TURN_S,
+    TURNS_SHARE,
+    Trouble,
+    Turn,
+    troubles,
+    turns,
+)
 from tests.soak.report import (
     Note,
     Report,
@@ -191,12 +203,12 @@ class Soak:
         self._say(f"turn: {', '.join(turn.sent)}{', as harmless frames' if turn.harmless else ''}")
         words = ("--harmless",) if turn.harmless else ()
         for (name, host), kind in zip(attackers.items(), turn.sent, strict=True):
-            self._crew.attack(name, host, kind, turn.lasts_s + ATTACK_SPARE_S, *words)
+            self._crew.attack(name, host, kind, TURN_S + ATTACK_SPARE_S, *words)
         with self._crew.silence(SILENT_OPENED_IN_TURNS_S, harmless=turn.harmless):
             for name in attackers:
                 self._testbed.await_ready(name)
             began_s, before = time.monotonic(), self._testbed.cpu_s()
-            time.sleep(turn.lasts_s)
+            time.sleep(TURN_S)
             ended_s, after = time.monotonic(), self._testbed.cpu_s()
         for name in attackers:
             self._crew.end_attack(name)

@@ -22,9 +22,22 @@ from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.labels import LABELS, label_of, obeyed
 from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
 from tests.soak.loader import FORKS, Told
-from tests.soak.plan import DISTURBANCES, HONEST, MEMBER, PORTS, RESTART_EVERY, RESTARTS, STRANGER, troubles, turns
+from tests.soak.plan import (
+    DISTURBANCES,
+    HONEST,
+    MEMBER,
+    PORTS,
+    RESTART_EVERY,
+    RESTARTS,
+    STRANGER,
+    TURN_S,
+    TURNS_SHARE,
+    troubles,
+    turns,
+)
 from tests.soak.report import (
     FDS_SPARE,
+    SPEED_MIN,
     Note,
     Report,
     Size,
@@ -258,10 +271,12 @@ def test_descriptors_that_pile_up_are_a_leak_and_memory_is_told() -> None:
 
 
 def test_speed_under_attack_is_measured_by_turns() -> None:
-    assert turns(5, 80.0) == turns(5, 80.0)
-    assert [turn.harmless for turn in turns(5, 80.0)] == [True, False, False, True] * 2
-    assert [turn.sent for turn in turns(5, 80.0)[::2]] == [turn.sent for turn in turns(5, 80.0)[1::2]]
-    assert sum(turn.lasts_s for turn in turns(5, 80.0)) == pytest.approx(20.0 * 2 / 3)
+    some = turns(5, 120.0)
+    assert some == turns(5, 120.0)
+    assert [turn.harmless for turn in some] == [True, False, False, True] * 2
+    assert [turn.sent for turn in some[::2]] == [turn.sent for turn in some[1::2]]
+    assert len(some) * TURN_S < 120.0 * TURNS_SHARE
+    assert len(turns(5, 1.0)) == 2
     report = Report()
     assert report.speed_under_attack is None
     taken = [TurnTaken(False, 10.0, 20.0), TurnTaken(True, 20.0, 30.0), TurnTaken(False, 30.0, 40.0)]
@@ -271,6 +286,24 @@ def test_speed_under_attack_is_measured_by_turns() -> None:
     assert report.speed_under_attack == pytest.approx(0.6 / 0.4)
     assert report.work_under_attack is None, "nobody looked at what they used"
     assert report.to_json()["turns"][1] == [True, 10.0, 6]
+
+
+def paired(*chunks: tuple[int, int]) -> Report:
+    """Of pairs of turns: what came without attackers, and with them."""
+    taken = [(TurnTaken(False, 0.0, 4.0, quiet), TurnTaken(True, 4.0, 8.0, attacked)) for quiet, attacked in chunks]
+    return Report(turns=[turn for pair in taken for turn in pair])
+
+
+def test_honest_hosts_that_are_surely_slowed_down_fail_a_soak() -> None:
+    slow = paired((100, 80), (100, 82), (100, 78), (200, 162))
+    assert slow.speed_under_attack == pytest.approx(0.804)
+    assert slow.speed_error is not None and slow.speed_error < 0.01
+    assert (slow.is_slow, slow.bad) == (True, True)
+    chance = paired((100, 80), (300, 150), (100, 190), (60, 40))
+    assert chance.speed_under_attack is not None and chance.speed_under_attack < SPEED_MIN
+    assert (chance.is_slow, chance.bad) == (False, False)
+    assert not paired((100, 95), (100, 96), (100, 94)).is_slow
+    assert paired((100, 10)).speed_error is None
 
 
 def test_what_attackers_make_daemons_do_is_told_by_kind_of_process() -> None:
