@@ -23,9 +23,12 @@ from kvclient.client import AgentClient, AgentError, AgentUnavailableError, Fetc
 from tests.soak.load import DEADLINE_S, HUNG_S, Clock, Diary, wrong_chunks
 from tests.soak.worker import arguments, fetch, live
 
-_HOLDS_S: Final = (0.5, 5.0)
-"""How long a lease is held: an agent that restarts gives memory of before to others after two seconds."""
-_REST_S: Final = 0.1
+_HELD: Final = 3
+"""Leases at once: whenever an agent ends, there is one."""
+_REST_S: Final = (0.1, 1.5)
+"""Between two turns; a lease is held for _HELD of them."""
+_READS_ON_S: Final = (0.0, 6.0)
+"""Under leases of an agent that has ended: the next one gives the memory to others after two seconds."""
 _OWN: Final = 0.8
 _CHILDREN: Final = 2
 _REMEDY: Final = "forked"
@@ -34,7 +37,7 @@ Told = dict[str, bool]
 """Of each thing that a child tried, whether it heard the remedy."""
 
 
-def told_of_child(client: AgentClient, held: Fetched) -> Told:
+def told_of_child(client: AgentClient, held: list[Fetched]) -> Told:
     """In a child: use everything of the parent's."""
     key = bytes(16)
     calls: dict[str, Callable[[], object]] = {
@@ -42,8 +45,8 @@ def told_of_child(client: AgentClient, held: Fetched) -> Told:
         "any order": lambda: client.fetch([key], deadline_s=1.0, any_order=True),
         "put": lambda: client.put(key, None, b"a child's"),
         "contains": lambda: client.contains([key]),
-        "check": held.check,
-        "release": held.release,
+        **{f"check of lease {place}": one.check for place, one in enumerate(held)},
+        **{f"release of lease {place}": one.release for place, one in enumerate(held)},
     }
     told: Told = {}
     for name, call in calls.items():
@@ -108,31 +111,42 @@ class Loader:
     def __init__(self, clock: Clock, diary: Diary, path: str) -> None:
         self._clock, self._diary, self._path = clock, diary, path
         self._random = Random(f"{clock.seed}/{diary.host}/loader")
+        self._held: list[tuple[Fetched, list[bytes]]] = []
+        """What is leased, oldest first, and its keys."""
 
     def connect(self) -> AgentClient:
         """Half of the time a client that asks the agent for its leases."""
         return AgentClient(self._path, local_reads=self._random.random() < 0.7)
 
     def turn(self, client: AgentClient) -> None:
-        """Lease, fork in the middle of a fetch, hold, compare, let go."""
+        """Lease, fork in the middle of a fetch, let go of the oldest lease. Where the agent goes away, what is held is
+        read for a while, as by a copy that takes long, and then let go of."""
+        try:
+            self._take(client)
+            self._fork(self._random.choice(sorted(FORKS)), client)
+            time.sleep(self._random.uniform(*_REST_S))
+            if len(self._held) >= _HELD:
+                self._let_go(*self._held.pop(0))
+        except AgentUnavailableError:
+            time.sleep(self._random.uniform(*_READS_ON_S))
+            self.let_go_of_all()
+            raise
+
+    def _take(self, client: AgentClient) -> None:
         keys = self._some_keys()
         try:
             held = client.fetch(keys, deadline_s=DEADLINE_S)
         except AgentError as error:
             self._diary.tell("refused", reason=error.status.name)
-        else:
-            self._hold(client, held, keys)
-        time.sleep(_REST_S)
+            return
+        if held.count:
+            self._held.append((held, keys))
 
-    def _hold(self, client: AgentClient, held: Fetched, keys: list[bytes]) -> None:
-        if not held.count:
-            return  # others took its room: of nothing there is nothing to compare
-        until_s = time.monotonic() + self._random.uniform(*_HOLDS_S)
-        try:
-            self._fork(self._random.choice(sorted(FORKS)), client, held)
-            time.sleep(max(0.0, until_s - time.monotonic()))
-        finally:
-            self._let_go(held, keys)
+    def let_go_of_all(self) -> None:
+        """Of what the agent has ended, too."""
+        while self._held:
+            with contextlib.suppress(LeaseLostError):
+                self._let_go(*self._held.pop(0))
 
     def _some_keys(self) -> list[bytes]:
         """Mostly of what this host has put, which is here; the newest is on its way into the pool."""
@@ -142,7 +156,7 @@ class Loader:
             prefix = self._clock.prefix(max(0, self._clock.epoch(now_s) - random.randrange(2)), self._diary.host)
         return prefix.chunk_keys()[: random.randint(1, 4)]
 
-    def _fork(self, how: str, client: AgentClient, held: Fetched) -> None:
+    def _fork(self, how: str, client: AgentClient) -> None:
         """Children are forked while another thread fetches; what that fetch brings is compared."""
         errors: list[AgentUnavailableError] = []
 
@@ -155,7 +169,7 @@ class Loader:
         fetching = threading.Thread(target=fetch_meanwhile)
         fetching.start()
         for _ in range(_CHILDREN):
-            told = FORKS[how](lambda: told_of_child(client, held))
+            told = FORKS[how](lambda: told_of_child(client, [held for held, _ in self._held]))
             untold = ["everything"] if told is None else [name for name, heard in told.items() if not heard]
             self._diary.tell("forked", how=how, untold=untold)
         fetching.join()
@@ -187,7 +201,7 @@ def main() -> int:
     with args.out.open("ab", buffering=0) as out:
         diary = Diary(out, args.host, "loader")
         loader = Loader(Clock(args.began, args.seed, args.hosts), diary, args.socket)
-        live(diary, loader.connect, loader.turn)
+        live(diary, loader.connect, loader.turn, loader.let_go_of_all)
     return 0
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bmv2_testbed.content import content_of
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.network.wired import have_mininet
+from kvclient.client import AgentUnavailableError
 from kvproto.limits import NAMESPACE_BYTES_MAX
 from kvproto.printable import printable
 from kvproto.records import check_namespace
@@ -20,8 +25,8 @@ from tests.soak import __main__ as command
 from tests.soak import looks
 from tests.soak.attacker import KINDS, frames, harmless
 from tests.soak.labels import LABELS, label_of, obeyed
-from tests.soak.load import DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock
-from tests.soak.loader import FORKS, Told
+from tests.soak.load import CHUNK_BYTES, DEADLINE_S, EPOCH_S, HUNG_S, LATE_S, WINDOW_EPOCHS, Clock, Diary
+from tests.soak.loader import FORKS, Loader, Told
 from tests.soak.plan import (
     DISTURBANCES,
     HONEST,
@@ -49,6 +54,8 @@ from tests.soak.report import (
     take_turns,
 )
 from tests.soak.silent import Silence
+from tests.unit.hostagent.service_manager import ServiceManager
+from tests.unit.hostagent.test_pool_keeping import configure
 
 CLOCK = Clock(100.0, 7, HONEST)
 
@@ -242,6 +249,33 @@ def test_children_of_both_kinds_are_heard_and_one_that_dies_says_nothing() -> No
     for fork in FORKS.values():
         assert fork(lambda: {"fetch": True, "put": False}) == {"fetch": True, "put": False}
         assert fork(killed) is None
+
+
+def test_a_loader_finds_out_that_its_agent_came_back_with_the_pool(tmp_path: Path) -> None:
+    """A real agent, killed while the loader holds leases: it hears that they are lost, each once."""
+    with contextlib.ExitStack() as closing:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="kvcast-")))
+        manager = ServiceManager(folder, configure(folder))
+        closing.callback(manager.close)
+        manager.start()
+        out = closing.enter_context((tmp_path / "lines").open("ab", buffering=0))
+        clock = Clock(time.monotonic(), 7, HONEST)
+        loader = Loader(clock, Diary(out, 0, "loader"), str(folder / "agent.sock"))
+        with loader.connect() as client:
+            for key in clock.prefix(0, 0).chunk_keys():
+                client.put(key, None, content_of(key, CHUNK_BYTES))
+            while "leased" not in (tmp_path / "lines").read_text():
+                loader.turn(client)
+            manager.end()
+            manager.start()
+            with pytest.raises(AgentUnavailableError):
+                loader.turn(client)
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    report = made(lines, [], time.monotonic())
+    kept, lost = (sum(report.leases[f"{way} {how}"] for way in ("local", "agent")) for how in ("kept", "lost"))
+    assert (kept, lost) == (1, 2)
+    assert report.forks.total() > 0
+    assert not (report.untold or report.wrong)
 
 
 def test_recovery_is_when_everybody_fetches_again() -> None:

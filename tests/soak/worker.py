@@ -16,14 +16,20 @@ _AGAIN_S = 0.2
 """An agent that is away is tried again after this."""
 
 
-def live(diary: Diary, connect: Callable[[], AgentClient], turn: Callable[[AgentClient], None]) -> None:
-    """Connect, and take one turn after the other until SIGTERM; anew whenever the agent goes away."""
+def live(
+    diary: Diary,
+    connect: Callable[[], AgentClient],
+    turn: Callable[[AgentClient], None],
+    end: Callable[[], None] = lambda: None,
+) -> None:
+    """Connect, and take one turn after the other until SIGTERM, then `end()`; anew whenever the agent goes away."""
     goes_on = until_stopped()
     while goes_on():
         try:
             with connect() as client:
                 while goes_on():
                     turn(client)
+                end()
         except AgentUnavailableError as error:
             diary.tell("away", reason=str(error))
             time.sleep(_AGAIN_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bmv2_testbed.processes import handing_over, python_module
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 class ServiceManager:
