@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,7 +132,7 @@ class Report:
         if len(shares) < 2:
             return None
         middle = sum(shares) / len(shares)
-        return ((count - 1) / count * sum((one - middle) ** 2 for one in shares)) ** 0.5
+        return math.sqrt((count - 1) / count * sum((one - middle) ** 2 for one in shares))
 
     @property
     def is_slow(self) -> bool:
