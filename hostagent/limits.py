@@ -46,7 +46,7 @@ INTAKE_INLINE_BYTES_MAX = 256 * KIB
 API_LOCK_S_MAX = 600.0
 API_LOCKS_MAX = 16384
 """Locks of one engine: four times the keys of one request."""
-LOCKS_ENDED_AT_ONCE = 4096
+LOCKS_ENDED_AT_ONCE = 128
 API_LOCKED_SHARE_MAX = 0.5
 """Of the pool, locked by all engines together: what is fetched and put needs room, too."""
 SLICE_KEYS = 128

@@ -520,7 +520,7 @@ class EngineConnection(asyncio.Protocol):
         elif frame.count > messages.KEYS_MAX:
             if frame.kind not in messages.ONE_WAY:
                 self._send(Kind(frame.kind), frame.request, Status.TOO_MANY_KEYS)
-        elif is_sliced(frame.kind):
+        elif is_sliced(frame):
             self._slices = Slices(frame)
             self._handle_slice(self._slices)
         else:

@@ -13,7 +13,7 @@ from typing import Final
 
 from hostagent.limits import SLICE_KEYS
 from kvchunk.ids import KEY_BYTES
-from kvclient.messages import CLAIM, HINT, LOCK, Frame, Kind, MalformedFrameError
+from kvclient.messages import CLAIM, HINT, LOCK, Frame, Hint, Kind, MalformedFrameError
 
 _TIME_BYTES: Final = 8
 _BODIES: Final[dict[int, tuple[int, tuple[int, ...]]]] = {
@@ -31,11 +31,12 @@ _BODIES: Final[dict[int, tuple[int, tuple[int, ...]]]] = {
 _FROM_THE_END: Final = frozenset({Kind.DROP})
 """A prefix is dropped from its end."""
 _DONE: Final = b"\1"
+_SESSION_ENDED: Final = bytes([Hint.SESSION_ENDED])
 
 
-def is_sliced(kind: int) -> bool:
-    """Whether requests of a kind can be worked in slices."""
-    return kind in _BODIES
+def is_sliced(frame: Frame) -> bool:
+    """Whether a request can be worked in slices. The end of a session cannot: each time the pool is looked through."""
+    return frame.kind in _BODIES and not (frame.kind == Kind.HINT and frame.body[:1] == _SESSION_ENDED)
 
 
 class Slices:

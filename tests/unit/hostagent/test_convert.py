@@ -134,10 +134,10 @@ def test_who_gave_a_task_that_cannot_be_hears_why() -> None:
 
 _WORDS = st.sampled_from([0, 1, 5, MEMBERS_MAX, 1 << 16, (1 << 32) - 1])
 _BYTES = st.sampled_from([b"", KEY, bytes(16), ADDRESS, b"short", digest(1), b"\x01" + bytes(8)])
-_SCALARS: dict[int, Callable[[FieldDescriptor], st.SearchStrategy[Any]]] = {
+_SCALARS: dict[int, Callable[[Any], st.SearchStrategy[Any]]] = {
     FieldDescriptor.CPPTYPE_BOOL: lambda _: st.booleans(),
     FieldDescriptor.CPPTYPE_STRING: lambda _: st.sampled_from(["", "n1", "x" * 300, "\x1b[1m"]),
-    FieldDescriptor.CPPTYPE_ENUM: lambda field: st.sampled_from([one.number for one in field.enum_type.values]),
+    FieldDescriptor.CPPTYPE_ENUM: lambda field: st.sampled_from(sorted(field.enum_type.values_by_number)),
     FieldDescriptor.CPPTYPE_FLOAT: lambda _: st.floats(width=32),
     FieldDescriptor.CPPTYPE_DOUBLE: lambda _: st.floats(),
     FieldDescriptor.CPPTYPE_INT32: lambda _: st.sampled_from([0, 1, -1, (1 << 31) - 1]),
@@ -167,7 +167,7 @@ def fill(draw: st.DrawFn, message: Message, depth: int = 0) -> None:
             setattr(message, field.name, draw(scalar(field)))
 
 
-def scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+def scalar(field: Any) -> st.SearchStrategy[Any]:
     is_bytes = field.type == FieldDescriptor.TYPE_BYTES
     return _BYTES if is_bytes else _SCALARS[field.cpp_type](field)
 

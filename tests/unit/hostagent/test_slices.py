@@ -34,7 +34,7 @@ from kvclient.messages import (
 from tests.unit.hostagent.core_harness import PAGE, Scene, key
 from tests.unit.hostagent.test_what_engines_send import Wire, connection
 
-SLICED = [kind for kind in Kind if is_sliced(kind)]
+SLICED = [kind for kind in Kind if is_sliced(Frame(kind, 0, KEYS_MAX, 0, b""))]
 ENGINE = EngineId(1)
 
 
@@ -212,6 +212,18 @@ def test_a_body_that_is_not_what_its_count_says_is_refused_before_any_of_it_is_w
     for body in (frame.body[:-1], frame.body + b"\0", frame.body[:3]):
         with pytest.raises(MalformedFrameError, match="keys announced"):
             Slices(replace(frame, body=body))
+
+
+def test_the_end_of_a_session_looks_through_the_pool_once() -> None:
+    async def steps() -> None:
+        agent = Agent()
+        body = HINT.pack(Hint.SESSION_ENDED, 0) + b"".join(map(key, range(KEYS_MAX)))
+        await agent.ask(messages.pack(Kind.HINT, 1, body, count=KEYS_MAX))
+        (event,) = agent.handled
+        assert isinstance(event, events.HintGiven)
+        assert len(event.keys) == KEYS_MAX
+
+    asyncio.run(steps())
 
 
 def test_slices_have_all_keys_once() -> None:
