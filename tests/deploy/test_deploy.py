@@ -304,6 +304,22 @@ def test_pods_find_each_other_and_run_what_images_have(render: Any) -> None:
     parser.parse_args(arguments)
 
 
+def test_jobs_have_the_name_by_which_alerts_know_them(render: Any) -> None:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    rules = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+    (jobs,) = re.findall(r'job=~"(.*?)"', rules["KvcastTargetDown"])
+    made = render(FULL)
+    monitors = [one for one in made if one["kind"] in ("PodMonitor", "ServiceMonitor")]
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        watched = [one["metadata"] for one in made if one["kind"] == "Service"]
+        if monitor["kind"] == "PodMonitor":
+            watched = [one["spec"]["template"]["metadata"] for one in made if "template" in one.get("spec", {})]
+        names = [one["labels"][monitor["spec"]["jobLabel"]] for one in watched if wanted <= one["labels"].items()]
+        assert names and all(re.fullmatch(jobs, name) for name in names), monitor["metadata"]["name"]
+    assert monitors
+
+
 def test_security_has_to_be_chosen(render: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="no jsonschema in this environment: make setup brings it")
     schema = json.loads((CHART / "values.schema.json").read_text())
