@@ -26,6 +26,7 @@ from controlplane.metrics import CoreCollector
 from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
 from kvcast.commands import switch
+from p4switch.doorkeeper import DESCRIPTORS_MAX
 from tests.unit.controlplane.helpers import Scene
 from tests.unit.hostagent.agent_harness import cluster
 
@@ -58,6 +59,7 @@ def test_a_unit_runs_what_is_installed_and_waits_until_it_is_ready(path: Path) -
     service = unit["Service"]
     assert service["Type"] == "notify"
     assert service["User"] == "kvcast"
+    assert int(service["LimitNOFILE"]) == DESCRIPTORS_MAX, "else silent connections leave none to others"
     binary = service["ExecStart"].split()[0]
     assert binary.startswith("/opt/kvcast/bin/")
     assert binary.rpartition("/")[2] in commands()
