@@ -61,7 +61,7 @@ def _show(console: Console, plan: VllmDemoPlan, figures: VllmDemoFigures) -> Non
     )
 
 
-def _row(each: EngineFigures, recompute_s: float) -> tuple[str, ...]:
+def _row(each: EngineFigures, recompute_s: float) -> tuple[str | Text, ...]:
     return (
         each.name,
         f"{each.result.first_token_s * 1000:.0f} ms",

@@ -135,4 +135,4 @@ def test_updated_weights_are_another_model(engines: list[Engine], testbed: clien
     first.update(trained, version="step 1")
     shared = first.generate(prompt)
     assert (shared.ids, shared.from_storage) == (new.ids, pages * PAGE_TOKENS)
-    assert len(keys_in_pool(testbed)) <= known + 3 * pages + 2, "nothing was stored while KV of before was there"
+    assert len(keys_in_pool(testbed)) <= known + 3 * (pages + 1), "nothing was stored while KV of before was there"
