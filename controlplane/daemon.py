@@ -32,6 +32,9 @@ from controlplane.core.effects import (
     WriteTheSwitch,
 )
 from controlplane.core.events import (
+    Deposed,
+    Elected,
+    ElectionEvent,
     Event,
     ExpulsionsChanged,
     HelloReceived,
@@ -44,6 +47,7 @@ from controlplane.core.events import (
 )
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
+from controlplane.core.leadership import LAPSED_WORDS
 from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.live import Tables
 from controlplane.core.live.live import Live
@@ -60,6 +64,8 @@ from controlplane.core.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from controlplane.election.by_switch import SwitchElection
+from controlplane.election.choice import election_of
 from controlplane.expelled_file import ExpelledFile
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
@@ -106,6 +112,7 @@ class Controller:
         """`target` stands in for the one that the configuration names (tests). Raises TlsError."""
         self._config = config
         self._target = target or _target(config.switch)
+        self._election = election_of(config.election, with_switch=self._target is not None)
         self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
         seals = Seals(self._certificates, Role.CONTROLLER) if self._certificates is not None else None
         self.core = Core(_options(config, seals, with_switch=self._target is not None))
@@ -135,6 +142,9 @@ class Controller:
         self._stopping = False
         self._complaint = ""
         self._changed = asyncio.Event()
+        self._switch_run: asyncio.Task[None] | None = None
+        self._switch_epoch: int | None = None
+        """Under which the session with the switch runs; None: under the configured id, or there is none."""
         self._switch_session = 0
         """Counts starts and ends of sessions with the switch: a request of one session is not answered in another."""
         self.failed = asyncio.Event()
@@ -144,6 +154,8 @@ class Controller:
 
     async def start(self) -> None:
         """Bind and begin. Raises CannotRunError."""
+        self._spawn(self._election.run(self._election_event))
+        await asyncio.sleep(0)  # from its first word on agents and operators may come
         if self._expelled is not None:
             try:
                 self.handle(ExpulsionsChanged(self._expelled.read()))
@@ -161,7 +173,8 @@ class Controller:
             self._spawn(self._watch_certificates(self._certificates))
         self._spawn(self.live.run())
         if self._target is not None:
-            self._spawn(self._target.run(self._switch_event))
+            if isinstance(self._election, SwitchElection):
+                self._switch_run = self._spawn(self._target.run(self._switch_event))
             self._spawn(self._poll_counters())
 
     async def stop(self) -> None:
@@ -172,6 +185,7 @@ class Controller:
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self._election.resign()
         for stream in self._streams.values():
             stream.close(Closing("UNAVAILABLE", "the controller stops"))
         if self._server is not None:
@@ -182,7 +196,13 @@ class Controller:
 
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
-        return "this controller is on standby: another one is the switch's primary" if self.core.link.standby else ""
+        return self.core.leadership.standby_words
+
+    def leader_epoch(self) -> int:
+        """Of this controller's leadership; 0: it does not lead."""
+        now_ns, until_ns = self.now_ns(), self.core.leadership.until_ns
+        leads = not self.standby_words() and (until_ns is None or now_ns < until_ns)
+        return self.core.leadership.epoch if leads else 0
 
     def open_stream(self, peer: Peer) -> AgentStream:
         """A stream of an agent begins."""
@@ -236,8 +256,10 @@ class Controller:
         return status
 
     def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
-        """Put a node out, or take it in again. Raises ExpulsionError."""
+        """Put a node out, or take it in again. Raises ExpulsionError, OperatorError."""
         core = self.core
+        if request.node and not self.leader_epoch():
+            raise OperatorError("UNAVAILABLE", core.leadership.refusal or LAPSED_WORDS)
         node = core.nodes.named(request.node)
         attached = node is not None and node.attached
         if request.node:
@@ -342,10 +364,37 @@ class Controller:
     def _switch_event(self, event: SwitchEvent) -> None:
         if isinstance(event, Up | Down | Standby):
             self._switch_session += 1
+        if isinstance(self._election, SwitchElection):
+            self._election.switch_event(event)
+        elif isinstance(event, Standby):
+            self._complain("another controller is the switch's primary: it has a higher election id, and no election")
+        if not isinstance(event, Standby):
+            self.handle(event)
+
+    def _election_event(self, event: ElectionEvent) -> None:
         self.handle(event)
-        if self.core.link.standby:
-            for stream in self._streams.values():
-                stream.close(Closing("UNAVAILABLE", self.standby_words()))
+        follows = self._target is not None and not isinstance(self._election, SwitchElection)
+        match event:
+            case Elected(epoch=epoch) if follows and epoch != self._switch_epoch:
+                # Writes carry the epoch: the switch takes those of the latest leader only.
+                self._end_switch_session()
+                self._switch_epoch = epoch
+                self._switch_run = self._spawn(self._run_switch(epoch))
+            case Deposed():
+                if follows:
+                    self._end_switch_session()
+                for stream in self._streams.values():
+                    stream.close(Closing("UNAVAILABLE", self.standby_words()))
+
+    async def _run_switch(self, epoch: int) -> None:
+        if self._target is None:
+            raise AssertionError("no switch to program")
+        await self._target.run(self._switch_event, epoch)
+
+    def _end_switch_session(self) -> None:
+        if self._switch_run is not None:
+            self._switch_run.cancel()
+        self._switch_run, self._switch_epoch = None, None
 
     async def _read_switch(self) -> None:
         if self._target is None:
@@ -413,10 +462,11 @@ class Controller:
                 except ExpulsionError as error:
                     LOG.warning("expelled: %s; the list of expelled nodes stays as it is", error)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
@@ -447,11 +497,12 @@ class Controller:
             missing.append("a part of the controller failed: see its log")
         if self._certificates is not None and (words := expired_words(self._certificates.current.ends)):
             missing.append(words)
-        if core.link.standby:
-            missing.append(self.standby_words())
+        refusal = core.leadership.refusal
+        if refusal:
+            missing.append(refusal)
         elif state not in ("absent", "ready"):
             missing.append(f"switch {self._target.address if self._target else ''}: {_MEANS[state]}")
-        status = "standby" if core.link.standby else "degraded" if missing else "ok"
+        status = "standby" if core.leadership.standby_words else "degraded" if missing else "ok"
         facts = {
             "status": status,
             "nodes": sum(node.attached for node in core.nodes),

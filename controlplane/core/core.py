@@ -23,6 +23,7 @@ from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefu
 from controlplane.core.examination.examinations import Examinations
 from controlplane.core.ids import NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
+from controlplane.core.leadership import Leadership
 from controlplane.core.nodes import Node, RefusedNodeError
 from controlplane.core.observer import Observer
 from controlplane.core.operations import Operations, OperatorError
@@ -33,7 +34,7 @@ from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
 from controlplane.core.quotes import Quotes
 from controlplane.core.switch.programmer import ReadSwitch, WriteSwitch
-from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Standby, Up
+from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Up
 from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.switch_link import SwitchLink
 from controlplane.core.tasks import (
@@ -81,7 +82,8 @@ class Core:
         self.reports = AgentReports(
             cluster, self.switch_cache, self.publication, self.pushes, self.warmups, self.claims
         )
-        self.attachments = Attachments(cluster, self.link)
+        self.leadership = Leadership(cluster)
+        self.attachments = Attachments(cluster, self.link, self.leadership)
         self.places = Places(cluster, self.link, self.switch_cache, self.publication)
         self.quotes = Quotes(cluster)
         self.operator_state = OperatorState()
@@ -105,8 +107,10 @@ class Core:
             events.StreamEnded: lambda event: self._stream_ended(event.session),
             events.ExpulsionsChanged: self._expulsions_changed,
             Up: self._switch_up,
-            Standby: self._switch_standby,
             Down: self._switch_down,
+            events.Elected: self.leadership.elected,
+            events.Deposed: self.leadership.deposed,
+            events.LeadershipDoubted: lambda _: self.leadership.doubted(),
             Sighting: self._node_sighted,
             HeatReport: self._heat_reported,
             LostReport: self._segment_lost,
@@ -362,6 +366,8 @@ class Core:
         return f"{name}: {result.detail or rpc.TaskResult.Status.Name(result.status).lower()}"
 
     def _give_out_tasks(self) -> None:
+        if not self.leadership.leads:
+            return
         for index, task_id in self.tasks.take_cancelled():
             self._cluster.send_to_node(index, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id)))
         for task in self.tasks.take_ready(self.now_ns):
@@ -371,6 +377,7 @@ class Core:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
+            task.message.epoch = self.leadership.epoch
             self._cluster.send(node.session, rpc.ToAgent(task=task.message))
 
     # ------------------------------------------------------------------ operators
@@ -379,6 +386,9 @@ class Core:
         """A handler that gives an operator what `work` returns, or says why it cannot be."""
 
         def handler(event: _Event) -> None:
+            if reason := self.leadership.refusal:
+                self._cluster.emit(RequestRefused("UNAVAILABLE", reason))
+                return
             try:
                 self._cluster.emit(Answer(work(event)))
             except OperatorError as error:
@@ -390,17 +400,12 @@ class Core:
 
     def _switch_up(self, event: Up) -> None:
         segments_changed = self.link.up(event.facts)
-        self._cluster.inform("this controller leads: it is the switch's primary")
         self.switch_cache.switch_up(event.facts)
         if segments_changed:
             self.attachments.close_all("ABORTED", "the size of segments changed: attach again")
 
-    def _switch_standby(self, _: Standby) -> None:
-        self.link.down(standby=True)
-        self._cluster.inform("this controller is on standby: another one is the switch's primary")
-
     def _switch_down(self, event: Down) -> None:
-        self.link.down(standby=False)
+        self.link.down()
         self._cluster.inform(f"the session with the switch ended: {event.reason}")
 
     def _node_sighted(self, event: Sighting) -> None:
@@ -467,7 +472,8 @@ class Core:
             self._sweep()
         self.publication.send_snapshots()
         self.examinations.advance()
-        if self.options.with_switch:
+        self.leadership.look(self.attachments.sessions)
+        if self.options.with_switch and self.leadership.leads:
             self._advance_switch()
         self.reports.give_out_pins()
         self._state_copies.send()

@@ -46,6 +46,34 @@ class ExpulsionsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Elected:
+    """This controller leads, or goes on leading."""
+
+    epoch: int
+    """Higher than those of all leaders before."""
+    until_ns: int | None
+    """Unless it hears more by then, it leads no longer; None: it hears when it does not."""
+    reason: str
+    """For the log, when it begins; empty: that is nothing to log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """This controller does not lead."""
+
+    reason: str
+    """Who does, or why nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipDoubted:
+    """Whoever elects is away: this controller goes on, and another one may lead."""
+
+
+ElectionEvent: TypeAlias = Elected | Deposed | LeadershipDoubted
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchRead:
     """The answer to ReadTheSwitch; None: it failed."""
 
@@ -104,6 +132,7 @@ Event: TypeAlias = (
     | StreamEnded
     | ExpulsionsChanged
     | SwitchEvent
+    | ElectionEvent
     | SwitchRead
     | SwitchWritten
     | TimerFired

@@ -170,7 +170,7 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
             standby = Controller(parse(QUICK, Path()), MemoryTarget(switch, election_id=5))
             await standby.start()
             try:
-                await eventually(lambda: standby.core.link.standby, "on standby")
+                await eventually(standby.standby_words, "on standby")
 
                 async def ls(*addresses: str) -> int:
                     return await asyncio.to_thread(main, ["ls", "--controller", ",".join(addresses)])
