@@ -201,10 +201,10 @@ class Candidate:
 
     def request_failed(self, now_ns: int) -> None:
         """The store did not answer: nobody knows what came of the request."""
-        request, _ = self._request, self._answered()
-        self._is_free = False
-        if isinstance(request, Take):
+        if isinstance(self._request, Take):
             self._theirs = None
+        self._answered()
+        self._is_free = False
         self._due_ns = now_ns + self._terms.lease_ns // TRIES_PER_LEASE
 
     def lease_changed(self, now_ns: int) -> None:

@@ -75,7 +75,8 @@ def take_election(section: Section, folder: Path, *, with_switch: bool, insecure
 
 
 def _etcd(section: Section, folder: Path) -> EtcdConfig:
-    endpoints = section.take("endpoints", _endpoints, ())
+    none: tuple[str, ...] = ()
+    endpoints = section.take("endpoints", _endpoints, none)
     prefix = section.take("prefix", _prefix, "/kvcast")
     return EtcdConfig(endpoints, prefix, take_tls(section, folder))
 

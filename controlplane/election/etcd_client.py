@@ -23,8 +23,6 @@ _Reply = TypeVar("_Reply", bound=Message)
 _OPTIONS: Final = [
     # It must not go through a proxy that happens to be in the environment.
     ("grpc.enable_http_proxy", 0),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
 ]
@@ -49,7 +47,7 @@ class EtcdClient:
         """End the connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            await channel.close()
+            await channel.close(None)
 
     # -- what can be asked
 
@@ -112,10 +110,11 @@ class EtcdClient:
     # -- inside
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        call: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = self._connected().unary_unary(
+        channel = self._connected()
+        call: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = channel.unary_unary(
             f"/etcdserverpb.{method}", _serialized, _unchanged
         )
-        async with self._answering():
+        async with self._answering(channel):
             return reply.FromString(await call(request))
 
     async def _stream(
@@ -124,7 +123,7 @@ class EtcdClient:
         call: grpc.aio.StreamStreamMultiCallable[Message, bytes] = channel.stream_stream(
             f"/etcdserverpb.{method}", _serialized, _unchanged
         )
-        async with self._answering():
+        async with self._answering(channel):
             stream = call(requests)
             try:
                 async for one in stream:
@@ -148,7 +147,7 @@ class EtcdClient:
         return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, cert), options=_OPTIONS)
 
     @contextlib.asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
+    async def _answering(self, channel: grpc.aio.Channel) -> AsyncIterator[None]:
         """Failures become StoreUnavailableError; whoever does not answer is not asked the next time."""
         try:
             yield
@@ -156,20 +155,23 @@ class EtcdClient:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise _NotFoundError(error.details() or "") from error
             said = in_words(error.details() or "")
-            await self._turn_away()
-            raise StoreUnavailableError(f"{error.code().name.lower()}: {said}") from error
+            await self._turn_away(channel)
+            # What gRPC says at length is for its authors.
+            words = "it cannot be reached" if said.startswith("failed to connect") else said
+            raise StoreUnavailableError(f"{error.code().name.lower()}: {words}") from error
         except DecodeError as error:
-            await self._turn_away()
+            await self._turn_away(channel)
             raise StoreUnavailableError("it does not speak etcd's API, version 3") from error
         except asyncio.CancelledError:
             # It was too slow for whoever asked; at the end of all it makes no difference.
-            await self._turn_away()
+            await self._turn_away(channel)
             raise
 
-    async def _turn_away(self) -> None:
+    async def _turn_away(self, channel: grpc.aio.Channel) -> None:
         """The next question goes to the next server, on a new connection."""
-        self._turn = (self._turn + 1) % len(self._endpoints)
-        await self.close()
+        if channel is self._channel:
+            self._turn = (self._turn + 1) % len(self._endpoints)
+            await self.close()
 
 
 class _NotFoundError(StoreUnavailableError):

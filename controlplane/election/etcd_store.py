@@ -8,6 +8,7 @@ Both are written in one transaction, which finds both as they were seen.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -32,7 +33,7 @@ class EtcdLeaseStore:
         self._name = name
         self._ttl_s = math.ceil(lease_ms / 1000)
         self._lease = 0
-        """Granted to this candidate; 0: none."""
+        """That its key is bound to, or is to be; 0: none was granted."""
         self._epoch_seen = etcd.KeyValue()
 
     @property
@@ -48,7 +49,10 @@ class EtcdLeaseStore:
     async def look(self) -> Hold | None:
         """See `LeaseStore`."""
         leader, self._epoch_seen = await self._client.read(self._leader, self._epoch)
-        return None if leader is None else _hold_of(leader)
+        hold = None if leader is None else _hold_of(leader)
+        if leader is not None and hold is not None and hold.holder == self._name:
+            self._lease = leader.lease
+        return hold
 
     async def take(self, epoch_above: int, instead_of: Hold | None) -> Hold | None:
         """See `LeaseStore`. etcd itself forgets whoever has stopped renewing."""
@@ -75,10 +79,11 @@ class EtcdLeaseStore:
 
     async def renew(self, hold: Hold) -> Hold | None:
         """See `LeaseStore`."""
-        leader, self._epoch_seen = await self._client.read(self._leader, self._epoch)
-        if leader is None or _hold_of(leader) != hold:
-            return None
-        return hold if await self._client.keep_alive(leader.lease) else None
+        # The key goes with the lease; but somebody may have deleted it by hand, and then another one leads.
+        (leader, self._epoch_seen), lasts = await asyncio.gather(
+            self._client.read(self._leader, self._epoch), self._client.keep_alive(self._lease)
+        )
+        return hold if lasts and leader is not None and _hold_of(leader) == hold else None
 
     async def release(self, hold: Hold) -> None:
         """See `LeaseStore`."""

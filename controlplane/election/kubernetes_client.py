@@ -25,8 +25,9 @@ async def connected() -> Any:
     """A client of the API server that this process belongs to. Raises StoreUnavailableError."""
     settings = kube.Configuration()
     try:
-        if os.environ.get("KUBECONFIG"):
-            await config.load_kube_config(client_configuration=settings)
+        # The client itself looks at the variable once, when it is imported.
+        if path := os.environ.get("KUBECONFIG"):
+            await config.load_kube_config(config_file=path, client_configuration=settings)
         else:
             config.load_incluster_config(client_configuration=settings)
     except (config.ConfigException, OSError) as error:

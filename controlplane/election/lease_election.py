@@ -8,7 +8,7 @@ import logging
 import time
 
 from controlplane.core.election import Candidate, Hold, LeaseTerms, Look, Renew, Request, Standing, Take
-from controlplane.core.events import Deposed, Elected
+from controlplane.core.events import Deposed, Elected, ElectionEvent
 from controlplane.election.contract import LeaseStore, Sink, StoreUnavailableError
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class LeaseElection:
         self._wake = asyncio.Event()
         self._problem = ""
         """Of the store, as it was logged last."""
-        self._elected: Elected | None = None
+        self._told: ElectionEvent | None = None
 
     @property
     def hold(self) -> Hold | None:
@@ -39,7 +39,8 @@ class LeaseElection:
 
     async def run(self, sink: Sink) -> None:
         """See `Election`."""
-        sink(Deposed(f"{self._store.place} has not said yet who leads"))
+        self._told = None
+        self._tell(sink)
         watch = asyncio.create_task(self._watch())
         try:
             while True:
@@ -72,7 +73,8 @@ class LeaseElection:
         if due_ns is None:
             raise AssertionError("every request is answered before the next step")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
+            async with asyncio.timeout((due_ns - time.monotonic_ns()) / 1e9):
+                await self._wake.wait()
         self._wake.clear()
 
     async def _ask(self, request: Request) -> None:
@@ -102,15 +104,17 @@ class LeaseElection:
         standing = candidate.standing(now_ns)
         if standing is Standing.LEADING and candidate.hold is not None:
             epoch = candidate.hold.epoch
-            elected = Elected(epoch, candidate.until_ns, f"it has the lease in {self._store.place}, epoch {epoch}")
-            if elected != self._elected:
-                self._elected = elected
-                sink(elected)
+            reason = f"it has the lease in {self._store.place}, epoch {epoch}"
+            news: ElectionEvent = Elected(epoch, candidate.until_ns, reason)
+        elif standing is Standing.STANDBY and candidate.leader:
+            news = Deposed(f"another one, {candidate.leader}, has the lease in {self._store.place}")
         elif standing is Standing.STANDBY:
-            self._elected = None
-            place = self._store.place
-            nobody = f"{place} has not said yet who leads"
-            sink(Deposed(f"another one, {candidate.leader}, has the lease in {place}" if candidate.leader else nobody))
+            news = Deposed(f"{self._store.place} has not said who leads")
+        else:
+            return  # It led, and nobody else is known to: its lease says when that is over.
+        if news != self._told:
+            self._told = news
+            sink(news)
 
     async def _watch(self) -> None:
         while True:
