@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.election import Candidate, Hold, LeaseTerms, Look, Renew, Request, Standing, Take
@@ -161,8 +161,7 @@ faults = st.lists(
 
 
 @pytest.mark.parametrize("ends_by_itself", KINDS)
-@seed(31)
-@settings(max_examples=40, deadline=None, database=None)
+@settings(max_examples=40)
 @given(faults=faults, dice=st.integers(0, 2**32))
 def test_never_two_and_in_the_end_one(faults: list[Fault], dice: int, ends_by_itself: bool) -> None:
     world = World(faults, ends_by_itself=ends_by_itself, chance=random.Random(dice))
