@@ -70,6 +70,7 @@ class P4RuntimeServer:
                 # A primary that stands still, or whose machine has vanished, must not stay primary...
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+                ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),  # gRPC's own is a minute, and it counts
                 ("grpc.http2.max_pings_without_data", 0),
                 # ...and clients may ask after us as often as they like.
                 ("grpc.http2.max_ping_strikes", 0),
