@@ -75,6 +75,7 @@ from controlplane.rpc.peers import Peer
 from controlplane.rpc.server import serve
 from controlplane.rpc.streams import AgentStream, Closing
 from kvdaemon.checks import host_port
+from kvdaemon.doorkeeper import LOOK_S, Doorkeeper
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -162,7 +163,8 @@ class Controller:
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
-        self._server, self.grpc_address = await serve(self._config.listen, self, self, self._certificates)
+        self._server, self.grpc_address, door = await serve(self._config.listen, self, self, self._certificates)
+        self._spawn(_watch_door(door))
         try:
             await self._start_http()
         except CannotRunError:
@@ -512,6 +514,15 @@ class Controller:
             "version": __version__,
         }
         return Health(missing, facts)
+
+
+async def _watch_door(door: Doorkeeper) -> None:
+    ended = 0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        before, ended = ended, await asyncio.to_thread(door.look)
+        if ended and not before:
+            LOG.warning("%d silent connections to the control channel were too many and are ended", ended)
 
 
 def _private_pages(config: Config) -> Mapping[str, str]:

@@ -22,13 +22,9 @@ POOL_BYTES_MAX = 1 << 44
 
 ADOPTED_AT_ONCE = 4
 """Chunks of the agent before that are compared with their digests at a time."""
-ADOPTED_HELD_S = 120.0
-"""Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
-take milliseconds, and a client that waits for an agent gives up earlier."""
-
-ADOPTED_SHOWN_S = 2.0
-"""And whole chunks for this long: an engine may have leased them without asking, which no index says. It looks whether
-its agent is there whenever it takes a lease (`kvclient.local`)."""
+ADOPTED_HELD_S = 2.0
+"""What the agent before had given out is given to nobody else for this long. Copies of a lease take milliseconds;
+whoever takes longer finds out when it is done."""
 
 DISK_BYTES_MIN = 1 * MIB
 DISK_BYTES_MAX = 1 << 48
@@ -164,6 +160,8 @@ READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 READ_TURN_BYTES = 1 * MIB
 """Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
+INTERFACE_LOOK_S = 1.0
+"""How often an agent looks whether its data interface is still the one that it bound to."""
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)
@@ -221,6 +219,8 @@ LEADER_REMEMBERED_S = 120.0
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
+CONTROLLER_NAME_S = 5.0
+"""Looking up what a controller's name stands for takes no longer."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0

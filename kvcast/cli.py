@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
+from kvdaemon.streams import FULL, drop_output, take_any_text
+from kvproto.printable import printable_lines
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -63,13 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     # gRPC would write lines of its own on standard error; their content becomes one line of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    take_any_text()
     parser = make_parser()
     args = argparse.Namespace(command="")
     try:
         parser.parse_args(argv, args)
-        return load(args.command).run(args)
+        status = load(args.command).run(args)
+        sys.stdout.flush()
+        return status
     except UsageError as error:
-        print(f"kvcast {args.command}: {error}", file=sys.stderr)
+        print(printable_lines(f"kvcast {args.command}: {error}"), file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name != "kvlab":
@@ -79,9 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) went away; nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()  # its reader (head, less) went away; nothing is left to say
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        drop_output()
+        print(f"kvcast {args.command}: cannot write what was to be written: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

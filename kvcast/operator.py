@@ -14,12 +14,12 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console
 
 from controlplane.core.locations import ip_text
 from kvcast.arguments import between
 from kvcast.errors import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvcast.terminal import Terminal
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvdaemon.what_answers import in_words, what_answers
@@ -173,10 +173,9 @@ def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack
     )
 
 
-def console() -> Console:
-    """Standard output; as wide as the terminal, or 100 columns where there is none."""
-    one = Console(highlight=False)
-    return one if one.is_terminal else Console(highlight=False, width=100)
+def console() -> Terminal:
+    """Standard output."""
+    return Terminal()
 
 
 def print_json(value: object) -> None:

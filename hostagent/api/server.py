@@ -205,6 +205,7 @@ class ApiServer:
             self._tell_writer(peer)
         self._connections_made = engine
         connection = _Connection(
+            sock,
             engine,
             self._handle,
             self._stats,
@@ -298,6 +299,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(
         self,
+        sock: socket.socket,
         engine: EngineId,
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
@@ -305,6 +307,7 @@ class _Connection(asyncio.Protocol):
         pace: Pace,
         lone: LoneFiles | None,
     ) -> None:
+        self._sock = sock
         self._lone = lone
         self._engine = engine
         self._handle = handle
@@ -388,6 +391,9 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
+            # Before its leases end: an engine that is still reading learns from its socket that they have.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers

@@ -1,7 +1,8 @@
 """The stream to the controller: opens it, and reopens it with backoff when it ends; knows nothing of its content.
 
-Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn. It
-leaves one that stands still, and one that is not sure that it leads when another one is.
+Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn. A name
+may stand for several controllers, too: when no name has led to the leader, the link tries all addresses behind them. It
+leaves a controller that stands still, and one that is not sure that it leads when another one is.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Verdict
 from hostagent.core.directory import SequenceGapError
+from kvdaemon.checks import host_port
 from kvdaemon.tls import Certificates, TlsError
 from kvdaemon.what_answers import in_words, what_answers
 from kvproto.rpc import control_pb2 as pb
@@ -108,6 +111,7 @@ class ControllerLink:
 
     async def _run(self) -> None:
         turn, failures = 0, 0
+        targets = list(self._addresses)
         while True:
             welcomed = False
 
@@ -115,9 +119,7 @@ class ControllerLink:
                 nonlocal welcomed
                 welcomed = True
 
-            if self._found:
-                turn, self._found = self._addresses.index(self._found), ""
-            address = self._addresses[turn]
+            address, self._found = self._found or targets[turn], ""
             reason = await self._converse(address, answered)
             if reason is None:
                 return
@@ -125,15 +127,15 @@ class ControllerLink:
             first_round = failures <= len(self._addresses)
             level = logging.WARNING if welcomed or first_round else logging.DEBUG
             log.log(level, "controller at %s: %s; trying again", address, reason)
-            turn = (turn + 1) % len(self._addresses)
-            await asyncio.sleep(self._pause_s(failures))
+            turn = (turn + 1) % len(targets)
+            await asyncio.sleep(_pause_s(failures, len(targets)))
+            if failures and not turn:
+                targets = await self._all_targets()
 
-    def _pause_s(self, failures: int) -> float:
-        """Longer from round to round; within a round the next controller is asked without delay."""
-        rounds, within = divmod(failures, len(self._addresses))
-        if within:
-            return limits.CONTROLLER_BACKOFF_S[0]
-        return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+    async def _all_targets(self) -> list[str]:
+        """Every address behind every name, as names stand for them now; a name that stands for none as it is."""
+        found = [await _behind(address) or [address] for address in self._addresses]
+        return list(dict.fromkeys(address for several in found for address in several))
 
     async def _converse(self, address: str, answered: Callable[[], None]) -> str | None:
         """One stream from Hello to its end; returns why it ended, or None after a farewell. Calls `answered` for each
@@ -205,10 +207,7 @@ class ControllerLink:
 
     @contextlib.asynccontextmanager
     async def _watching(self, watch: _Watch) -> AsyncIterator[None]:
-        """Who has one controller waits for it; who has several leaves one that does not lead."""
-        if len(self._addresses) < 2:
-            yield
-            return
+        """Whoever has one controller waits for it; whoever has several leaves one that does not lead."""
         looks = asyncio.create_task(self._look_after(watch))
         looks.add_done_callback(_tell_bug)
         try:
@@ -218,6 +217,8 @@ class ControllerLink:
             await asyncio.wait([looks])
 
     async def _look_after(self, watch: _Watch) -> None:
+        if len(await self._all_targets()) < 2:
+            return
         while True:
             await asyncio.sleep((watch.silence_s or limits.CONTROLLER_SILENCE_S) / limits.CONTROLLER_LOOKS)
             match watch.signs.look():
@@ -230,7 +231,7 @@ class ControllerLink:
 
     async def _leader_but(self, address: str) -> str:
         """Which of the others leads; empty: none says so."""
-        for other in self._addresses:
+        for other in await self._all_targets():
             if other != address and await self._leads(other):
                 return other
         return ""
@@ -285,6 +286,27 @@ def _is_cancelled() -> bool:
     """Whether somebody cancels this task, rather than a call in it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _pause_s(failures: int, targets_count: int) -> float:
+    """Longer from round to round; within a round the next controller is asked without delay."""
+    rounds, within = divmod(failures, targets_count)
+    if within:
+        return limits.CONTROLLER_BACKOFF_S[0]
+    return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+
+
+async def _behind(address: str) -> list[str]:
+    """HOST:PORT of all addresses that a name has; none: it cannot be found now."""
+    host, port = host_port(address)
+    try:
+        async with asyncio.timeout(limits.CONTROLLER_NAME_S):
+            found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError):
+        return []
+    return [
+        f"[{where[0]}]:{port}" if family == socket.AF_INET6 else f"{where[0]}:{port}" for family, *_, where in found
+    ]
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

@@ -224,10 +224,11 @@ class Engines:
         """Chunks for an engine."""
         holdings = self._of(event.engine)
         if len(holdings.fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
-            self._refuse_fetch(event, Status.BUSY)
+            self._answer_at_once(event, Status.BUSY)
             return
         if not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.fetches:
-            self._refuse_fetch(event, Status.MALFORMED)
+            # All of nothing is here: a prompt shorter than a chunk.
+            self._answer_at_once(event, Status.MALFORMED if event.keys else Status.OK)
             return
         request = FetchRequest(
             event.keys,
@@ -248,7 +249,7 @@ class Engines:
         if number is not None:
             holdings.fetches[event.request] = number
 
-    def _refuse_fetch(self, event: events.ChunksRequested, status: Status) -> None:
+    def _answer_at_once(self, event: events.ChunksRequested, status: Status) -> None:
         self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
 
     def _fetch_ended(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:

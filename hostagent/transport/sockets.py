@@ -13,7 +13,7 @@ from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.expected_casts import ExpectedCasts
-from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
+from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
@@ -33,7 +33,7 @@ class SocketsTransport(HostTransport):
     """See the module's docstring and the contract in `base`."""
 
     def _open_parts(self, host: Host) -> Parts:
-        return Parts(SocketCasts(host), TcpReads(host))
+        return socket_parts(host)
 
 
 class SegmentSocket:
@@ -42,14 +42,20 @@ class SegmentSocket:
     def __init__(self, host: Host, port: int) -> None:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
-        self.socket = sock = bound_udp(host.address, port, "data.cast_port")
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
         sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
         sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
+        self.leave_by_interface()
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
+
+    def leave_by_interface(self) -> None:
+        """Send by the data interface, as it is now. Raises TransportError, OSError."""
+        host = self._host
+        leave_by(self.socket, host.address, host.config.interface)
+        self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
@@ -104,6 +110,7 @@ class SocketCasts(ExpectedCasts):
         self._host = host
         self._outgoing = out = SegmentSocket(host, host.config.cast_port)
         self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
+        self.leave_by_interface = out.leave_by_interface
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -181,3 +188,9 @@ class TcpReads:
         if self._native is not None:
             self._native.close()
         self._client.close()
+
+
+def socket_parts(host: Host) -> Parts:
+    """Everything over sockets. Raises TransportError."""
+    casts = SocketCasts(host)
+    return Parts(casts, TcpReads(host), made_anew=casts.leave_by_interface)

@@ -6,8 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hostagent.config import AgentConfig, load
 from kvcast.doctor import cluster
@@ -68,7 +68,7 @@ def _show(found: dict[str, list[Finding]]) -> None:
         for heading in ("CHECK", "FOUND", "WANTED", "", "REMEDY"):
             table.add_column(heading, overflow="fold")
         for finding in findings:
-            level = f"[{_STYLES[finding.level]}]{finding.level}[/]"
-            table.add_row(*map(escape, (finding.check, finding.found, finding.wanted)), level, escape(finding.remedy))
+            level = Text(finding.level, _STYLES[finding.level])
+            table.add_row(finding.check, finding.found, finding.wanted, level, finding.remedy)
         out.print(table)
         out.print()

@@ -17,6 +17,7 @@ from kvcast.operator import (
     print_json,
     twin_form,
 )
+from kvproto.printable import printable
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             _switch_text(chunk),
             "pinned" if chunk.pinned else "",
             f"{chunk.fetches_per_s:.3g}" if chunk.fetches_per_s >= 0.0005 else "",
-            chunk.namespace,
+            printable(chunk.namespace),
         )
     out = console()
     out.print(table if chunks else "no chunk matches")

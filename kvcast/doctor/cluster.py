@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from kvcast import __version__
 from kvcast.operator import UnreachableError, console, controller, fields_of, print_json
@@ -61,8 +61,8 @@ def _show(reply: rpc.ExamineReply, broken_count: int) -> None:
     table.add_column("FOUND", overflow="fold", ratio=1)
     for finding in reply.findings:
         level = _LEVELS[finding.level]
-        found = escape(finding.found) + (f"\n[dim]->[/] {escape(finding.remedy)}" if finding.remedy else "")
-        table.add_row(f"[{_STYLES[level]}]{level}[/]", finding.check, escape(finding.path), found)
+        remedy = (("\n-> ", "dim"), finding.remedy) if finding.remedy else ()
+        table.add_row(Text(level, _STYLES[level]), finding.check, finding.path, Text.assemble(finding.found, *remedy))
     out.print(table)
     verdict = f"{broken_count} broken" if broken_count else "nothing is broken"
     out.print(f"\n{verdict}, {len(reply.findings)} findings, {reply.took_ms / 1000:.1f} s")

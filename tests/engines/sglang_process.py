@@ -34,6 +34,8 @@ def main() -> None:
         asked = json.loads(line)
         if "flush" in asked:
             answer: dict[str, Any] = {"flushed": str(engine.flush_cache())}
+        elif "weights" in asked:
+            answer = {"updated": str(engine.update_weights_from_disk(asked["weights"], flush_cache=asked["flushes"]))}
         else:
             answer = generate(engine, asked)
         print(json.dumps(answer), file=answers, flush=True)

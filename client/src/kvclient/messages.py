@@ -64,7 +64,7 @@ from dataclasses import dataclass
 
 from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
-from kvclient.terms import FetchTerms, check_terms
+from kvclient.terms import SECONDS_MAX, FetchTerms, check_terms
 
 VERSION = 7
 """7: with lone gets."""
@@ -271,7 +271,10 @@ def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
 
 def pack_namespace(namespace: str) -> bytes:
     """Behind the body of RESERVE and WARM; raises ValueError for one that is too long."""
-    encoded = namespace.encode()
+    try:
+        encoded = namespace.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"namespace {namespace!a} is no text: {error.reason}, as in odd file names") from None
     if len(encoded) > NAMESPACE_BYTES_MAX:
         raise ValueError(f"namespace has {len(encoded)} bytes, at most {NAMESPACE_BYTES_MAX} are allowed")
     return encoded
@@ -293,6 +296,8 @@ def pack_claim(keys: Sequence[bytes], size_bytes: int, etas_s: Sequence[float]) 
     """Body of CLAIM; raises ValueError as `pack_keys`, and where keys and times differ in number."""
     if len(keys) != len(etas_s):
         raise ValueError(f"{len(keys)} keys and {len(etas_s)} times")
+    if not all(eta_s <= SECONDS_MAX for eta_s in etas_s):  # below 0: it is late
+        raise ValueError(f"etas_s has {max(etas_s)}, not at most {SECONDS_MAX:.0f} seconds")
     times_us = [int(max(0.0, eta_s) * 1e6) for eta_s in etas_s]
     return CLAIM.pack(size_bytes) + pack_keys(keys) + struct.pack(f"!{len(times_us)}Q", *times_us)
 

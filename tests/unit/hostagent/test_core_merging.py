@@ -179,7 +179,7 @@ def test_nobody_waits_beyond_the_time_that_computing_would_take() -> None:
     for _ in range(40):
         one.pass_ms(10)
         claim(one, 1, eta_s=0.001)  # always soon
-    assert answers(one) == [(Status.DEADLINE, 0)]
+    assert answers(one) == [(Status.GATE, 0)]
     assert one.core.waits.counts.waited_s == pytest.approx(0.3, abs=0.011)
     ask(one, 1)
     assert answers(one) == [(Status.NOT_FOUND, 0)], "who always says that it is soon is not believed again"
