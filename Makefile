@@ -19,7 +19,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field test-growth lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -28,8 +28,8 @@ $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml 
 system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_system.sh
 
-system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium (needs root)
-	tools/setup_system.sh zsh fish prometheus golang-go chromium
+system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium, etcd (needs root)
+	tools/setup_system.sh zsh fish prometheus golang-go chromium etcd-server
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
 .venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
@@ -74,7 +74,7 @@ format-c: $(VENV)/.installed ## all C in the style of .clang-format
 	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
 
 test: setup lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
+	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not engines and not enters_namespace"
 	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long"
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
@@ -135,6 +135,9 @@ test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty en
 
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
 	$(RUN) $(PY) $(PYTEST) -m field tests/field
+
+test-growth: setup ## elections and what survives them: a real etcd, killed, cut off, slow; controllers that stand still
+	$(RUN) $(PY) $(PYTEST) -m growth tests/growth
 
 demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo

@@ -2,8 +2,8 @@
 
 The contract of `Election`, checked by `tests/growth/test_elections.py` on every implementation:
 
-* `run` campaigns until it is cancelled, and tells the sink: Elected when this controller leads, and again before the time
-  that the last one named, for as long as it leads; Deposed when another leads or nobody knows who.
+* `run` campaigns until it is cancelled, and tells the sink: Elected when this controller leads, and again before the
+  time that the last one named, for as long as it leads; Deposed when another leads or nobody knows who.
 * Of two Elected of different controllers the later one has the higher epoch.
 * `resign` lets others lead at once. It is called after `run` has ended.
 """
