@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.election.election_config import ElectionConfig, take_election
+from controlplane.kept_state import FILE_NAME
 from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions
 from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
@@ -69,7 +71,9 @@ class Config:
     remote_cost: bool
     """Other machines may ask what chunks would cost."""
     expelled: Path | None
-    """Names nodes that are put out; None: what operators say is forgotten with this controller."""
+    """Names nodes that are put out, for operators to edit; None: there is no such file."""
+    state: Path | None
+    """Where operators' state is kept for a start at which no agent knows it; None: nowhere on this machine."""
 
     @property
     def security(self) -> str:
@@ -132,6 +136,7 @@ def parse(values: object, folder: Path) -> Config:
         core=core,
         remote_cost=top.take("remote_cost", checks.flag, False),
         expelled=top.take("expelled", _path_in(folder), None),
+        state=top.take("state", _path_in(folder), _state_of_service()),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -345,6 +350,12 @@ def _file_in(folder: Path) -> Callable[[object], Path]:
 def _path_in(folder: Path) -> Callable[[object], Path]:
     """Files that need not be there; relative paths start at `folder`."""
     return lambda value: folder / checks.text(value)
+
+
+def _state_of_service() -> Path | None:
+    """In the folder that the service manager has made for this service (systemd's StateDirectory=), if there is one."""
+    folders = os.environ.get("STATE_DIRECTORY", "")
+    return Path(folders.partition(":")[0]) / FILE_NAME if folders else None
 
 
 def _packed(address: str) -> bytes:

@@ -31,6 +31,7 @@ from controlplane.core.effects import (
     Warn,
     WriteTheSwitch,
 )
+from controlplane.core.election import Hold
 from controlplane.core.events import (
     Deposed,
     Elected,
@@ -40,6 +41,7 @@ from controlplane.core.events import (
     HelloReceived,
     MessageReceived,
     OperatorEvent,
+    StateFound,
     StreamEnded,
     SwitchRead,
     SwitchWritten,
@@ -51,6 +53,7 @@ from controlplane.core.leadership import LAPSED_WORDS
 from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.live import Tables
 from controlplane.core.live.live import Live
+from controlplane.core.marks import Mark
 from controlplane.core.operations import OperatorError
 from controlplane.core.options import CoreOptions
 from controlplane.core.read_access import ExpulsionError, checked
@@ -65,8 +68,10 @@ from controlplane.core.switch.target import (
     Up,
 )
 from controlplane.election.by_switch import SwitchElection
-from controlplane.election.choice import election_of
+from controlplane.election.choice import election_of, state_place_of
+from controlplane.election.lease_election import LeaseElection
 from controlplane.expelled_file import ExpelledFile
+from controlplane.kept_state import KeptState
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
@@ -143,6 +148,11 @@ class Controller:
         self._stopping = False
         self._complaint = ""
         self._changed = asyncio.Event()
+        self._kept = KeptState(
+            config.state, state_place_of(config.election), self.core.operator_state.message, self._hold
+        )
+        self._led_epoch = 0
+        """Of the leadership for which it was read what operators had set."""
         self._switch_run: asyncio.Task[None] | None = None
         self._switch_epoch: int | None = None
         """Under which the session with the switch runs; None: under the configured id, or there is none."""
@@ -155,14 +165,17 @@ class Controller:
 
     async def start(self) -> None:
         """Bind and begin. Raises CannotRunError."""
-        self._spawn(self._election.run(self._election_event))
-        await asyncio.sleep(0)  # from its first word on agents and operators may come
         if self._expelled is not None:
             try:
-                self.handle(ExpulsionsChanged(self._expelled.read()))
+                self._expelled.read()
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
+        if (filed := self._kept.filed()) is not None:
+            self.handle(StateFound(filed, f"file {self._config.state}"))
+        self._spawn(self._kept.run())
+        self._spawn(self._election.run(self._election_event))
+        await asyncio.sleep(0)  # from its first word on agents and operators may come
         self._server, self.grpc_address, door = await serve(self._config.listen, self, self, self._certificates)
         self._spawn(_watch_door(door))
         try:
@@ -187,6 +200,7 @@ class Controller:
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self._kept.close()
         await self._election.resign()
         for stream in self._streams.values():
             stream.close(Closing("UNAVAILABLE", "the controller stops"))
@@ -257,7 +271,7 @@ class Controller:
         status.security = self._config.security
         return status
 
-    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
+    def expel(self, request: rpc.ExpelRequest, mark: Mark) -> rpc.ExpelReply:
         """Put a node out, or take it in again. Raises ExpulsionError, OperatorError."""
         core = self.core
         if request.node and not self.leader_epoch():
@@ -267,10 +281,15 @@ class Controller:
         if request.node:
             names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
             # First what counts at once, whatever becomes of the file.
-            self.handle(ExpulsionsChanged(names))
+            self.handle(ExpulsionsChanged(names, mark))
+            LOG.info("%s: expel %s%s", mark.by, request.node, " no longer" if request.cancel else "")
             if self._expelled is not None:
                 self._expelled.write(names)
-        return rpc.ExpelReply(expelled=sorted(core.expelled), lasting=self._expelled is not None, was_attached=attached)
+        return rpc.ExpelReply(
+            expelled=sorted(core.expelled),
+            lasting=self._expelled is not None or self._kept.lasts,
+            was_attached=attached,
+        )
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -321,6 +340,7 @@ class Controller:
         effects = self.core.handle(event, self.now_ns())
         for effect in effects:
             self._carry_out(effect)
+        self._kept.look(self.core.operator_state.revision)
         self._changed.set()
         self._changed = asyncio.Event()
         if not self._stopping:
@@ -375,6 +395,9 @@ class Controller:
 
     def _election_event(self, event: ElectionEvent) -> None:
         self.handle(event)
+        if isinstance(event, Elected) and event.epoch != self._led_epoch:
+            self._led_epoch = event.epoch
+            self._spawn(self._restore(event.epoch))
         follows = self._target is not None and not isinstance(self._election, SwitchElection)
         match event:
             case Elected(epoch=epoch) if follows and epoch != self._switch_epoch:
@@ -387,6 +410,18 @@ class Controller:
                     self._end_switch_session()
                 for stream in self._streams.values():
                     stream.close(Closing("UNAVAILABLE", self.standby_words()))
+
+    async def _restore(self, epoch: int) -> None:
+        """This controller has come to lead: it takes up what operators had set, and what the file of expelled nodes
+        has besides."""
+        state, place = await self._kept.restored(epoch)
+        if state is not None:
+            self.handle(StateFound(state, place))
+        if self._expelled is not None:
+            self._expel_as_filed(self.core.expelled | self._expelled.names)
+
+    def _hold(self) -> Hold | None:
+        return self._election.hold if isinstance(self._election, LeaseElection) else None
 
     async def _run_switch(self, epoch: int) -> None:
         if self._target is None:
@@ -460,9 +495,16 @@ class Controller:
             await asyncio.sleep(EXPELLED_S)
             if file.changed():
                 try:
-                    self.handle(ExpulsionsChanged(file.read()))
+                    before = file.names
+                    found = file.read()
+                    # What somebody wrote into it or took out of it; what `kvcast expel` said elsewhere stays.
+                    self._expel_as_filed((self.core.expelled - (before - found)) | found)
                 except ExpulsionError as error:
                     LOG.warning("expelled: %s; the list of expelled nodes stays as it is", error)
+
+    def _expel_as_filed(self, names: frozenset[str]) -> None:
+        if self._expelled is not None:
+            self.handle(ExpulsionsChanged(names, Mark(f"file {self._expelled.path}", time.time_ns() // 1_000_000)))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -6,9 +6,10 @@ import secrets
 import socket
 
 from controlplane.election.by_switch import NoElection, SwitchElection
-from controlplane.election.contract import Election, LeaseStore
+from controlplane.election.contract import Election, LeaseStore, StatePlace
 from controlplane.election.election_config import ElectionConfig, KubernetesConfig
 from controlplane.election.etcd_client import EtcdClient
+from controlplane.election.etcd_state import EtcdState
 from controlplane.election.etcd_store import EtcdLeaseStore
 from controlplane.election.lease_election import LeaseElection
 from kvdaemon.errors import CannotRunError
@@ -28,6 +29,18 @@ def election_of(config: ElectionConfig, *, with_switch: bool) -> Election:
     else:
         return SwitchElection() if with_switch else NoElection()
     return LeaseElection(store, name, config.lease_ms)
+
+
+def state_place_of(config: ElectionConfig) -> StatePlace | None:
+    """Where all controllers find operators' state: beside the lease; None: elections are held elsewhere."""
+    if config.etcd is not None:
+        return EtcdState(EtcdClient(config.etcd.endpoints, config.etcd.tls), config.etcd.prefix)
+    if config.kubernetes is not None:
+        from controlplane.election.kubernetes_client import own_namespace
+        from controlplane.election.kubernetes_state import KubernetesState
+
+        return KubernetesState(config.kubernetes.namespace or own_namespace(), f"{config.kubernetes.lease}-state")
+    return None
 
 
 def _kubernetes_store(config: KubernetesConfig, name: str, lease_ms: int) -> LeaseStore:

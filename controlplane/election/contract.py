@@ -11,10 +11,13 @@ The contract of `Election`, checked by `tests/growth/test_elections.py` on every
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from controlplane.core.election import Hold
 from controlplane.core.events import ElectionEvent
+
+VALUE_BYTES_MAX: Final = 1_000_000
+"""Of one value in a store: etcd takes 1.5 MiB in a request, a ConfigMap has 1 MiB."""
 
 Sink: TypeAlias = Callable[[ElectionEvent], None]
 
@@ -58,6 +61,23 @@ class LeaseStore(Protocol):
 
     async def watch(self, tell: Callable[[], None]) -> None:
         """Call `tell` when the lease has changed, where the store says so. Ends only by cancellation."""
+
+    async def close(self) -> None:
+        """End connections."""
+
+
+class StatePlace(Protocol):
+    """Keeps one document that all controllers share. Raises StoreUnavailableError."""
+
+    @property
+    def place(self) -> str:
+        """For people: which store, where."""
+
+    async def load(self) -> bytes | None:
+        """What is there; None: nothing."""
+
+    async def save(self, content: bytes, hold: Hold) -> None:
+        """Replace it, as the leader that holds the lease."""
 
     async def close(self) -> None:
         """End connections."""

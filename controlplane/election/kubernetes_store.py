@@ -64,7 +64,7 @@ class KubernetesLeaseStore:
         if _hold_of(found) != instead_of:
             return None
         now = datetime.now(UTC)
-        epoch = epoch_after(max(epoch_above, _epoch_of(found)), int(now.timestamp() * 1000))
+        epoch = epoch_after(max(epoch_above, epoch_of(found)), int(now.timestamp() * 1000))
         before = 0 if found is None else found.spec.lease_transitions or 0
         spec = kube.V1LeaseSpec(
             holder_identity=self._name,
@@ -137,10 +137,11 @@ class KubernetesLeaseStore:
 def _hold_of(found: Any) -> Hold | None:
     if found is None or found.spec is None or not found.spec.holder_identity:
         return None
-    return Hold(found.spec.holder_identity, _epoch_of(found), found.metadata.resource_version)
+    return Hold(found.spec.holder_identity, epoch_of(found), found.metadata.resource_version)
 
 
-def _epoch_of(found: Any) -> int:
+def epoch_of(found: Any) -> int:
+    """The epoch in an object's annotations; 0: there is none. Raises StoreUnavailableError."""
     said = "0" if found is None else (found.metadata.annotations or {}).get(EPOCH, "0")
     if not said.isdigit() or len(said) > 20:
         raise StoreUnavailableError(f"the annotation {EPOCH} of the Lease is no number: it is not a controller's")

@@ -1348,10 +1348,15 @@ class OperatorState(_message.Message):
     SWITCH_PINS_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    EXPELLED_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    DRAINED_MARKS_FIELD_NUMBER: _builtins.int
+    SWITCH_PIN_MARKS_FIELD_NUMBER: _builtins.int
+    EXPELLED_MARKS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """higher with each change; a controller goes on counting where its predecessor ended"""
     signature: _builtins.bytes
-    """of a controller with TLS, over "kvcast operator state" and the fields before"""
+    """of a controller with TLS, over "kvcast operator state" and all fields but these two"""
     certificate: _builtins.bytes
     """PEM: whose signature it is"""
     @_builtins.property
@@ -1362,6 +1367,20 @@ class OperatorState(_message.Message):
     def switch_pins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """keys of chunks that shall be in the switch and stay there"""
 
+    @_builtins.property
+    def expelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of nodes that are put out"""
+
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mark]:
+        """who set what, and when: for each of the lists an index into it"""
+
+    @_builtins.property
+    def drained_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def switch_pin_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def expelled_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -1370,14 +1389,43 @@ class OperatorState(_message.Message):
         switch_pins: _abc.Iterable[_builtins.bytes] | None = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        expelled: _abc.Iterable[_builtins.str] | None = ...,
+        marks: _abc.Iterable[Global___Mark] | None = ...,
+        drained_marks: _abc.Iterable[_builtins.int] | None = ...,
+        switch_pin_marks: _abc.Iterable[_builtins.int] | None = ...,
+        expelled_marks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "drained", b"drained", "revision", b"revision", "signature", b"signature", "switch_pins", b"switch_pins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "drained", b"drained", "drained_marks", b"drained_marks", "expelled", b"expelled", "expelled_marks", b"expelled_marks", "marks", b"marks", "revision", b"revision", "signature", b"signature", "switch_pin_marks", b"switch_pin_marks", "switch_pins", b"switch_pins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperatorState: _TypeAlias = OperatorState  # noqa: Y015
+
+@_typing.final
+class Mark(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    by: _builtins.str
+    """the certificate's name and the host, or the host"""
+    at_ms: _builtins.int
+    """since 1970, by the controller's clock"""
+    def __init__(
+        self,
+        *,
+        by: _builtins.str = ...,
+        at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "by", b"by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mark: _TypeAlias = Mark  # noqa: Y015
 
 @_typing.final
 class Fabric(_message.Message):
