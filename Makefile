@@ -128,7 +128,7 @@ wheelhouse: wheels ## what the wheels need in deploy/docker's images, for buildi
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
 		--platform manylinux_2_34_$(shell uname -m) --platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
-		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
+		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel,kubernetes]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) $(PYTEST) -m wheels tests/wheels

@@ -166,7 +166,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are(series: set[str]) -> None
 # ---------------------------------------------------------------------- the chart
 
 ALL_KINDS = (
-    "ConfigMap DaemonSet Deployment NetworkPolicy PodDisruptionBudget PodMonitor Service ServiceMonitor StatefulSet"
+    "ConfigMap DaemonSet Deployment NetworkPolicy PodDisruptionBudget PodMonitor Role RoleBinding Service"
+    " ServiceAccount ServiceMonitor StatefulSet"
 )
 PLAIN = {"serviceMonitor": {"enabled": False}}
 FULL = {
@@ -237,12 +238,15 @@ def documents(text: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [
-        (PLAIN, "ConfigMap DaemonSet NetworkPolicy PodDisruptionBudget Service StatefulSet"),
+        (
+            PLAIN,
+            "ConfigMap DaemonSet NetworkPolicy PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet",
+        ),
         (
             FULL,
             ALL_KINDS,
         ),
-        (NO_SWITCH, "ConfigMap DaemonSet PodDisruptionBudget Service StatefulSet"),
+        (NO_SWITCH, "ConfigMap DaemonSet PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet"),
     ],
     ids=["plain", "full", "no_switch"],
 )
@@ -286,6 +290,20 @@ def test_pods_find_each_other_and_run_what_images_have(render: Any) -> None:
     parser = Parser(prog="kvcast switch")
     switch.add_arguments(parser)
     parser.parse_args(arguments)
+
+
+def test_controllers_may_do_with_their_lease_and_their_state_what_they_do(render: Any) -> None:
+    made = {document["kind"]: document for document in render(FULL)}
+    election = controlplane.config.parse(yaml.safe_load(made["ConfigMap"]["data"]["controller.yaml"]), Path()).election
+    assert (election.by, election.kubernetes) == ("kubernetes", KubernetesConfig("", "kv-controller"))
+    names = {name for rule in made["Role"]["rules"] for name in rule.get("resourceNames", [])}
+    assert names == {"kv-controller", "kv-controller-state"}
+    pod = made["StatefulSet"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"]
+    accounts = {pod["serviceAccountName"], made["ServiceAccount"]["metadata"]["name"]}
+    (subject,) = made["RoleBinding"]["subjects"]
+    assert accounts == {subject["name"]} == {made["RoleBinding"]["roleRef"]["name"]}
+    assert subject["namespace"] == "pools"
 
 
 def test_security_has_to_be_chosen(render: Any) -> None:

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import pytest
 
 from controlplane.core.events import Deposed, Elected, ElectionEvent
-from controlplane.election.contract import LeaseStore
+from controlplane.election.contract import LeaseStore, StatePlace, StoreUnavailableError
 from controlplane.election.etcd_client import EtcdClient
+from controlplane.election.etcd_state import EtcdState
 from controlplane.election.etcd_store import EtcdLeaseStore
 from controlplane.election.lease_election import LeaseElection
 from tests.growth import simulated_kube_api
@@ -35,6 +36,9 @@ class Place(Protocol):
 
     def store(self, name: str) -> LeaseStore:
         """As this candidate reaches it."""
+
+    def state(self) -> StatePlace:
+        """Beside the lease."""
 
     async def go_away(self) -> None: ...
 
@@ -58,6 +62,9 @@ class RealEtcd:
 
     def store(self, name: str) -> LeaseStore:
         return EtcdLeaseStore(EtcdClient([self._link.address], None), "/test", name, LEASE_MS)
+
+    def state(self) -> StatePlace:
+        return EtcdState(EtcdClient([self._link.address], None), "/test")
 
     async def go_away(self) -> None:
         await asyncio.to_thread(self._server.kill)
@@ -89,6 +96,11 @@ class SimulatedKubernetes:
         from controlplane.election.kubernetes_store import KubernetesLeaseStore
 
         return KubernetesLeaseStore("test", "kvcast", name, LEASE_MS)
+
+    def state(self) -> StatePlace:
+        from controlplane.election.kubernetes_state import KubernetesState
+
+        return KubernetesState("test", "kvcast-state")
 
     async def go_away(self) -> None:
         self._api.refuses = HTTPStatus.SERVICE_UNAVAILABLE
@@ -261,6 +273,33 @@ def test_epochs_go_on_rising_when_a_store_forgets_them(on_place: Callable[..., N
             before = first.epochs[-1]
             await place.forget()
             await until(lambda: first.epochs[-1] > before and first.leads, "it leads anew")
+
+    on_place(steps)
+
+
+def test_only_whoever_leads_writes_what_operators_set(on_place: Callable[..., None]) -> None:
+    async def steps(place: Place) -> None:
+        state = place.state()
+        try:
+            async with candidates(place, "first", "second") as (first, second):
+                assert await state.load() is None
+                old = first.election.hold
+                assert old is not None
+                await state.save(b"{}", old)
+                assert await state.load() == b"{}"
+                await first.stand_still()
+                await first.election.resign()
+                await until(lambda: second.leads, "the second leads")
+                new = second.election.hold
+                assert new is not None
+                await state.save(b'{"new": 1}', new)
+                with pytest.raises(StoreUnavailableError, match="another controller leads"):
+                    await state.save(b"{}", old)
+                assert await state.load() == b'{"new": 1}'
+                with pytest.raises(StoreUnavailableError, match="too many for it"):
+                    await state.save(bytes(1_000_001), new)
+        finally:
+            await state.close()
 
     on_place(steps)
 

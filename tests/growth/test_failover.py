@@ -131,6 +131,29 @@ def test_without_etcd_a_leader_serves_what_it_knows_and_starts_nothing(
     assert said.count("serves what it knows, and starts nothing") == 1
 
 
+def test_what_operators_set_outlives_all_controllers_and_agents(
+    etcd: EtcdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = by_etcd(etcd.address)
+    with controllers(tmp_path, settings) as (first,), agents_of(first):
+        assert kvcast("drain", "n0", controller=first) == 0
+        assert kvcast("expel", "n1", controller=first) == 0
+        until(lambda: attached(first) == 1, "n1 is put out")
+    assert "127.0.0.1: drain n0" in first.log()
+    assert "127.0.0.1: expel n1" in first.log()
+    later = tmp_path / "later"
+    later.mkdir()
+    capsys.readouterr()
+    with controllers(later, settings) as (second,), cluster(0) as nodes:
+        until(lambda: "1 nodes drained, 1 put out" in second.log(), "it has read what was set")
+        nodes.add(controllers=[second.address])
+        until(lambda: attached(second) == 1, "n0 is attached")
+        assert kvcast("top", "--once", "--json", controller=second) == 0
+        assert '"draining"' in capsys.readouterr().out
+        assert kvcast("expel", controller=second) == 0
+        assert "n1" in capsys.readouterr().out
+
+
 def test_agents_leave_a_leader_that_is_cut_off_for_the_one_that_leads(etcd: EtcdServer, tmp_path: Path) -> None:
     with link_to(etcd.address) as link:
         settings = by_etcd(link.address), by_etcd(etcd.address)
