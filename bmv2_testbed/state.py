@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bmv2_testbed.errors import TestbedError
-from p4switch.errors import SwitchError
-from p4switch.own_folder import own_folder
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
@@ -43,6 +41,9 @@ def start_ticks(pid: int) -> int | None:
 
 def _directory() -> Path:
     """Raises TestbedError where it is somebody else's: a file written or believed there would be theirs."""
+    from p4switch.errors import SwitchError  # only where a testbed is asked for: `--help` needs no switch
+    from p4switch.own_folder import own_folder
+
     shared = "/run" if os.geteuid() == 0 else tempfile.gettempdir()
     try:
         return own_folder(Path(os.environ.get("XDG_RUNTIME_DIR") or shared) / f"kvcast-testbeds-{os.geteuid()}")

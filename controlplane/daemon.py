@@ -80,7 +80,6 @@ from controlplane.rpc.peers import Peer
 from controlplane.rpc.server import serve
 from controlplane.rpc.streams import AgentStream, Closing
 from kvdaemon.checks import host_port
-from kvdaemon.doorkeeper import LOOK_S, Doorkeeper
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -93,6 +92,7 @@ from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
+from p4switch.doorkeeper import LOOK_S, Doorkeeper
 
 NAME = "kvcast-controller"
 LOG = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from controlplane.core import parse
+from kvproto.records import RecordError
 from kvproto.rpc import control_pb2 as rpc
 
 _Thing = TypeVar("_Thing", str, bytes)
@@ -49,7 +50,7 @@ def state_in(content: bytes) -> rpc.OperatorState:
         raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateError(f"it is no state that a controller wrote ({type(error).__name__})") from error
-    except parse.MalformedError as error:
+    except RecordError as error:
         raise StateError(str(error)) from error
     return state
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
-from kvdaemon.streams import FULL, drop_output, take_any_text
+from kvcast.standard_output import bad_word, run_command
 from kvproto.printable import printable_lines
 
 COMMANDS: dict[str, str] = {
@@ -65,16 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     # gRPC would write lines of its own on standard error; their content becomes one line of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    take_any_text()
-    parser = make_parser()
+    return run_command("kvcast", lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
     args = argparse.Namespace(command="")
     try:
-        parser.parse_args(argv, args)
-        status = load(args.command).run(args)
-        sys.stdout.flush()
-        return status
+        if problem := bad_word(argv):
+            raise UsageError(problem)
+        make_parser().parse_args(argv, args)
+        return load(args.command).run(args)
     except UsageError as error:
-        print(printable_lines(f"kvcast {args.command}: {error}"), file=sys.stderr)
+        print(printable_lines(f"kvcast {args.command}".rstrip() + f": {error}"), file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name != "kvlab":
@@ -83,15 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        drop_output()  # its reader (head, less) went away; nothing is left to say
-        return 0
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        drop_output()
-        print(f"kvcast {args.command}: cannot write what was to be written: {error.strerror}", file=sys.stderr)
-        return 1
 
 
 if __name__ == "__main__":

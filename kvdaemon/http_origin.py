@@ -1,4 +1,4 @@
-"""Whether a request for a page of this machine comes from such a page. Pure.
+"""Whether a request for a page of this machine comes from such a page.
 
 A browser on the machine (or at the end of its tunnel) asks whatever the pages of strangers make it ask. A page of
 theirs reads no answer of another origin; but who owns a name can let it lead to 127.0.0.1 (DNS rebinding), and then is

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from kvdaemon.doorkeeper import raise_descriptors_limit
 from kvdaemon.errors import CannotRunError, ConfigError
 from kvdaemon.readiness import tell_alive
 from kvdaemon.streams import say, take_any_text
 from kvproto import __version__
 from kvproto.printable import printable
+from p4switch.doorkeeper import raise_descriptors_limit
 
 log = logging.getLogger(__name__)
 

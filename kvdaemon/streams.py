@@ -11,8 +11,8 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a place that has no room left."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Error numbers of a place that takes nothing more."""
 
 
 def take_any_text() -> None:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from kvdaemon.doorkeeper import Doorkeeper
 from kvdaemon.identity import Identity, Role, identities
 from kvproto.rpc import control_pb2
+from p4switch.doorkeeper import Doorkeeper
 
 log = logging.getLogger(__name__)
 

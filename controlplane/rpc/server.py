@@ -8,10 +8,10 @@ from controlplane.core.limits import GRPC_MESSAGE_BYTES_MAX
 from controlplane.rpc.coordinator import AgentDesk, Coordinator
 from controlplane.rpc.operator import Operator, OperatorDesk
 from controlplane.rpc.peers import Admission
-from kvdaemon.doorkeeper import OPTIONS, Doorkeeper
 from kvdaemon.errors import CannotRunError
 from kvdaemon.tls import Certificates
 from kvproto.rpc import control_pb2_grpc
+from p4switch.doorkeeper import OPTIONS, Doorkeeper
 
 _OPTIONS = [
     # Two controllers on one port would each get some of the agents.

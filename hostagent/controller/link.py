@@ -35,6 +35,10 @@ _NO_CONTROLLER = (
     "a gRPC server that is no kvcast-controller answers there: is it the P4Runtime port of the switch?"
     " Correct controller.address"
 )
+_REFUSALS = frozenset(
+    {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
+)
+"""How a controller says that it will not have this node: only a change of something helps."""
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 3000),
@@ -80,6 +84,8 @@ class ControllerLink:
         """Who is to be asked next, because it leads; empty: whose turn it is."""
         self._operator_state = pb.OperatorState()
         """What operators set. The agent keeps it and repeats it unchanged, so that a new controller learns it."""
+        self.refusal = ""
+        """Why a controller will not have this node; empty: none has said so since the last one that took it in."""
 
     def start(self) -> None:
         """Keep a stream open from now on."""
@@ -165,9 +171,12 @@ class ControllerLink:
                 async with self._watching(watch):
                     async for message in call:
                         answered()
+                        self.refusal = ""
                         self._take(message, watch)
                 return None if said_goodbye else "it closed the stream"
             except grpc.aio.AioRpcError as error:
+                if error.code() in _REFUSALS:
+                    self.refusal = in_words(error.details() or error.code().name)
                 return None if said_goodbye else await self._failure(address, error)
             except asyncio.CancelledError:
                 if not watch.reason or _is_cancelled():

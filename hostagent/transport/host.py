@@ -80,6 +80,8 @@ class HostTransport:
 
     casts: CastPart
     reads: ReadPart
+    watch: InterfaceWatch
+    """Of the data interface; there is none of the loopback."""
 
     def __init__(
         self,
@@ -131,8 +133,8 @@ class HostTransport:
             granted = self.casts.use_fabric(fabric)
             interface = sending_interface(address, self._config.interface)
             if interface is not None:
-                watch = InterfaceWatch(interface, address, partial(self._interface_made_anew, parts.made_anew))
-                undo.callback(watch.close)
+                self.watch = InterfaceWatch(interface, address, partial(self._interface_made_anew, parts.made_anew))
+                undo.callback(self.watch.close)
             self._open = undo.pop_all()
         self._in_use = fabric
         return TransportFacts(host.own, _mac(self._config), endpoint, granted, parts.rdma_mtu_bytes)

@@ -44,7 +44,8 @@ it into the pool. Bodies, with as many keys as `count` says:
     FETCH_STREAM as FETCH
                  answers: any number of FETCH_PART, each lease u64 and the chunks that follow on those before, as in
                  FETCH; at last FETCH, as the answer to that, with the chunks that no part had
-    CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
+    CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64
+                 answer, only where some may not be claimed: a byte for each, 1 claimed, 0 not
     DISCLAIM     keys, or none for all claims of this connection; not answered
     WARM         bytes u64, nodes u32, wait ms u32, namespace in UTF-8; not answered
     FETCH_PARTS  deadline us u64, ranges u32, keys in any order, then the ranges of each chunk: offset u64, size u64
@@ -137,7 +138,7 @@ class Kind(enum.IntEnum):
 
 
 ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
-"""Kinds that are never answered."""
+"""Kinds whose answer nobody waits for: all but CLAIM have none."""
 
 
 class Named(enum.IntEnum):

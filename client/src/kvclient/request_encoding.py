@@ -97,6 +97,8 @@ def reserve(key: bytes, parent: bytes | None, size_bytes: int, position: int | N
     check_size(size_bytes)
     if position is not None:
         check_whole(position, "position", 0, messages.NO_POSITION - 1)
+    if parent == key:
+        raise ValueError("a chunk is not its own parent: give the key of the chunk before it, or None for the first")
     messages.pack_keys([key] if parent is None else [key, parent])
     body = messages.RESERVE.pack(
         key,

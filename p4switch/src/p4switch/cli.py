@@ -277,7 +277,7 @@ def _run_stf(source: ProgramSource, case: Path) -> int:
 
 def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own errors already contain what gRPC's library would print
-    from p4switch.server.doorkeeper import raise_descriptors_limit
+    from p4switch.doorkeeper import raise_descriptors_limit
     from p4switch.stats import lines
     from p4switch.switch import Switch, SwitchOptions
 

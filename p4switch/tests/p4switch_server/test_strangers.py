@@ -16,12 +16,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from p4switch.doorkeeper import SILENT_MAX, SILENT_PER_ADDRESS_MAX, Connection, too_many
 from p4switch.logs import TextFormatter
 from p4switch.native_target import NativeTarget
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.runtime import Switch as RuntimeSwitch
 from p4switch.runtime import SwitchConfig
-from p4switch.server.doorkeeper import SILENT_MAX, SILENT_PER_ADDRESS_MAX, Connection, too_many
 from p4switch.server.peers import socket_owner
 from p4switch.server.tls import TlsFiles
 from p4switch.switch import Switch, SwitchOptions

@@ -21,7 +21,10 @@ from tests.unit.controlplane.fake_agent import agents
 from tests.unit.controlplane.helpers import Scene, key, record
 from tests.unit.controlplane.test_daemon import PREFIX, QUICK, eventually, operator, run
 
-ANNE, BOB = Mark("spiffe://kvcast.internal/operator at 10.0.0.7", 1_795_000_000_000), Mark("10.0.0.8", 1_795_000_001_000)
+ANNE, BOB = (
+    Mark("spiffe://kvcast.internal/operator at 10.0.0.7", 1_795_000_000_000),
+    Mark("10.0.0.8", 1_795_000_001_000),
+)
 
 
 def some_state() -> OperatorState:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import random
+import select
 import shutil
 import socket
 import subprocess
@@ -343,20 +344,23 @@ def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
 def test_an_engine_hears_of_the_end_of_its_leases_before_they_end(
     one: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = one.client(0)
+    attached = attach(one.agents[0].config.api_socket)
+    attached.close_files()
     looks: list[bool] = []
     end = Intake.end
+    with attached.sock as engine_end:
+        ended = select.poll()
+        ended.register(engine_end, 0)
 
-    def looked(self: Intake, engine: EngineId) -> None:
-        looks.append(client._connection.is_up())
-        end(self, engine)
+        def looked(self: Intake, engine: EngineId) -> None:
+            looks.append(bool(ended.poll(0)))
+            end(self, engine)
 
-    monkeypatch.setattr(Intake, "end", looked)
-    assert client._connection.is_up()
-    with socket.socket(fileno=os.dup(client._connection._sock.fileno())) as odd:
-        odd.sendall(messages.pack(Kind.WELCOME, 0))  # the agent ends whoever says what it does not know
-    one.until(lambda: len(looks) == 1)
-    assert looks == [False], "who looks at the socket knows that the leases are to end"
+        monkeypatch.setattr(Intake, "end", looked)
+        assert not ended.poll(0)
+        engine_end.sendall(messages.pack(Kind.WELCOME, 0))  # the agent ends whoever says what it does not know
+        one.until(lambda: len(looks) == 1)
+    assert looks == [True], "who looks at the socket knows that the leases are to end"
 
 
 class _NoRegions:

@@ -128,3 +128,67 @@ def test_what_nothing_keeps_off_the_management_network_is_refused(networks: tupl
     assert said[3].startswith("data interface: data.address")
     assert said[4:8] == [f"{FIRST} {FIRST}", "KV leaves by: data0", f"{SECOND} {SECOND}", "KV leaves by: data0"]
     assert said[8].startswith("there is no interface nonesuch0; set data.interface to one of lo, ")
+
+
+ANEW = textwrap.dedent(
+    """
+    import asyncio, logging, subprocess, sys
+    from hostagent.config import DataConfig
+    from hostagent.memory.pool_memory import PoolMemory
+    from hostagent.transport.sockets import SocketsTransport
+    from kvproto.wire.data import Fabric
+    from tests.contracts.transport.harness import RecordingSink
+
+    def ip(words):
+        subprocess.run(["ip", *words.split()], check=True)
+
+    def make():
+        ip("link add data9 type bridge")
+        ip("address add 192.168.82.1/24 dev data9")
+        ip("link set data9 up multicast on")
+
+    def send():
+        for sock in (transport._control._socket, transport.casts.data_socket()):
+            for to in ("192.168.82.2", "239.75.86.1"):
+                try:
+                    sock.sendto(b"KV", (to, 4791))
+                except OSError:
+                    return "not sent"
+        groups = open("/proc/net/igmp").read().partition("data9")[2].count("01564BEF")
+        return f"sent, {groups} memberships"
+
+    async def main():
+        global transport
+        make()
+        transport = SocketsTransport(DataConfig(interface="data9"), PoolMemory(1 << 20, prefault=False))
+        await transport.start(RecordingSink(), Fabric())
+        print(send())
+        ip("link delete data9")
+        print(send())
+        watch = transport.watch
+        watch.look()
+        watch.look()
+        make()
+        print(send())
+        watch.look()
+        print(send())
+        await transport.close()
+
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    asyncio.run(main())
+    """
+)
+
+
+def test_an_interface_that_was_made_anew_is_bound_to_again(networks: tuple[str, str, str]) -> None:
+    with inside(networks[0], ANEW) as ran:
+        said = ran.communicate(timeout=60)[0].splitlines()
+    assert ran.returncode == 0
+    assert said == [
+        "sent, 1 memberships",
+        "not sent",
+        "data9 with 192.168.82.1 is gone: this node sends and receives no casts",
+        "not sent",
+        "data9 was made anew: sockets are bound to it again",
+        "sent, 1 memberships",
+    ]

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from p4switch import doorkeeper
 from p4switch.errors import SwitchError
 from p4switch.listening import host_and_port, is_local, why_not
 from p4switch.proto import p4runtime_pb2 as p4r
 from p4switch.proto import status_pb2
-from p4switch.server import doorkeeper
 from p4switch.server.device import Device
 from p4switch.server.limits import (
     ERROR_DETAILS_BYTES_MAX,

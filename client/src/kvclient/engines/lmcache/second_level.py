@@ -116,6 +116,12 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
             tasks.close()
         self._store.close()
 
+    def get_memory_tags(self) -> Any:
+        """LMCache 0.5.7 and later choose by this where to look: in DRAM that other hosts share."""
+        from lmcache.v1.distributed.api import MemoryResidency, MemorySegment, MemoryTags  # not in 0.5.6
+
+        return MemoryTags(MemorySegment.DRAM, MemoryResidency.REMOTE)
+
     # ------------------------------------------------------------------ events
 
     def get_store_event_fd(self) -> int:
