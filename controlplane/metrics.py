@@ -65,12 +65,12 @@ class CoreCollector(Collector):
         for standing in Standing:
             standings.add_metric([standing.value], int(leadership.standing is standing))
         yield standings
+        yield _gauge("leads", "1 while this controller leads", int(leadership.leads))
         yield _gauge("epoch", "Of its leadership, or of its last one", leadership.epoch)
         yield _counter("leadership_lapses", "Times its lease has run out", leadership.lapses_count)
 
     def _switch(self) -> Iterator[Metric]:
         core = self._core
-        yield _gauge("leads", "0 while another controller is the switch's primary, else 1", int(not core.link.standby))
         yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.link.present))
         yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots.capacity)
         yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots.used_count)
