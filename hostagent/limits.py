@@ -214,7 +214,7 @@ CONTROLLER_LOOKS = 6
 """Within the time that it may be silent."""
 LEADER_ASKED_S = 1.0
 """Patience with a controller that is asked whether it leads."""
-LEADER_REMEMBERED_S = 120.0
+LEADER_REMEMBERED_S = 60.0
 """Several times what it takes agents to find a new leader."""
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
