@@ -27,8 +27,8 @@ class LeaseElection:
         self._lease_s = lease_ms / 1000
         self._candidate = Candidate(name, LeaseTerms(lease_ms * 1_000_000, store.ends_by_itself))
         self._wake = asyncio.Event()
-        self._problem = ""
-        """Of the store, as it was logged last."""
+        self._problems: set[str] = set()
+        """Of the store, as they were logged since it answered last."""
         self._told: ElectionEvent | None = None
 
     @property
@@ -130,11 +130,12 @@ class LeaseElection:
 
     def _complain(self, problem: str) -> None:
         """Say once what goes on."""
-        if problem and not self._problem:
+        if problem and problem not in self._problems:
             LOG.warning("%s: %s", self._store.place, problem)
-        elif self._problem and not problem:
+            self._problems.add(problem)
+        elif self._problems and not problem:
             LOG.info("%s answers again", self._store.place)
-        self._problem = problem
+            self._problems.clear()
 
 
 def _words(error: Exception) -> str:

@@ -252,7 +252,7 @@ def test_a_leader_without_its_store_lapses_and_goes_on_when_it_is_back(
 
     on_place(steps)
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert 1 <= len(warned) <= 4, "a candidate says once that its store is away, however often it asks"
+    assert 1 <= len(warned) <= 8, "a candidate says each problem once, however often it asks"
 
 
 def test_a_store_that_is_slow_keeps_its_leader(on_place: Callable[..., None]) -> None:
@@ -311,13 +311,15 @@ def test_what_no_controller_wrote_is_said_once_and_nobody_leads(
         await place.spoil()
         one = Standing("one", LeaseElection(place.store("one"), "one", LEASE_MS))
         one.task = asyncio.create_task(one.election.run(one.told.append))
-        await until(lambda: "controller" in caplog.text, "it says so")
-        assert not one.leads
-        await one.stand_still()
-        await one.election.resign()
+        try:
+            await until(lambda: "controller" in caplog.text, "it says so")
+            assert not one.leads
+        finally:
+            await one.stand_still()
+            await one.election.resign()
 
     on_place(steps)
-    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    warned = [record.getMessage() for record in caplog.records if "controller" in record.getMessage()]
     assert len(warned) == 1
     assert "\n" not in warned[0]
 
