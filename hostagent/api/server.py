@@ -139,7 +139,7 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
-        self._connections: dict[EngineId, _Connection] = {}
+        self._connections: dict[EngineId, EngineConnection] = {}
         self._connections_made = 0
         self._told_writer = False
         self._greeting: set[asyncio.Task[None]] = set()
@@ -206,7 +206,7 @@ class ApiServer:
         if peer.user in self._welcome.writers:
             self._tell_writer(peer)
         self._connections_made = engine
-        connection = _Connection(
+        connection = EngineConnection(
             sock,
             engine,
             Service(self._handle, self._stats, self._lone, self._turns),
@@ -264,7 +264,7 @@ class ApiServer:
         del self._connections[engine]
         self._handle(events.EngineDisconnected(engine))
 
-    async def _adopt(self, sock: socket.socket, connection: _Connection) -> None:
+    async def _adopt(self, sock: socket.socket, connection: EngineConnection) -> None:
         await self._loop.connect_accepted_socket(lambda: connection, sock)
 
 
@@ -299,11 +299,11 @@ class TurnTaker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.waiting: Turns[_Connection] = Turns()
+        self.waiting: Turns[EngineConnection] = Turns()
         self.is_busy = False
         """Whether anybody waits for a turn."""
 
-    def add(self, connection: _Connection) -> None:
+    def add(self, connection: EngineConnection) -> None:
         """It has requests that wait."""
         self.waiting.add(connection)
         if not self.is_busy:
@@ -333,7 +333,7 @@ class Service:
     turns: TurnTaker
 
 
-class _Connection(asyncio.Protocol):
+class EngineConnection(asyncio.Protocol):
     """One engine."""
 
     def __init__(
@@ -371,10 +371,12 @@ class _Connection(asyncio.Protocol):
         return self._open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
         transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Take requests, and handle those whose turn it is."""
         if self._lone is not None and self._lone.peers:
             # What this engine has got by lone gets comes before what it asks for now.
             self._lone.learn()
@@ -432,9 +434,11 @@ class _Connection(asyncio.Protocol):
         self._pump()
 
     def pause_writing(self) -> None:
+        """The engine leaves answers unread: nothing more is done for it until it reads."""
         self._reads_answers = False
 
     def resume_writing(self) -> None:
+        """The engine reads again."""
         self._reads_answers = True
         self._pump()
 
@@ -443,6 +447,7 @@ class _Connection(asyncio.Protocol):
         self.end()
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        """The engine has gone: what it held is given back."""
         self._close()
 
     def end(self) -> None:
@@ -638,25 +643,25 @@ def _lease(frame: Frame) -> LeaseId:
     return LeaseId(messages.LEASE.unpack(frame.body)[0])
 
 
-_HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
-    Kind.RESERVE: _Connection._on_reserve,
-    Kind.COMMIT: _Connection._on_commit,
-    Kind.ABORT: _Connection._on_abort,
-    Kind.FETCH: _Connection._on_fetch,
-    Kind.FETCH_STREAM: _Connection._on_fetch,
-    Kind.RELEASE: _Connection._on_release,
-    Kind.CONTAINS: _Connection._on_contains,
-    Kind.PIN: _Connection._on_pin,
-    Kind.UNPIN: _Connection._on_unpin,
-    Kind.DROP: _Connection._on_drop,
-    Kind.STATS: _Connection._on_stats,
-    Kind.HINT: _Connection._on_hint,
-    Kind.WARM: _Connection._on_warm,
-    Kind.CANCEL: _Connection._on_cancel,
-    Kind.CLAIM: _Connection._on_claim,
-    Kind.DISCLAIM: _Connection._on_disclaim,
-    Kind.FETCH_EACH: _Connection._on_fetch_each,
-    Kind.FETCH_PARTS: _Connection._on_fetch_parts,
-    Kind.LOCK: _Connection._on_lock,
-    Kind.UNLOCK: _Connection._on_unlock,
+_HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
+    Kind.RESERVE: EngineConnection._on_reserve,
+    Kind.COMMIT: EngineConnection._on_commit,
+    Kind.ABORT: EngineConnection._on_abort,
+    Kind.FETCH: EngineConnection._on_fetch,
+    Kind.FETCH_STREAM: EngineConnection._on_fetch,
+    Kind.RELEASE: EngineConnection._on_release,
+    Kind.CONTAINS: EngineConnection._on_contains,
+    Kind.PIN: EngineConnection._on_pin,
+    Kind.UNPIN: EngineConnection._on_unpin,
+    Kind.DROP: EngineConnection._on_drop,
+    Kind.STATS: EngineConnection._on_stats,
+    Kind.HINT: EngineConnection._on_hint,
+    Kind.WARM: EngineConnection._on_warm,
+    Kind.CANCEL: EngineConnection._on_cancel,
+    Kind.CLAIM: EngineConnection._on_claim,
+    Kind.DISCLAIM: EngineConnection._on_disclaim,
+    Kind.FETCH_EACH: EngineConnection._on_fetch_each,
+    Kind.FETCH_PARTS: EngineConnection._on_fetch_parts,
+    Kind.LOCK: EngineConnection._on_lock,
+    Kind.UNLOCK: EngineConnection._on_unlock,
 }

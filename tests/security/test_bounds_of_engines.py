@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from controlplane.config import parse
 from controlplane.daemon import Controller
 from hostagent import limits
 from hostagent.pool.chunks import Chunk
+from kvclient.attach import attach
+from kvclient.connection import Connection
 from kvclient.messages import NO_KEY, NO_POSITION, RESERVE, Kind, Status
-from kvclient.request_encoding import Message
+from kvclient.request_encoding import Message, contains
 from kvproto.limits import CLAIMS_PER_NODE_MAX, PREFIX_CHUNKS_MAX
 from tests.digests import hashed
 from tests.unit.controlplane.test_daemon import QUICK
@@ -42,6 +45,18 @@ def pool(tmp_path: Path) -> Iterator[tuple[Cluster, Controller]]:
                 it.do(agent.stop())
             it.agents.clear()
             it.do(controller.stop())
+
+
+@contextmanager
+def own_connection(it: Cluster) -> Iterator[Connection]:
+    """To the first agent, without our client's checks."""
+    path = it.agents[0].config.api_socket
+    with attach(path) as attached:
+        connection = Connection(path, attached.sock, 60)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
 
 def knows(it: Cluster, index: int, number: int) -> bool:
@@ -73,10 +88,10 @@ def test_a_chunk_that_is_its_own_parent_is_refused_to_its_engine(pool: tuple[Clu
     mine = it.client(0)
     with pytest.raises(ValueError, match="not its own parent"):
         mine.put(key(2), key(2), BODY)
-    for parent, position in ((key(2), NO_POSITION), (NO_KEY, PREFIX_CHUNKS_MAX)):  # who speaks without our client
-        body = RESERVE.pack(key(2), parent, len(BODY), position)
-        asked = mine._connection.start(Message(Kind.RESERVE, body))
-        assert mine._connection.wait_for(asked).status == Status.MALFORMED
+    with own_connection(it) as connection:
+        for parent, position in ((key(2), NO_POSITION), (NO_KEY, PREFIX_CHUNKS_MAX)):
+            asked = connection.start(Message(Kind.RESERVE, RESERVE.pack(key(2), parent, len(BODY), position)))
+            assert connection.wait_for(asked).status == Status.MALFORMED
     it.client(0).put(key(3), None, BODY)
     it.until(lambda: knows(it, 1, 3))
     assert controller.core.decisions["record_refused_copy"] == 0
@@ -108,9 +123,9 @@ def test_a_bad_record_of_an_agent_costs_that_record(
 
 def test_a_claim_of_no_size_is_refused_and_its_engine_goes_on(pool: tuple[Cluster, Controller]) -> None:
     it, _ = pool
-    mine = it.client(0)
     too_large = limits.CHUNK_BYTES_MAX + 1
     body = too_large.to_bytes(8, "big") + key(6) + (1_000_000).to_bytes(8, "big")
-    mine._connection.notify(Message(Kind.CLAIM, body, 1))
-    assert mine.contains([key(6)]) is not None
+    with own_connection(it) as connection:
+        connection.notify(Message(Kind.CLAIM, body, 1))
+        assert connection.wait_for(connection.start(contains([key(6)]).message)).status == Status.OK
     assert it.agents[0].core.claims.counts.refused == 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.events import MessageReceived
-from hostagent.api.server import Service, TurnTaker, _Connection
+from hostagent.api.server import EngineConnection, Service, TurnTaker
 from hostagent.api.tenancy import Pace
 from hostagent.controller import convert
 from hostagent.core import effects, events
@@ -80,11 +80,13 @@ class Wire(asyncio.Transport):
     def abort(self) -> None: ...
 
 
-def connection(handle: Callable[[events.EngineEvent], None], turns: TurnTaker, number: int = ENGINE) -> _Connection:
+def connection(
+    handle: Callable[[events.EngineEvent], None], turns: TurnTaker, number: int = ENGINE
+) -> EngineConnection:
     """Of an engine whose end is a `Wire`."""
     service = Service(handle, dict, None, turns)
     with socket.socket() as sock:  # which a connection only shuts down
-        made = _Connection(sock, EngineId(number), service, lambda _: None, Pace(0))
+        made = EngineConnection(sock, EngineId(number), service, lambda _: None, Pace(0))
     made.connection_made(Wire())
     return made
 
