@@ -103,7 +103,7 @@ test-security: setup ## attacks on the running product: each row of docs/explana
 	$(RUN) $(PY) -m tests.security
 
 test-long: setup ## sanitizers and soak tests
-	$(RUN) $(PY) $(PYTEST) -m long
+	$(RUN) $(PY) $(PYTEST) -m "long and not growth"
 	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
@@ -138,7 +138,10 @@ test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim
 	$(RUN) $(PY) $(PYTEST) -m field tests/field
 
 test-growth: setup ## elections and what survives them: a real etcd, killed, cut off, slow; controllers that stand still
-	$(RUN) $(PY) $(PYTEST) -m growth tests/growth
+	$(RUN) $(PY) $(PYTEST) -m growth -rP tests/growth
+
+test-growth-short: setup ## the same without leaders that stand still for 50 s
+	$(RUN) $(PY) $(PYTEST) -m "growth and not long" tests/growth
 
 demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo

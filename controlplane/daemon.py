@@ -151,8 +151,8 @@ class Controller:
         self._kept = KeptState(
             config.state, state_place_of(config.election), self.core.operator_state.message, self._hold
         )
-        self._led_epoch = 0
-        """Of the leadership for which it was read what operators had set."""
+        self._led_epoch: int | None = None
+        """Of the leadership for which it was read what operators had set; None: for none yet."""
         self._switch_run: asyncio.Task[None] | None = None
         self._switch_epoch: int | None = None
         """Under which the session with the switch runs; None: under the configured id, or there is none."""
@@ -279,10 +279,12 @@ class Controller:
         node = core.nodes.named(request.node)
         attached = node is not None and node.attached
         if request.node:
-            names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
+            before = core.expelled
+            names = before - {request.node} if request.cancel else checked(before | {request.node})
             # First what counts at once, whatever becomes of the file.
             self.handle(ExpulsionsChanged(names, mark))
-            LOG.info("%s: expel %s%s", mark.by, request.node, " no longer" if request.cancel else "")
+            if names != before:
+                LOG.info("%s: expel %s%s", mark.by, request.node, " no longer" if request.cancel else "")
             if self._expelled is not None:
                 self._expelled.write(names)
         return rpc.ExpelReply(

@@ -98,7 +98,7 @@ class KeptState:
                 break
             await asyncio.sleep(AGAIN_S)
         self._saved = 0 if state is None else state.revision
-        self._restored_epoch = epoch
+        self._restored_epoch = max(self._restored_epoch, epoch)
         self._news.set()
         return state, place
 

@@ -214,8 +214,9 @@ CONTROLLER_LOOKS = 6
 """Within the time that it may be silent."""
 LEADER_ASKED_S = 1.0
 """Patience with a controller that is asked whether it leads."""
-LEADER_REMEMBERED_S = 60.0
-"""Several times what it takes agents to find a new leader."""
+LEADER_REMEMBERED_S = 15.0
+"""Several times what it takes agents to find a new leader. Where the switch elects, the controllers' clocks make
+epochs: for so long an agent does without a leader whose clock is behind its predecessor's."""
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""

@@ -42,6 +42,8 @@ class Hold:
     epoch: int
     version: int | str
     """Another one after each change: what a change has to find, so that of two only one succeeds."""
+    lasts_ns: int = 0
+    """The holder counts on its lease for so long, where it has written that down: another configuration than ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,12 @@ class Candidate:
         return Look()
 
     def _has_ended(self, now_ns: int) -> bool:
-        return not self._terms.ends_by_itself and now_ns - self._theirs_since_ns >= self._terms.lease_ns
+        return not self._terms.ends_by_itself and now_ns >= self._ends_ns()
+
+    def _ends_ns(self) -> int:
+        """When the lease of whoever else holds it ends, if it stands still."""
+        lasts_ns = 0 if self._theirs is None else self._theirs.lasts_ns
+        return self._theirs_since_ns + max(self._terms.lease_ns, lasts_ns)
 
     # -- what came of it
 
@@ -178,8 +185,7 @@ class Candidate:
             self._theirs, self._theirs_since_ns = hold, now_ns
         self._led = False
         look_ns = now_ns + self._terms.lease_ns // LOOKS_PER_LEASE
-        ends_ns = self._theirs_since_ns + self._terms.lease_ns
-        self._due_ns = look_ns if self._terms.ends_by_itself else min(look_ns, ends_ns)
+        self._due_ns = look_ns if self._terms.ends_by_itself else min(look_ns, self._ends_ns())
         self._look_again_if_changed(now_ns)
 
     def taken(self, hold: Hold | None, now_ns: int) -> None:

@@ -49,11 +49,12 @@ class SwitchElection:
 
 
 class NoElection:
-    """`Election` of a controller that is the only one."""
+    """`Election` of a controller that is the only one. It has no epoch, which agents would compare: its clock may go
+    back between two starts."""
 
     async def run(self, sink: Sink) -> None:
         """See `Election`."""
-        sink(Elected(epoch_after(0, time.time_ns() // 1_000_000), None, "it is the only one"))
+        sink(Elected(0, None, ""))
         await asyncio.Event().wait()
 
     async def resign(self) -> None:

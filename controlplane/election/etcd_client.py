@@ -60,10 +60,11 @@ class EtcdClient:
             raise StoreUnavailableError("it answers another question than it was asked")
         return (found[0][0] if found[0] else None), (found[1][0] if found[1] else etcd.KeyValue())
 
-    async def write(self, compares: Sequence[etcd.Compare], puts: Sequence[etcd.PutRequest]) -> bool:
-        """Write all of this if all comparisons hold. Returns whether they did."""
+    async def write(self, compares: Sequence[etcd.Compare], puts: Sequence[etcd.PutRequest]) -> int:
+        """Write all of this if all comparisons hold. Returns the revision of what was written; 0: they do not."""
         request = etcd.TxnRequest(compare=compares, success=[etcd.RequestOp(request_put=one) for one in puts])
-        return (await self._call("KV/Txn", request, etcd.TxnResponse)).succeeded
+        reply = await self._call("KV/Txn", request, etcd.TxnResponse)
+        return reply.header.revision if reply.succeeded else 0
 
     async def grant(self, ttl_s: int) -> int:
         """A lease of so many seconds, or of the least that the server grants."""

@@ -62,7 +62,7 @@ class EtcdLeaseStore:
         before, found = _epoch_of(self._epoch_seen), self._epoch_seen.mod_revision
         epoch = epoch_after(max(epoch_above, before), time.time_ns() // 1_000_000)
         value = json.dumps({"holder": self._name, "epoch": epoch}).encode()
-        taken = await self._client.write(
+        revision = await self._client.write(
             [
                 etcd.Compare(target=etcd.Compare.CREATE, key=self._leader, create_revision=0),
                 etcd.Compare(target=etcd.Compare.MOD, key=self._epoch, mod_revision=found),
@@ -72,10 +72,10 @@ class EtcdLeaseStore:
                 etcd.PutRequest(key=self._epoch, value=str(epoch).encode()),
             ],
         )
-        if not taken:
+        if not revision:
             await self._client.revoke(self._lease)
             return None
-        return await self.look()
+        return Hold(self._name, epoch, revision)
 
     async def renew(self, hold: Hold) -> Hold | None:
         """See `LeaseStore`."""

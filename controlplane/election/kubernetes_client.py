@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import kubernetes.aio.client as kube
 from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, ApiException, Configuration
 
 from controlplane.election.contract import StoreUnavailableError
 
@@ -23,7 +23,7 @@ _EXPECTED: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 async def connected() -> Any:
     """A client of the API server that this process belongs to. Raises StoreUnavailableError."""
-    settings = kube.Configuration()
+    settings = Configuration()
     try:
         # The client itself looks at the variable once, when it is imported.
         if path := os.environ.get("KUBECONFIG"):
@@ -32,7 +32,7 @@ async def connected() -> Any:
             config.load_incluster_config(client_configuration=settings)
     except (config.ConfigException, OSError) as error:
         raise StoreUnavailableError(f"it is not known where its API server is: {_one_line(error)}") from error
-    return kube.ApiClient(settings)
+    return ApiClient(settings)
 
 
 def own_namespace() -> str:
@@ -48,7 +48,7 @@ def answering() -> Iterator[None]:
     """Failures become StoreUnavailableError; that an object is missing, or another than it was, stays ApiException."""
     try:
         yield
-    except kube.ApiException as refusal:
+    except ApiException as refusal:
         if refusal.status in _EXPECTED:
             raise
         raise StoreUnavailableError(f"its API server refuses: {refusal.status} {refusal.reason}") from refusal

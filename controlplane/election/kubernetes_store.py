@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-import kubernetes.aio.client as kube
+# By name: the client loads 258 modules when it is first asked for one of them, two seconds that a lease would not wait.
+from kubernetes.aio.client import ApiException, CoordinationV1Api, V1Lease, V1LeaseSpec, V1ObjectMeta
 
 from controlplane.core.election import Hold
 from controlplane.election.contract import StoreUnavailableError, epoch_after
@@ -52,7 +53,7 @@ class KubernetesLeaseStore:
         try:
             with answering():
                 self._found = await api.read_namespaced_lease(self._lease, self._namespace)
-        except kube.ApiException as refusal:
+        except ApiException as refusal:
             if refusal.status != HTTPStatus.NOT_FOUND:
                 raise
             self._found = None
@@ -66,7 +67,7 @@ class KubernetesLeaseStore:
         now = datetime.now(UTC)
         epoch = epoch_after(max(epoch_above, epoch_of(found)), int(now.timestamp() * 1000))
         before = 0 if found is None else found.spec.lease_transitions or 0
-        spec = kube.V1LeaseSpec(
+        spec = V1LeaseSpec(
             holder_identity=self._name,
             lease_duration_seconds=self._duration_s,
             acquire_time=now,
@@ -110,24 +111,23 @@ class KubernetesLeaseStore:
 
     async def _connected(self) -> Any:
         if self._api is None:
-            self._api = kube.CoordinationV1Api(await connected())
+            self._api = CoordinationV1Api(await connected())
         return self._api
 
     async def _write(self, found: Any, spec: Any, epoch: int) -> Hold | None:
         """The object in another state, if it is as it was found; None: it is not."""
         api = await self._connected()
-        metadata = kube.V1ObjectMeta(name=self._lease, annotations={EPOCH: str(epoch)})
-        if found is not None:
-            metadata.annotations = {**(found.metadata.annotations or {}), **metadata.annotations}
-            metadata.resource_version = found.metadata.resource_version
-        body = kube.V1Lease(metadata=metadata, spec=spec)
+        # Labels and annotations of others stay.
+        metadata = V1ObjectMeta(name=self._lease) if found is None else found.metadata
+        metadata.annotations = {**(metadata.annotations or {}), EPOCH: str(epoch)}
+        body = V1Lease(metadata=metadata, spec=spec)
         try:
             with answering():
                 if found is None:
                     self._found = await api.create_namespaced_lease(self._namespace, body)
                 else:
                     self._found = await api.replace_namespaced_lease(self._lease, self._namespace, body)
-        except kube.ApiException as refusal:
+        except ApiException as refusal:
             if refusal.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 return None
             raise
@@ -137,7 +137,8 @@ class KubernetesLeaseStore:
 def _hold_of(found: Any) -> Hold | None:
     if found is None or found.spec is None or not found.spec.holder_identity:
         return None
-    return Hold(found.spec.holder_identity, epoch_of(found), found.metadata.resource_version)
+    lasts_ns = (found.spec.lease_duration_seconds or 0) * 1_000_000_000
+    return Hold(found.spec.holder_identity, epoch_of(found), found.metadata.resource_version, lasts_ns)
 
 
 def epoch_of(found: Any) -> int:

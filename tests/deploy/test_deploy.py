@@ -314,8 +314,13 @@ def test_controllers_may_do_with_their_lease_and_their_state_what_they_do(render
     made = {document["kind"]: document for document in render(FULL)}
     election = controlplane.config.parse(yaml.safe_load(made["ConfigMap"]["data"]["controller.yaml"]), Path()).election
     assert (election.by, election.kubernetes) == ("kubernetes", KubernetesConfig("", "kv-controller"))
-    names = {name for rule in made["Role"]["rules"] for name in rule.get("resourceNames", [])}
-    assert names == {"kv-controller", "kv-controller-state"}
+    grants = {(*rule["resources"], *rule["verbs"], *rule.get("resourceNames", [])) for rule in made["Role"]["rules"]}
+    assert grants == {
+        ("leases", "create"),
+        ("leases", "get", "update", "kv-controller"),
+        ("configmaps", "create"),
+        ("configmaps", "get", "update", "kv-controller-state"),
+    }
     pod = made["StatefulSet"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"]
     accounts = {pod["serviceAccountName"], made["ServiceAccount"]["metadata"]["name"]}

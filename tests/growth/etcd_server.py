@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-START_S = 20.0
+from kvdaemon.tls_settings import TlsSettings
+
+START_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -26,10 +28,12 @@ def free_ports(count: int) -> list[int]:
 class EtcdServer:
     """Debian's etcd. What it stores outlives `kill`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tls: TlsSettings | None = None) -> None:
+        """`tls`: its own certificate, and who signs those of its users; None: everybody may do everything."""
         if shutil.which("etcd") is None:
             pytest.skip("no etcd on PATH: tools/setup_system.sh etcd-server installs Debian's")
         self._folder = folder
+        self._tls = tls
         self._client_port, self._peer_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -38,11 +42,15 @@ class EtcdServer:
         return f"127.0.0.1:{self._client_port}"
 
     def start(self) -> None:
-        client, peer = f"http://{self.address}", f"http://127.0.0.1:{self._peer_port}"
+        scheme = "http" if self._tls is None else "https"
+        client, peer = f"{scheme}://{self.address}", f"http://127.0.0.1:{self._peer_port}"
         command = ["etcd", "--name", "one", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"one={peer}"]
+        if self._tls is not None:
+            command += ["--cert-file", str(self._tls.cert), "--key-file", str(self._tls.key)]
+            command += ["--trusted-ca-file", str(self._tls.ca), "--client-cert-auth"]
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline_s = time.monotonic() + START_S

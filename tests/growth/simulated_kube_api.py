@@ -1,7 +1,9 @@
 """A *simulated* API server of Kubernetes: objects of two kinds with resource versions, as its documentation says.
 
 It is not Kubernetes. It keeps Leases and ConfigMaps in memory, refuses a change that names another version than the
-object has (409), and does as the test says: slow, refusing, without memory.
+object has (409), and does as the test says: slow, refusing, without memory. (kmock 0.8 takes a change whatever version
+it names: of two candidates both would win.) It takes what the chart's Role grants, and nothing else: to create an
+object, and to get and to replace one by its name.
 """
 
 from __future__ import annotations

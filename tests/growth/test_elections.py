@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from controlplane.core.election import Hold
 from controlplane.core.events import Deposed, Elected, ElectionEvent
 from controlplane.election.contract import LeaseStore, StatePlace, StoreUnavailableError
 from controlplane.election.etcd_client import EtcdClient
@@ -27,7 +28,7 @@ from tests.growth.troubled_link import TroubledLink, leading_to
 
 pytestmark = pytest.mark.growth
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LEASE_MS = 3000
 
 
@@ -198,6 +199,14 @@ async def candidates(place: Place, *names: str) -> AsyncIterator[list[Standing]]
             await one.election.resign()
 
 
+async def held(one: Standing) -> Hold:
+    """What it holds, as soon as it leads."""
+    await until(lambda: one.leads, f"{one.name} leads")
+    hold = one.election.hold
+    assert hold is not None
+    return hold
+
+
 async def until(condition: Callable[[], object], what: str) -> None:
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -283,15 +292,12 @@ def test_only_whoever_leads_writes_what_operators_set(on_place: Callable[..., No
         try:
             async with candidates(place, "first", "second") as (first, second):
                 assert await state.load() is None
-                old = first.election.hold
-                assert old is not None
+                old = await held(first)
                 await state.save(b"{}", old)
                 assert await state.load() == b"{}"
                 await first.stand_still()
                 await first.election.resign()
-                await until(lambda: second.leads, "the second leads")
-                new = second.election.hold
-                assert new is not None
+                new = await held(second)
                 await state.save(b'{"new": 1}', new)
                 with pytest.raises(StoreUnavailableError, match="another controller leads"):
                     await state.save(b"{}", old)

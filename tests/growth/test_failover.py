@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 pytestmark = pytest.mark.growth
 
 P4 = Path(__file__).resolve().parents[2] / "p4"
-LOG = logging.getLogger(__name__)
+STILL_S = pytest.mark.parametrize("still_s", [pytest.param(0, id="shortly"), pytest.param(50, marks=pytest.mark.long)])
+"""So long at least a leader stands still; and until another one leads."""
 
 
 @pytest.fixture
@@ -74,21 +75,34 @@ def link_to(address: str) -> Iterator[TroubledLink]:
         loop.close()
 
 
+@contextlib.contextmanager
+def standing_still(first: ControllerProcess, second: ControllerProcess, still_s: float) -> Iterator[None]:
+    """Until it ends, `first` stands still; `second` leads then, and has the two agents. Says how long that took."""
+    began_s = time.monotonic()
+    first.stand_still()
+    until(lambda: second.ready() == "ok", "c2 leads")
+    leads_s = time.monotonic() - began_s
+    until(lambda: attached(second) == 2, "its agents are there")
+    agents_s = time.monotonic() - began_s
+    print(f"another controller leads after {leads_s:.1f} s, and has its agents after {agents_s:.1f} s")
+    yield
+    time.sleep(max(0.0, began_s + still_s - time.monotonic()))
+    first.wake()
+
+
+@STILL_S
 def test_a_leader_that_stands_still_is_replaced_and_wakes_as_a_standby(
-    etcd: EtcdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    etcd: EtcdServer, tmp_path: Path, still_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = by_etcd(etcd.address)
     with controllers(tmp_path, settings, settings) as (first, second), agents_of(first, second) as nodes:
         assert "another one, c1." in (second.ready() or "")
         epoch = first.metric("epoch")
-        first.stand_still()
-        leads_s = until(lambda: second.ready() == "ok", "c2 leads")
-        found_s = leads_s + until(lambda: attached(second) == 2, "its agents are there")
-        LOG.info("another controller leads after %.1f s, and has its agents after %.1f s", leads_s, found_s)
-        assert second.metric("epoch") > epoch
-        assert kvcast("ls", "--json", controller=second) == 0
-        assert key(0).hex() in capsys.readouterr().out
-        first.wake()
+        with standing_still(first, second, still_s):
+            assert second.metric("epoch") > epoch
+            capsys.readouterr()
+            assert kvcast("ls", "--json", controller=second) == 0
+            assert key(0).hex() in capsys.readouterr().out
         until(lambda: "another one, c2." in (first.ready() or ""), "c1 knows that it does not lead")
         assert attached(first) == 0
         assert kvcast("pin", key(0).hex(), controller=first) == 2
@@ -172,22 +186,26 @@ def programmed_switch() -> Iterator[dict[str, Any]]:
         yield {"switch": {"target": "p4switch", "address": switch.address, "reconnect_ms": 100}}
 
 
-def test_the_switch_replaces_a_primary_that_stands_still_and_takes_none_of_its_writes(tmp_path: Path) -> None:
-    with programmed_switch() as settings, controllers(tmp_path, settings, settings) as (first, second):
-        first.stand_still()
-        took_s = until(lambda: second.ready() == "ok", "c2 leads")
-        LOG.info("another controller is the switch's primary after %.1f s", took_s)
-        first.wake()
+@STILL_S
+def test_the_switch_replaces_a_primary_that_stands_still_and_takes_none_of_its_writes(
+    tmp_path: Path, still_s: float
+) -> None:
+    with (
+        programmed_switch() as settings,
+        controllers(tmp_path, settings, settings) as (first, second),
+        agents_of(first, second),
+    ):
+        with standing_still(first, second, still_s):
+            pass
         until(lambda: "on standby" in (first.ready() or ""), "c1 knows that it does not lead")
-        assert second.ready() == "ok"
+        assert (second.ready(), attached(second)) == ("ok", 2)
 
 
 def test_with_a_lease_the_switch_takes_writes_under_its_epoch_only(etcd: EtcdServer, tmp_path: Path) -> None:
     with programmed_switch() as switch:
         settings = {**switch, **by_etcd(etcd.address)}
-        with controllers(tmp_path, settings, settings) as (first, second):
-            first.stand_still()
-            until(lambda: second.ready() == "ok", "c2 leads, and has programmed the switch")
-            first.wake()
+        with controllers(tmp_path, settings, settings) as (first, second), agents_of(first, second):
+            with standing_still(first, second, 0):
+                pass
             until(lambda: "another one, c2." in (first.ready() or ""), "c1 knows that it does not lead")
-            assert second.ready() == "ok"
+            assert (second.ready(), attached(second)) == ("ok", 2)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)controlplane/election/etcd_rpc/etcd.proto\x12\x0c\x65tcdserverpb\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"\x1b\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"4\n\rRangeResponse\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.etcdserverpb.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"\x92\x02\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.etcdserverpb.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.etcdserverpb.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"1\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x42\x0e\n\x0ctarget_union\"|\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.etcdserverpb.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.etcdserverpb.PutRequestH\x00\x42\t\n\x07request\"O\n\nResponseOp\x12\x35\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1b.etcdserverpb.RangeResponseH\x00\x42\n\n\x08response\"\x88\x01\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.etcdserverpb.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.etcdserverpb.RequestOp\x12(\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x17.etcdserverpb.RequestOp\"M\n\x0bTxnResponse\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12+\n\tresponses\x18\x03 \x03(\x0b\x32\x18.etcdserverpb.ResponseOp\"!\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .etcdserverpb.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"+\n\x05\x45vent\x12\"\n\x02kv\x18\x02 \x01(\x0b\x32\x16.etcdserverpb.KeyValue\"W\n\rWatchResponse\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12#\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x13.etcdserverpb.Event\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)controlplane/election/etcd_rpc/etcd.proto\x12\x0c\x65tcdserverpb\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"\x1b\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"4\n\rRangeResponse\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.etcdserverpb.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"\x92\x02\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.etcdserverpb.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.etcdserverpb.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"1\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x42\x0e\n\x0ctarget_union\"|\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.etcdserverpb.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.etcdserverpb.PutRequestH\x00\x42\t\n\x07request\"O\n\nResponseOp\x12\x35\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1b.etcdserverpb.RangeResponseH\x00\x42\n\n\x08response\"\x88\x01\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.etcdserverpb.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.etcdserverpb.RequestOp\x12(\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x17.etcdserverpb.RequestOp\"\"\n\x0eResponseHeader\x12\x10\n\x08revision\x18\x03 \x01(\x03\"{\n\x0bTxnResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.etcdserverpb.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12+\n\tresponses\x18\x03 \x03(\x0b\x32\x18.etcdserverpb.ResponseOp\"!\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .etcdserverpb.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"+\n\x05\x45vent\x12\"\n\x02kv\x18\x02 \x01(\x0b\x32\x16.etcdserverpb.KeyValue\"W\n\rWatchResponse\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12#\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x13.etcdserverpb.Event\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,26 +51,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESPONSEOP']._serialized_end=783
   _globals['_TXNREQUEST']._serialized_start=786
   _globals['_TXNREQUEST']._serialized_end=922
-  _globals['_TXNRESPONSE']._serialized_start=924
-  _globals['_TXNRESPONSE']._serialized_end=1001
-  _globals['_WATCHCREATEREQUEST']._serialized_start=1003
-  _globals['_WATCHCREATEREQUEST']._serialized_end=1036
-  _globals['_WATCHREQUEST']._serialized_start=1038
-  _globals['_WATCHREQUEST']._serialized_end=1129
-  _globals['_EVENT']._serialized_start=1131
-  _globals['_EVENT']._serialized_end=1174
-  _globals['_WATCHRESPONSE']._serialized_start=1176
-  _globals['_WATCHRESPONSE']._serialized_end=1263
-  _globals['_LEASEGRANTREQUEST']._serialized_start=1265
-  _globals['_LEASEGRANTREQUEST']._serialized_end=1297
-  _globals['_LEASEGRANTRESPONSE']._serialized_start=1299
-  _globals['_LEASEGRANTRESPONSE']._serialized_end=1344
-  _globals['_LEASEREVOKEREQUEST']._serialized_start=1346
-  _globals['_LEASEREVOKEREQUEST']._serialized_end=1378
-  _globals['_LEASEREVOKERESPONSE']._serialized_start=1380
-  _globals['_LEASEREVOKERESPONSE']._serialized_end=1401
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1403
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1438
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1440
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1489
+  _globals['_RESPONSEHEADER']._serialized_start=924
+  _globals['_RESPONSEHEADER']._serialized_end=958
+  _globals['_TXNRESPONSE']._serialized_start=960
+  _globals['_TXNRESPONSE']._serialized_end=1083
+  _globals['_WATCHCREATEREQUEST']._serialized_start=1085
+  _globals['_WATCHCREATEREQUEST']._serialized_end=1118
+  _globals['_WATCHREQUEST']._serialized_start=1120
+  _globals['_WATCHREQUEST']._serialized_end=1211
+  _globals['_EVENT']._serialized_start=1213
+  _globals['_EVENT']._serialized_end=1256
+  _globals['_WATCHRESPONSE']._serialized_start=1258
+  _globals['_WATCHRESPONSE']._serialized_end=1345
+  _globals['_LEASEGRANTREQUEST']._serialized_start=1347
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1379
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1381
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1426
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1428
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1460
+  _globals['_LEASEREVOKERESPONSE']._serialized_start=1462
+  _globals['_LEASEREVOKERESPONSE']._serialized_end=1483
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1485
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1520
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1522
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1571
 # @@protoc_insertion_point(module_scope)

@@ -259,23 +259,47 @@ class TxnRequest(_message.Message):
 Global___TxnRequest: _TypeAlias = TxnRequest  # noqa: Y015
 
 @_typing.final
+class ResponseHeader(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the store when it answered: after a write that of the write"""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResponseHeader: _TypeAlias = ResponseHeader  # noqa: Y015
+
+@_typing.final
 class TxnResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    HEADER_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     RESPONSES_FIELD_NUMBER: _builtins.int
     succeeded: _builtins.bool
+    @_builtins.property
+    def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResponseOp]: ...
     def __init__(
         self,
         *,
+        header: Global___ResponseHeader | None = ...,
         succeeded: _builtins.bool = ...,
         responses: _abc.Iterable[Global___ResponseOp] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["responses", b"responses", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "responses", b"responses", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

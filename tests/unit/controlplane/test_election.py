@@ -262,6 +262,17 @@ def test_a_holder_whose_version_moves_lives_and_one_that_stands_still_does_not()
     assert scene.asked() == Look(), "somebody was quicker"
 
 
+def test_a_holder_with_a_longer_lease_than_ours_has_all_of_it() -> None:
+    scene = Scene(ends_by_itself=False)
+    theirs, waited_ms = Hold("other", 5, 7, 4 * LEASE_MS * MS), 0
+    while (asked := scene.asked()) == Look():
+        scene.one.looked(theirs, scene.now_ns)
+        scene.later(LEASE_MS // 4)
+        waited_ms += LEASE_MS // 4
+    assert asked == Take(5, theirs)
+    assert 4 * LEASE_MS <= waited_ms <= 4 * LEASE_MS + LEASE_MS // 4
+
+
 def test_news_of_the_lease_is_looked_at_at_once() -> None:
     scene = Scene()
     scene.asked()

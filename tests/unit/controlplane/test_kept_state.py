@@ -14,7 +14,7 @@ from controlplane.core.events import Deposed, ExpulsionsChanged, Requested, Stat
 from controlplane.core.marks import Mark
 from controlplane.core.operator_state import OperatorState
 from controlplane.daemon import Controller
-from controlplane.kept_state import KeptState
+from controlplane.kept_state import KeptState, replace_lasting
 from controlplane.state_document import StateError, document_of, state_in
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.fake_agent import agents
@@ -187,6 +187,25 @@ def test_a_file_that_cannot_be_is_said_and_written_anew(tmp_path: Path, caplog: 
     ]
     assert path.stat().st_mode & 0o777 == 0o600
     assert state_in(path.read_bytes()).revision == 4
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.json"
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace_lasting(path, b"{}")
+    (content, was_named), folder = synced
+    assert content.startswith(".kept.json")
+    assert not was_named
+    assert folder == (tmp_path.name, True)
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
