@@ -216,9 +216,11 @@ class Controller:
 
     def leader_epoch(self) -> int:
         """Of this controller's leadership; 0: it does not lead."""
-        now_ns, until_ns = self.now_ns(), self.core.leadership.until_ns
-        leads = not self.standby_words() and (until_ns is None or now_ns < until_ns)
-        return self.core.leadership.epoch if leads else 0
+        return self.core.leadership.epoch if self._leads() else 0
+
+    def _leads(self) -> bool:
+        until_ns = self.core.leadership.until_ns
+        return not self.standby_words() and (until_ns is None or self.now_ns() < until_ns)
 
     def open_stream(self, peer: Peer) -> AgentStream:
         """A stream of an agent begins."""
@@ -274,7 +276,7 @@ class Controller:
     def expel(self, request: rpc.ExpelRequest, mark: Mark) -> rpc.ExpelReply:
         """Put a node out, or take it in again. Raises ExpulsionError, OperatorError."""
         core = self.core
-        if request.node and not self.leader_epoch():
+        if request.node and not self._leads():
             raise OperatorError("UNAVAILABLE", core.leadership.refusal or LAPSED_WORDS)
         node = core.nodes.named(request.node)
         attached = node is not None and node.attached

@@ -177,6 +177,8 @@ class ControllerLink:
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     self.refusal = in_words(error.details() or error.code().name)
+                if error.code() is grpc.StatusCode.ABORTED:
+                    self._found = address  # it leads, and wants another stream
                 return None if said_goodbye else await self._failure(address, error)
             except asyncio.CancelledError:
                 if not watch.reason or _is_cancelled():

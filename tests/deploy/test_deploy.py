@@ -69,6 +69,15 @@ def test_the_agents_unit_keeps_the_files_that_the_agent_hands_over() -> None:
     assert re.findall(r"^FileDescriptorStoreMax=(\d+)$", unit, re.MULTILINE) == [str(len({POOL_FILE, INDEX_FILE}))]
 
 
+def test_the_controllers_unit_has_a_place_for_what_operators_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = (DEPLOY / "systemd" / "kvcast-controller.service").read_text()
+    (folder,) = re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)
+    monkeypatch.setenv("STATE_DIRECTORY", f"/var/lib/{folder}")  # systemd says it so
+    state = controlplane.config.parse({}, Path("/etc/kvcast")).state
+    assert state == Path("/var/lib/kvcast-controller/operator-state.json")
+    assert str(state.parent) in (DEPLOY.parent / "docs" / "how-to" / "certificates.md").read_text()
+
+
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     needs("systemd-analyze")
     for path in UNITS:

@@ -81,7 +81,9 @@ async def demand_grants(server: EtcdServer, root: TlsSettings) -> None:
             ("UserGrantRole", field(1, "controllers") + field(2, "kvcast")),
             ("AuthEnable", b""),
         ):
-            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/etcdserverpb.Auth/{method}")
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                f"/etcdserverpb.Auth/{method}", bytes, bytes
+            )
             await ask(request, wait_for_ready=True)
 
 

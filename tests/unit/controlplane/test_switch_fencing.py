@@ -16,7 +16,7 @@ from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeTarget
 from p4switch.testing import memory_switch
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 PROGRAM = Path(__file__).resolve().parents[3] / "p4" / "v1model" / "kvcast.p4"
 DEFINES = {"SLOTS": "64", "SEGMENT_BYTES": "256", "INTEREST": "256", "HEAT_CELLS": "256"}
 

@@ -29,7 +29,8 @@ class Controller(rpc.CoordinatorServicer):
         self.address = ""
         self.streams = 0
         self.heard: list[pb.FromAgent] = []
-        self.outbox: asyncio.Queue[pb.ToAgent] = asyncio.Queue()
+        self.outbox: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
+        """None: it wants another stream."""
         self.beats = True
         self.unsure = False
 
@@ -42,7 +43,11 @@ class Controller(rpc.CoordinatorServicer):
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SILENCE_MS / 3000):
-                    yield await self.outbox.get()
+                    message = await self.outbox.get()
+                if message is None:
+                    await context.abort(grpc.StatusCode.ABORTED, "attach again")
+                else:
+                    yield message
             if self.beats:
                 yield pb.ToAgent(leads=pb.Leads(epoch=self.epoch, unsure=self.unsure))
 
@@ -125,6 +130,16 @@ def test_signs_of_life_keep_a_stream_and_are_for_the_link_alone() -> None:
             await asyncio.sleep(3 * SILENCE_MS / 1000)  # what is shown is that nothing happens
             assert (first.streams, second.streams, user.ends) == (1, 0, 0)
             assert {one.WhichOneof("message") for one in user.messages} == {"welcome"}
+
+    run(steps())
+
+
+def test_a_leader_that_wants_another_stream_is_not_left_for_another_controller() -> None:
+    async def steps() -> None:
+        async with listening(5, 6) as (first, second), linked(first, second) as user:
+            await first.outbox.put(None)
+            await until(lambda: first.streams == 2)
+            assert (second.streams, user.ends) == (0, 1)
 
     run(steps())
 
