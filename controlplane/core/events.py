@@ -62,7 +62,7 @@ class Elected:
     """This controller leads, or goes on leading."""
 
     epoch: int
-    """Higher than those of all leaders before."""
+    """Higher than those of all leaders before; 0: there are no others."""
     until_ns: int | None
     """Unless it hears more by then, it leads no longer; None: it hears when it does not."""
     reason: str

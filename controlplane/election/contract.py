@@ -1,10 +1,10 @@
 """What the daemon asks of an election, whoever decides it, and what an election by lease asks of its store.
 
-The contract of `Election`, checked by `tests/growth/test_elections.py` on every implementation:
+The contract of `Election` (`tests/growth/test_elections.py` checks those by lease on their stores):
 
 * `run` campaigns until it is cancelled, and tells the sink: Elected when this controller leads, and again before the
   time that the last one named, for as long as it leads; Deposed when another leads or nobody knows who.
-* Of two Elected of different controllers the later one has the higher epoch.
+* Of two Elected of different controllers the later one has the higher epoch. The only controller there is has none.
 * `resign` lets others lead at once. It is called after `run` has ended.
 """
 
