@@ -182,7 +182,8 @@ def _leading(
     has run out serves what it knows, if nobody leads."""
     stubs = [control_pb2_grpc.OperatorStub(stack.enter_context(channels.channel(address))) for address in addresses]
     asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
-    words, lapsed = [], None
+    words: list[str] = []
+    lapsed: control_pb2_grpc.OperatorStub | None = None
     for address, stub, answer in zip(addresses, stubs, asked, strict=True):
         try:
             status = answer.result()
