@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
@@ -212,9 +212,9 @@ def console() -> Terminal:
 def print_whole(table: RenderableType) -> None:
     """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
     its edge."""
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = Terminal()
     most = out.width if out.is_terminal else _WIDEST
-    for line in Console(width=_WIDEST, markup=False, emoji=False).render_lines(table, pad=False):
+    for line in Terminal(width=_WIDEST).render_lines(table, pad=False):
         whole = Segment.adjust_line_length(line, most, pad=False)
         out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 

@@ -247,7 +247,9 @@ class ApiServer:
                 for descriptor in lone or ():
                     os.close(descriptor)
         except OSError as error:
-            log.warning("an engine could not be greeted: %s", error.strerror)
+            # Who has gone already wanted to know whether an agent listens, as doctor does.
+            if not isinstance(error, BrokenPipeError):
+                log.warning("an engine could not be greeted: %s", error.strerror)
             self._end_memory(engine)
             return False
         return True
