@@ -124,10 +124,12 @@ def test_without_etcd_a_leader_serves_what_it_knows_and_starts_nothing(
 ) -> None:
     settings = by_etcd(etcd.address)
     with controllers(tmp_path, settings, settings) as (first, second), agents_of(first, second) as nodes:
+        before = first.metric("leadership_lapses_total")  # a machine with much to do may have brought one about
         etcd.stand_still()
         until(lambda: "lease has run out" in (first.ready() or ""), "c1 is not ready")
         assert first.metric('leadership{standing="lapsed"}') == 1
-        until(lambda: first.metric("leadership_lapses_total") == 1, "it is counted once")
+        until(lambda: first.metric("leadership_lapses_total") > before, "it is counted")
+        assert first.log().count("serves what it knows, and starts nothing") == before + 1
         assert first.health()["status"] == "degraded"
         assert kvcast("warm", "--prefix", key(0).hex(), controller=first) == 2
         assert kvcast("evict", key(0).hex(), "--hosts", "--yes", controller=first) == 2
@@ -141,8 +143,6 @@ def test_without_etcd_a_leader_serves_what_it_knows_and_starts_nothing(
         etcd.go_on()
         until(lambda: "ok" in (first.ready(), second.ready()), "one of both leads")
         until(lambda: attached(first) + attached(second) == 2, "it has the agents")
-    said = first.log()
-    assert said.count("serves what it knows, and starts nothing") == 1
 
 
 def test_what_operators_set_outlives_all_controllers_and_agents(
