@@ -36,6 +36,8 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_PIPED = 100
+"""Columns, where there is no terminal."""
 _WIDEST = 10_000
 """Columns, of a table that is not fitted to a terminal."""
 _TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
@@ -205,8 +207,11 @@ def _leading(
 
 
 def console() -> Terminal:
-    """Standard output."""
-    return Terminal()
+    """Standard output; what operators see of a cluster has 100 columns where there is no terminal."""
+    made = Terminal()
+    if not made.is_terminal:
+        made.width = _PIPED
+    return made
 
 
 def print_whole(table: RenderableType) -> None:

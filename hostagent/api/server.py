@@ -514,7 +514,7 @@ class EngineConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def _dispatch(self, frame: Frame) -> None:
-        handler = _HANDLERS.get(frame.kind)
+        handler = HANDLERS.get(frame.kind)
         if handler is None:
             raise MalformedFrameError(f"unknown kind {frame.kind}")
         if frame.count <= limits.SLICE_KEYS:
@@ -531,7 +531,7 @@ class EngineConnection(asyncio.Protocol):
     def _handle_slice(self, slices: Slices) -> None:
         """The next slice of a request of many keys; with the last one it is answered."""
         part = slices.take()
-        _HANDLERS[part.kind](self, part)
+        HANDLERS[part.kind](self, part)
         if slices.is_over:
             self._slices, values = None, slices.values
             if values is not None:
@@ -673,7 +673,7 @@ def _lease(frame: Frame) -> LeaseId:
     return LeaseId(messages.LEASE.unpack(frame.body)[0])
 
 
-_HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
+HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
     Kind.RESERVE: EngineConnection._on_reserve,
     Kind.COMMIT: EngineConnection._on_commit,
     Kind.ABORT: EngineConnection._on_abort,

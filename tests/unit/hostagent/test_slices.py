@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostagent.api.server import _HANDLERS, TurnTaker
+from hostagent.api.server import HANDLERS, TurnTaker
 from hostagent.api.slices import Slices, is_sliced
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId
@@ -124,7 +124,7 @@ def answer_to_the_whole(agent: Agent, frame: Frame) -> list[tuple[int, int, int,
     """As an agent answers that works a request in one go."""
     events_made: list[EngineEvent] = []
     alone = connection(events_made.append, agent.turns, Wire())
-    _HANDLERS[frame.kind](alone, frame)
+    HANDLERS[frame.kind](alone, frame)
     agent.scene.say(events_made[0])
     answers = agent.scene.take(effects.KeysAnswered)
     return [(one.kind, one.request, len(one.values), one.values) for one in answers]
