@@ -208,7 +208,17 @@ VERBS_COUNTERS_S = 1.0
 """How often the NIC's own counters are looked at."""
 
 # ------------------------------------------------------------------ controller
-CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 2.0)
+"""Of rounds through all controllers: the first ones within the time that an election takes."""
+CONTROLLER_SILENCE_S = 5.0
+"""Until its first message; then as it says itself."""
+CONTROLLER_LOOKS = 6
+"""Within the time that it may be silent."""
+LEADER_ASKED_S = 1.0
+"""Patience with a controller that is asked whether it leads."""
+LEADER_REMEMBERED_S = 15.0
+"""Several times what it takes agents to find a new leader. Where the switch elects, the controllers' clocks make
+epochs: for so long an agent does without a leader whose clock is behind its predecessor's."""
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
