@@ -7,11 +7,11 @@ from typing import Final
 
 IP_MTU_DISCOVER: Final = 10
 IP_PMTUDISC_DO: Final = 2
-SO_NO_CHECK: Final = 11
 SO_RXQ_OVFL: Final = 40
+UDP_GRO: Final = 104
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
-"""Linux, include/uapi/linux/in.h and asm-generic/socket.h."""
+"""Linux, include/uapi/linux/in.h, udp.h and asm-generic/socket.h."""
 
 
 def ask_buffer(sock: socket.socket, *, receive_bytes: int = 0, send_bytes: int = 0) -> None:
