@@ -106,6 +106,8 @@ CAST_SEND_BUFFER_BYTES = 192 * KIB
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
 CAST_BUFFER_BYTES_MAX = 65507
 """Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
+CAST_BUFFER_SEGMENTS_MAX = 64
+"""Of them: kernels before 6.9 take no more."""
 CAST_PREPARED_CHUNKS_MAX = 64
 """Chunks whose headers and ICRCs are kept ready for sending (about 60 B per segment)."""
 CONTROL_BATCH_DATAGRAMS = 64

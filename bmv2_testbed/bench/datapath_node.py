@@ -321,7 +321,9 @@ def run_pair(args: argparse.Namespace) -> None:
             raise OSError(error, f"the pair sends: {os.strerror(error)}")
         received = 0
     else:
-        received = library.pair_receive(sock.fileno(), args.index, HOLDER_ADDRESS, args.control_port, args.segment, segments)
+        received = library.pair_receive(
+            sock.fileno(), args.index, HOLDER_ADDRESS, args.control_port, args.segment, segments
+        )
     whole = holds or received == segments
     seconds = time.monotonic() - began_s
     say(seconds=seconds, cpu_s=time.process_time() - cpu_s, right=whole)

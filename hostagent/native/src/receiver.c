@@ -104,14 +104,15 @@ static void notice_break(struct dp_receiver *receiver) {
     pthread_mutex_unlock(&receiver->state);
 }
 
-/* The caller holds `intake`. Returns how many datagrams were taken. */
-static uint32_t take_batch(struct dp_receiver *receiver) {
+/* The caller holds `intake`. Returns how many datagrams were taken; `*has_more`: there may be more to take, and room. */
+static uint32_t take_batch(struct dp_receiver *receiver, int *has_more) {
     struct intake *from = receiver->from;
     pthread_mutex_lock(&receiver->state);
     int room = reports_have_room(&receiver->reports, INTAKE_BATCH);
     pthread_mutex_unlock(&receiver->state);
     uint32_t count = room ? from->kind->take(from, receiver->rows) : 0;
     if (from->broken) notice_break(receiver);
+    *has_more = room && from->has_more;
     if (!count) return 0;
 
     judge(receiver, count);
@@ -225,14 +226,15 @@ static void *run(void *argument) {
     prctl(PR_SET_TIMERSLACK, 1000);
     while (!__atomic_load_n(&receiver->stop, __ATOMIC_ACQUIRE)) {
         while (__atomic_load_n(&receiver->looking, __ATOMIC_ACQUIRE)) sched_yield();
-        uint32_t taken = 0, last = INTAKE_BATCH;
+        uint32_t taken = 0;
+        int has_more = 1;
         pthread_mutex_lock(&receiver->intake);
-        for (int i = 0; i < BATCHES_MAX && last == INTAKE_BATCH; i++) taken += last = take_batch(receiver);
+        for (int i = 0; i < BATCHES_MAX && has_more; i++) taken += take_batch(receiver, &has_more);
         pthread_mutex_unlock(&receiver->intake);
         int64_t at_ns = now_ns();
         measure(receiver, taken, at_ns);
         int64_t wait_ns = decide(receiver, taken, at_ns);
-        if (last == INTAKE_BATCH) continue;
+        if (has_more) continue;
         int64_t nap = nap_ns(receiver, taken);
         enum may_wait may;
         if (is_full(receiver))
@@ -266,9 +268,8 @@ struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, con
     pthread_mutex_init(&receiver->intake, NULL);
     pthread_mutex_init(&receiver->state, NULL);
     receiver->interrupt = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    uint32_t datagram_bytes = wire_datagram_bytes(&receiver->wire);
     receiver->from = queue ? queue_intake_new(queue, config->from_switch_dscp)
-                           : socket_intake_new(config->socket, config->from_switch_dscp, datagram_bytes);
+                           : socket_intake_new(config->socket, config->from_switch_dscp);
     if (receiver->interrupt < 0 || !receiver->from) {
         dp_receiver_free(receiver);
         return NULL;
@@ -325,7 +326,8 @@ void dp_receiver_drain_intake(struct dp_receiver *receiver) {
     pthread_mutex_lock(&receiver->intake);
     __atomic_sub_fetch(&receiver->looking, 1, __ATOMIC_ACQ_REL);
     /* Ends at the latest when there is no more room for reports. */
-    while (take_batch(receiver) == INTAKE_BATCH);
+    int has_more = 1;
+    while (has_more) (void)take_batch(receiver, &has_more);
     pthread_mutex_unlock(&receiver->intake);
 }
 

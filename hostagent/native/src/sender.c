@@ -1,6 +1,10 @@
 /* Sends segments from the pool, in a thread of its own. Headers come from a template, the thread computes the ICRC
  * while the payload passes through the cache, and the kernel gathers the parts. Jobs are sent in order.
  *
+ * Consecutive segments of a job leave by one buffer, which the kernel or the NIC cuts into datagrams (UDP_SEGMENT): a
+ * way through the kernel costs about as much as ten segments. The kernel numbers the IP identifications within a
+ * buffer, from 0, and the ICRC covers them.
+ *
  * There are two locks, always taken in this order: `batch_lock` guards the batch (to give up is to wait for its end),
  * `state` guards the queue. */
 #include <assert.h>
@@ -15,17 +19,19 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "crc32.h"
 #include "datapath.h"
+#include "pace.h"
 #include "sendings.h"
 #include "threads.h"
 #include "wire.h"
 
-#define BATCH 64
-#define PARTS 4          /* prefix and header, payload, padding, ICRC */
+#define BATCH 64         /* datagrams */
+#define PARTS 5          /* of a datagram at most: prefix, header, payload, padding, ICRC */
 #define ENOUGH 256       /* outcomes to tell; half of what a holder hands over at most (kvproto.session.burst) */
 #define AGAIN_NS 1000000 /* pause after a full device queue (ENOBUFS): no event says when it has room */
 
@@ -34,11 +40,21 @@ struct queued {
     struct dp_job job;
 };
 
+/* What is a datagram's own. In an array of them the ICRC of one lies before the header of the next, as in a buffer with
+ * both, so that the kernel gathers the two as one part. */
 struct outgoing {
-    struct sockaddr_in to;
-    struct iovec parts[PARTS];
-    uint8_t head[DP_PREFIX_BYTES_MAX + DP_HEADER_BYTES];
+    uint8_t header[DP_HEADER_BYTES];
     uint8_t icrc[DP_ICRC_BYTES];
+};
+
+/* What the kernel takes by one call: one datagram or several. */
+struct buffer {
+    struct sockaddr_in to;
+    uint32_t segments;
+    union {
+        struct cmsghdr align;
+        uint8_t bytes[CMSG_SPACE(sizeof(uint16_t))];
+    } control;
 };
 
 /* Part of a job that goes into the next batch. */
@@ -55,46 +71,105 @@ struct dp_sender {
 
     pthread_mutex_t state;
     struct sendings sendings;
+    int refused; /* errno with which the kernel refused a buffer though it took its datagrams; nobody was told yet */
 
     pthread_mutex_t batch_lock;
     uint32_t giving_up; /* callers that wait for `batch_lock` */
+    struct pace pace;
+    enum { BY_BUFFERS, ONE_BY_ONE_ONCE, ONE_BY_ONE } way;
+    int suspected; /* errno with which the kernel refused a buffer; whether it takes its datagrams is not known yet */
     struct part parts[BATCH];
     struct outgoing batch[BATCH];
-    struct mmsghdr messages[BATCH];
+    uint8_t prefixes[BATCH][DP_PREFIX_BYTES_MAX];
+    struct iovec pieces[BATCH * PARTS];
+    struct buffer buffers[BATCH];
+    struct mmsghdr messages[BATCH]; /* one a buffer */
 };
 
 static const uint8_t zeros[DP_SEGMENT_BYTES_MAX];
 
-/* Composes one datagram. Returns how many parts it has. */
-static int compose(struct outgoing *out, const struct dp_job *job, uint32_t segment) {
-    uint64_t start = (uint64_t)segment * job->segment_bytes;
-    uint64_t left = job->size_bytes - start;
-    uint32_t bytes = left < job->segment_bytes ? (uint32_t)left : job->segment_bytes;
-    uint8_t *header = out->head + job->prefix_bytes;
+/* ---- composing --------------------------------------------------------------------------------------------------- */
 
-    memcpy(out->head, job->prefix, job->prefix_bytes);
-    if (job->prefix_bytes) put32(out->head + job->prefix_segment, segment);
-    memcpy(header, job->header, DP_HEADER_BYTES);
-    put24(header + DP_BTH_PSN, segment & 0xFFFFFF);
-    put32(header + DP_KV_SEGMENT, segment);
-    put32(header + DP_KV_LENGTH, bytes);
+static uint32_t datagram_bytes(const struct dp_job *job) {
+    return job->prefix_bytes + DP_HEADER_BYTES + job->segment_bytes + DP_ICRC_BYTES;
+}
+
+/* How many segments of this job may leave by one buffer. What a switch stores leaves one by one: its ICRC is that of
+ * identification 0. */
+static uint32_t segments_of_buffer(const struct dp_sender *sender, const struct dp_job *job) {
+    if (job->prefix_bytes || sender->way != BY_BUFFERS) return 1;
+    return pace_segments(&sender->pace, datagram_bytes(job));
+}
+
+static uint32_t payload_bytes(const struct dp_job *job, uint32_t segment) {
+    uint64_t left = job->size_bytes - (uint64_t)segment * job->segment_bytes;
+    return left < job->segment_bytes ? (uint32_t)left : job->segment_bytes;
+}
+
+/* `place`: in the buffer, of `count` segments. Its IP header gets that for an identification, or whatever the NIC that
+ * cuts the buffer prefers: the source QPN tells readers so. */
+static void frame(struct outgoing *out, const struct dp_job *job, uint32_t segment, uint32_t place, uint32_t count) {
+    const uint8_t *payload = job->chunk + (uint64_t)segment * job->segment_bytes;
+    uint32_t bytes = payload_bytes(job, segment);
+    memcpy(out->header, job->header, DP_HEADER_BYTES);
+    if (count > 1) put24(out->header + DP_DETH_SOURCE_QPN, DP_QPN_NUMBERED);
+    put24(out->header + DP_BTH_PSN, segment & 0xFFFFFF);
+    put32(out->header + DP_KV_SEGMENT, segment);
+    put32(out->header + DP_KV_LENGTH, bytes);
 
     uint8_t masked[DP_HEADER_BYTES];
-    memcpy(masked, header, DP_HEADER_BYTES);
+    memcpy(masked, out->header, DP_HEADER_BYTES);
     masked[DP_BTH_RESERVED] = 0xFF;
-    uint32_t crc = dp_crc32(job->icrc_seed, masked, DP_HEADER_BYTES);
-    crc = dp_crc32(crc, job->chunk + start, bytes);
+    uint32_t crc = dp_crc32(job->icrc_seed ^ wire_seed_difference((uint16_t)place), masked, DP_HEADER_BYTES);
+    crc = dp_crc32(crc, payload, bytes);
     crc = dp_crc32(crc, zeros, job->segment_bytes - bytes);
     for (int i = 0; i < DP_ICRC_BYTES; i++) out->icrc[i] = (uint8_t)(crc >> 8 * i);
+}
 
-    out->to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(job->port)};
-    out->to.sin_addr.s_addr = htonl(job->address);
-    int parts = 0;
-    out->parts[parts++] = (struct iovec){out->head, job->prefix_bytes + DP_HEADER_BYTES};
-    out->parts[parts++] = (struct iovec){(uint8_t *)job->chunk + start, bytes};
-    if (bytes < job->segment_bytes) out->parts[parts++] = (struct iovec){(uint8_t *)zeros, job->segment_bytes - bytes};
-    out->parts[parts++] = (struct iovec){out->icrc, DP_ICRC_BYTES};
-    return parts;
+/* Has the kernel cut the message into datagrams of this size. */
+static void ask_segments(struct msghdr *message, struct buffer *buffer, uint32_t bytes) {
+    uint16_t size = (uint16_t)bytes;
+    message->msg_control = buffer->control.bytes;
+    message->msg_controllen = sizeof buffer->control.bytes;
+    struct cmsghdr *part = CMSG_FIRSTHDR(message);
+    part->cmsg_level = IPPROTO_UDP;
+    part->cmsg_type = UDP_SEGMENT;
+    part->cmsg_len = CMSG_LEN(sizeof size);
+    memcpy(CMSG_DATA(part), &size, sizeof size);
+}
+
+/* Composes buffer `index` with `count` segments of a job, whose own bytes begin at `out` and whose parts at `pieces`.
+ * Returns how many parts it has. */
+static uint32_t compose(struct dp_sender *sender, uint32_t index, const struct dp_job *job, uint32_t segment,
+                        uint32_t count, struct outgoing *out, struct iovec *pieces) {
+    struct iovec *next = pieces;
+    if (job->prefix_bytes) {
+        uint8_t *prefix = sender->prefixes[index];
+        memcpy(prefix, job->prefix, job->prefix_bytes);
+        put32(prefix + job->prefix_segment, segment);
+        *next++ = (struct iovec){prefix, job->prefix_bytes};
+    }
+    *next++ = (struct iovec){out->header, DP_HEADER_BYTES};
+    for (uint32_t i = 0; i < count; i++, segment++) {
+        frame(&out[i], job, segment, i, count);
+        uint32_t bytes = payload_bytes(job, segment), padding = job->segment_bytes - bytes;
+        *next++ = (struct iovec){(uint8_t *)job->chunk + (uint64_t)segment * job->segment_bytes, bytes};
+        if (padding) *next++ = (struct iovec){(uint8_t *)zeros, padding};
+        *next++ = (struct iovec){out[i].icrc, i + 1 < count ? sizeof *out : DP_ICRC_BYTES};
+    }
+    struct buffer *buffer = &sender->buffers[index];
+    struct msghdr *message = &sender->messages[index].msg_hdr;
+    buffer->to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(job->port)};
+    buffer->to.sin_addr.s_addr = htonl(job->address);
+    buffer->segments = count;
+    *message = (struct msghdr){
+        .msg_name = &buffer->to,
+        .msg_namelen = sizeof buffer->to,
+        .msg_iov = pieces,
+        .msg_iovlen = (size_t)(next - pieces),
+    };
+    if (count > 1) ask_segments(message, buffer, datagram_bytes(job));
+    return (uint32_t)(next - pieces);
 }
 
 /* Notes which segments come next, of as many jobs as fit into a batch; returns of how many jobs. The caller holds
@@ -112,26 +187,28 @@ static uint32_t choose_batch(struct dp_sender *sender) {
     return jobs;
 }
 
-/* Composes the datagrams of these jobs' parts; returns how many. It reads all payload, so nobody waits for it: the
- * caller does not hold `state`. */
+/* Composes buffers with these jobs' parts; returns how many. It reads all payload, so nobody waits for it: the caller
+ * does not hold `state`. */
 static uint32_t compose_batch(struct dp_sender *sender, uint32_t jobs) {
-    uint32_t count = 0;
+    uint32_t buffers = 0, datagrams = 0, pieces = 0;
     for (uint32_t i = 0; i < jobs; i++) {
         const struct part *part = &sender->parts[i];
-        for (uint32_t at = 0; at < part->count; at++, count++) {
-            int parts = compose(&sender->batch[count], &part->of->job, part->first + at);
-            sender->messages[count].msg_hdr = (struct msghdr){
-                .msg_name = &sender->batch[count].to,
-                .msg_namelen = sizeof sender->batch[count].to,
-                .msg_iov = sender->batch[count].parts,
-                .msg_iovlen = (size_t)parts,
-            };
+        const struct dp_job *job = &part->of->job;
+        uint32_t most = segments_of_buffer(sender, job);
+        for (uint32_t at = 0; at < part->count;) {
+            uint32_t count = part->count - at < most ? part->count - at : most;
+            pieces += compose(sender, buffers++, job, part->first + at, count, &sender->batch[datagrams],
+                              &sender->pieces[pieces]);
+            datagrams += count;
+            at += count;
         }
     }
-    return count;
+    return buffers;
 }
 
-/* Records that the socket took `sent` datagrams; if `broken`, the rest of the next one's job fails. The caller holds
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
+
+/* Records that the socket took `sent` segments; if `broken`, the rest of the next one's job fails. The caller holds
  * `state`. */
 static void account(struct dp_sender *sender, uint32_t sent, int broken) {
     struct sendings *sendings = &sender->sendings;
@@ -159,7 +236,37 @@ static void wait_for(struct dp_sender *sender, int socket_events, int64_t longes
     }
 }
 
-/* Sends one batch of `*count` datagrams. Returns the errno when the socket took none of them, else 0. */
+/* Whether a batch is to be tried again, one by one: the kernel refused a buffer. It does so where the NIC computes no
+ * checksums, where a tunnel is in the way, where it is old. What refuses buffers only is remembered; what refuses
+ * datagrams, too, is an error like any other. The caller holds `batch_lock`. */
+static int buffers_refused(struct dp_sender *sender, uint32_t taken, int error) {
+    if (error && sender->buffers[0].segments > 1) {
+        sender->suspected = error;
+        sender->way = ONE_BY_ONE_ONCE;
+        return 1;
+    }
+    if (sender->way == ONE_BY_ONE_ONCE) {
+        sender->way = taken ? ONE_BY_ONE : BY_BUFFERS;
+        pthread_mutex_lock(&sender->state);
+        sender->refused = taken ? sender->suspected : 0;
+        pthread_mutex_unlock(&sender->state);
+    }
+    return 0;
+}
+
+static uint32_t segments_taken(const struct dp_sender *sender, int buffers) {
+    uint32_t segments = 0;
+    for (int i = 0; i < buffers; i++) segments += sender->buffers[i].segments;
+    return segments;
+}
+
+static uint64_t bytes_taken(const struct dp_sender *sender, int buffers) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < buffers; i++) bytes += sender->messages[i].msg_len;
+    return bytes;
+}
+
+/* Sends one batch of `*count` buffers. Returns the errno when the socket took none of them, else 0. */
 static int send_batch(struct dp_sender *sender, uint32_t *count) {
     int taken = 0, error = 0;
     pthread_mutex_lock(&sender->batch_lock);
@@ -171,9 +278,13 @@ static int send_batch(struct dp_sender *sender, uint32_t *count) {
         taken = sendmmsg(sender->socket, sender->messages, *count, MSG_DONTWAIT);
         error = taken < 0 ? errno : 0;
         int full = error == EAGAIN || error == ENOBUFS || error == EINTR;
-        pthread_mutex_lock(&sender->state);
-        account(sender, taken > 0 ? (uint32_t)taken : 0, error && !full);
-        pthread_mutex_unlock(&sender->state);
+        uint32_t segments = segments_taken(sender, taken);
+        pace_sent(&sender->pace, bytes_taken(sender, taken));
+        if (full || !buffers_refused(sender, segments, error)) {
+            pthread_mutex_lock(&sender->state);
+            account(sender, segments, error && !full);
+            pthread_mutex_unlock(&sender->state);
+        }
     }
     pthread_mutex_unlock(&sender->batch_lock);
     return error;
@@ -186,23 +297,27 @@ static void *run(void *argument) {
         while (__atomic_load_n(&sender->giving_up, __ATOMIC_ACQUIRE)) sched_yield();
         uint32_t count;
         int error = send_batch(sender, &count);
-        if (!count)
+        if (!count) {
+            pace_idle(&sender->pace);
             wait_for(sender, 0, -1);
-        else if (error == EAGAIN)
+        } else if (error == EAGAIN) {
+            pace_full(&sender->pace, now_ns());
             wait_for(sender, POLLOUT, -1);
-        else if (error == ENOBUFS)
+        } else if (error == ENOBUFS) {
             wait_for(sender, 0, AGAIN_NS);
+        }
     }
     return NULL;
 }
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-struct dp_sender *dp_sender_new(int socket, int wake) {
-    assert(socket >= 0 && wake >= 0);
+struct dp_sender *dp_sender_new(int socket, int wake, uint64_t rate_bytes_s) {
+    assert(socket >= 0 && wake >= 0 && rate_bytes_s);
     struct dp_sender *sender = calloc(1, sizeof *sender);
     if (!sender) return NULL;
     sender->socket = socket;
+    pace_open(&sender->pace, rate_bytes_s);
     sendings_open(&sender->sendings, wake, ENOUGH);
     pthread_mutex_init(&sender->batch_lock, NULL);
     pthread_mutex_init(&sender->state, NULL);
@@ -255,6 +370,10 @@ uint32_t dp_sender_drain(struct dp_sender *sender, struct dp_outcome *outcomes, 
     assert(sender && outcomes && room);
     pthread_mutex_lock(&sender->state);
     uint32_t count = sendings_drain(&sender->sendings, outcomes, room);
+    if (count) {
+        outcomes[0].refused = (uint32_t)sender->refused;
+        sender->refused = 0;
+    }
     pthread_mutex_unlock(&sender->state);
     return count;
 }
