@@ -35,7 +35,6 @@ struct ps_port {
     bool carries_vnet;
     bool up;
     bool dirty;         /* whether out[] has packets */
-    uint32_t mtu_frame; /* largest frame that it sends; 0: no limit */
     struct ps_port_stats stats;
     struct ps_tx out[PS_TX_BATCH];
     int out_count;
