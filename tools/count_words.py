@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-BUDGET: Final = 55_000
+BUDGET: Final = 60_000
 LEFT_OUT: Final = ("p4switch/", "CHANGELOG.md")
 
 
