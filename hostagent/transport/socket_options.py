@@ -9,6 +9,7 @@ from typing import Final
 IP_MTU_DISCOVER: Final = 10
 IP_PMTUDISC_DO: Final = 2
 SO_RXQ_OVFL: Final = 40
+UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33

@@ -9,6 +9,7 @@ the NIC does: without them it would take datagrams one by one only, which costs 
 from __future__ import annotations
 
 import socket
+import sys
 
 from hostagent import limits
 from hostagent.transport import socket_options
@@ -26,6 +27,7 @@ from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address
 from kvproto.wire.control import Flag
 from kvproto.wire.data import Fabric
+from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _TRUESIZE_FACTOR = 2
 """The kernel charges a socket for a datagram's buffers, not its bytes: up to twice as much for a 4 KiB segment."""
@@ -38,6 +40,31 @@ class SocketsTransport(HostTransport):
         return Parts(SocketCasts(host), TcpReads(host))
 
 
+def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
+    """Why the kernel would not cut buffers of casts from this address; None: it does. Tried, with two datagrams that it
+    drops because their TTL is 0. Raises TransportError where nothing can be sent from that address."""
+    size = fabric.datagram_bytes.to_bytes(2, sys.byteorder)
+    with bound_udp(address, 0, "data.address") as probe:
+        _send_to_group(probe, address, ttl=0)
+        try:
+            probe.sendmsg(
+                [bytes(2 * fabric.datagram_bytes)],
+                [(socket.IPPROTO_UDP, socket_options.UDP_SEGMENT, size)],
+                0,
+                (format_address(fabric.group), UDP_PORT_ROCE),
+            )
+        except OSError as error:
+            return error
+    return None
+
+
+def _send_to_group(sock: socket.socket, address: str, ttl: int) -> None:
+    sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+
+
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
@@ -45,10 +72,7 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port")
-        sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
+        _send_to_group(sock, host.address, limits.MULTICAST_TTL)
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         self._sender = NativeSender(host, sock, link_rate_bit_s(host.config) // 8)
 

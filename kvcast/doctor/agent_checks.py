@@ -17,13 +17,15 @@ from hostagent.transport.base import TransportError
 from hostagent.transport.host import ask_interface, interface_address
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
+from hostagent.transport.sockets import buffers_refused
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, has, judged
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
+from kvproto.ids import parse_address
 from kvproto.units import format_bytes, format_rate
-from kvproto.wire.data import FILL_OVERHEAD_BYTES
+from kvproto.wire.data import FILL_OVERHEAD_BYTES, Fabric
 
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_UP, _IFF_MULTICAST = 0x1, 0x1000
@@ -124,7 +126,23 @@ def _data_network(data: DataConfig) -> list[Finding]:
         findings += _interface(data)
         findings.append(_accept_local(data.interface))
     findings.append(_reverse_path(data, address))
+    if findings[0].level is Level.OK:
+        findings.append(_cast_buffers(data, address))
     return findings
+
+
+def _cast_buffers(data: DataConfig, address: str) -> Finding:
+    name, wanted = "cast buffers", "cut into datagrams by the kernel or the NIC (UDP_SEGMENT)"
+    try:
+        refused = buffers_refused(address, Fabric(parse_address(data.group), segment_bytes=data.segment_bytes))
+    except TransportError as error:
+        return Finding(name, str(error), wanted, Level.MISSING, "data.address")
+    if refused is None:
+        return Finding(name, wanted, wanted)
+    remedy = (
+        "an MTU for whole segments, checksums by the NIC (ethtool -K IFACE tx on), Linux 5.0; until then casts cost"
+    )
+    return Finding(name, f"refused: {refused.strerror}", wanted, Level.SLOW, f"{remedy} several times as much")
 
 
 def _address(address: str) -> Finding:
