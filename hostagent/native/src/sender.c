@@ -181,6 +181,8 @@ static uint32_t choose_batch(struct dp_sender *sender) {
         const struct queued *queued = (const struct queued *)each;
         uint32_t rest = sending_rest(each), count = rest < room ? rest : room;
         if (!count) continue;
+        uint32_t most = segments_of_buffer(sender, &queued->job);
+        if (count < rest && count > most) count -= count % most; /* what would leave by a buffer that is not full waits */
         sender->parts[jobs++] = (struct part){queued, queued->job.first + each->sent, count};
         room -= count;
     }
