@@ -120,7 +120,7 @@ _SIGNATURES = {
     "dp_receiver_set_patience": (None, (c_void_p, c_int64, c_uint32)),
     "dp_receiver_read_counts": (None, (c_void_p, POINTER(c_uint64))),
     "dp_receiver_free": (None, (c_void_p,)),
-    "dp_sender_new": (c_void_p, (c_int, c_int, c_uint64)),
+    "dp_sender_new": (c_void_p, (c_int, c_int, c_uint64, c_uint32)),
     "dp_sender_start": (c_int, (c_void_p,)),
     "dp_sender_add": (c_int, (c_void_p, POINTER(Job))),
     "dp_sender_give_up": (None, (c_void_p,)),

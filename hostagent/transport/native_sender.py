@@ -58,9 +58,9 @@ class _Waiting:
 
 
 class NativeSender:
-    """Sends jobs in order through one socket, as fast as it takes them."""
+    """Sends jobs in order through one socket, as fast as it takes them; several threads nearly in order."""
 
-    def __init__(self, host: Host, sock: socket.socket, link_rate_bytes_s: int) -> None:
+    def __init__(self, host: Host, sock: socket.socket, link_rate_bytes_s: int, threads: int = 1) -> None:
         """`sock` is bound and outlives this; `link_rate_bytes_s`: until it is measured. Raises MemoryError, OSError."""
         library, loop = host.native, host.loop
         self._library, self._loop, self._memory, self._source = library, loop, host.memory, host.own
@@ -74,7 +74,7 @@ class NativeSender:
         with contextlib.ExitStack() as undo:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
-            self._sender = library.dp_sender_new(sock.fileno(), self._wake, link_rate_bytes_s)
+            self._sender = library.dp_sender_new(sock.fileno(), self._wake, link_rate_bytes_s, threads)
             if not self._sender:
                 raise MemoryError("no memory for the data path's sender")
             undo.callback(library.dp_sender_free, self._sender)

@@ -8,6 +8,7 @@ the NIC does: without them it would take datagrams one by one only, which costs 
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 
@@ -38,6 +39,12 @@ class SocketsTransport(HostTransport):
 
     def _open_parts(self, host: Host) -> Parts:
         return Parts(SocketCasts(host), TcpReads(host))
+
+
+def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
+    """As many as the link wants; engines and reads need the other cores."""
+    wanted = -(-link_rate_bytes_s // limits.CAST_THREAD_BYTES_S)
+    return max(1, min(wanted, cores // limits.CAST_THREAD_CORES, limits.CAST_THREADS_MAX))
 
 
 def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
@@ -74,7 +81,8 @@ class SegmentSocket:
         self.socket = sock = bound_udp(host.address, port, "data.cast_port")
         _send_to_group(sock, host.address, limits.MULTICAST_TTL)
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        self._sender = NativeSender(host, sock, link_rate_bit_s(host.config) // 8)
+        rate = link_rate_bit_s(host.config) // 8
+        self._sender = NativeSender(host, sock, rate, casting_threads(rate, len(os.sched_getaffinity(0))))
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""

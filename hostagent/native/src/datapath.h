@@ -184,11 +184,11 @@ struct dp_outcome {
 extern DP_PUBLIC const uint32_t dp_structure_bytes[9];
 
 /* `socket`: UDP, its datagrams have checksums, or the kernel cuts no buffers. `wake`: an eventfd; the sender writes to it
- * when outcomes wait. `rate_bytes_s`: of the link, as far as that is known; the sender measures it. Returns NULL when
- * there is no memory. */
-DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake, uint64_t rate_bytes_s);
+ * when outcomes wait. `rate_bytes_s`: of the link, as far as that is known; the sender measures it. With several
+ * `threads` segments may overtake each other. Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake, uint64_t rate_bytes_s, uint32_t threads);
 
-/* Begins to send in its own thread. Returns 0 or an errno. */
+/* Begins to send in its own threads. Returns 0 or an errno. */
 DP_PUBLIC int dp_sender_start(struct dp_sender *sender);
 
 /* Queues a job. The chunk must not change until all its segments have an outcome. Returns 0 or ENOMEM. */

@@ -33,6 +33,7 @@ from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
+from hostagent.transport.sockets import casting_threads
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, parse_address
@@ -133,9 +134,11 @@ def host_of(
     )
 
 
-def sender_of(sock: socket.socket, memory: PoolMemory, rate_bytes_s: int = FAST_BYTES_S) -> NativeSender:
+def sender_of(
+    sock: socket.socket, memory: PoolMemory, rate_bytes_s: int = FAST_BYTES_S, threads: int = 1
+) -> NativeSender:
     host = host_of(SOURCE, asyncio.get_running_loop(), memory, Sink(), TransportCounters(), datapath())
-    return NativeSender(host, sock, rate_bytes_s)
+    return NativeSender(host, sock, rate_bytes_s, threads)
 
 
 class Bench:
@@ -319,14 +322,15 @@ def test_a_buffer_is_little_time_of_the_link(
     assert datapath().dp_pace(known_bytes_s, at_ns, taken, len(moments), 4152) == segments
 
 
-def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told(threads: int) -> None:
     async def scenario() -> None:
         memory = PoolMemory(POOL_BYTES, prefault=False)
         told: Counter[str] = Counter()
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
             # A full socket buffer: nothing takes what is sent to a port without anybody but the kernel, so a tiny one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-            sender = sender_of(sock, memory)
+            sender = sender_of(sock, memory, threads=threads)
             to = parse_address(TARGET), target.getsockname()[1]
             chunk = ChunkPlace(KEY, 0, 512 * SEGMENT)
             with pytest.raises(ValueError, match="segments 511\\+2 of 512"):
@@ -342,6 +346,67 @@ def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() ->
         memory.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("cut", [True, False], ids=["by buffers", "one by one"])
+def test_every_segment_of_many_jobs_leaves_once_whoever_sends_it(threads: int, cut: bool) -> None:
+    """More than the socket takes at once; casts of two chunks and fills, in runs of all lengths."""
+
+    async def scenario() -> None:
+        memory, told = PoolMemory(POOL_BYTES, prefault=False), Counter[tuple[ChunkKey, str]]()
+        contents = {KEY: body(700 * SEGMENT, 7), OTHER: body(300 * SEGMENT - 9, 8)}
+        places = {key: ChunkPlace(key, at, len(contents[key])) for at, key in ((0, KEY), (1 << 19, OTHER))}
+        for key, place in places.items():
+            memory.view(place.offset, place.size_bytes)[:] = contents[key]
+        heard: list[bytes] = []
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            socket_options.take_buffers(target)
+            socket_options.ask_buffer(target, receive_bytes=8 << 20)
+            sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, not cut)
+            sender = sender_of(sock, memory, threads=threads)
+            to = parse_address(TARGET), target.getsockname()[1]
+            for key, segments in ((KEY, 700), (OTHER, 300)):
+                for first, count in runs_of(segments):
+                    fill = Flag.NONE if count % 5 == 0 else None
+                    sender.send(
+                        SegmentRun(places[key], FABRIC, first, count, fill),
+                        to,
+                        lambda key, n: told.update({(key, "sent"): n}),
+                        lambda key, n: told.update({(key, "failed"): n}),
+                    )
+            async with asyncio.timeout(DEADLINE_S):
+                while told.total() < 1000:
+                    await asyncio.sleep(0)
+                    heard += [datagram for datagram, _ in received(target)]
+            heard += [datagram for datagram, _ in received(target)]
+            port = sock.getsockname()[1]
+            sender.close()
+        memory.close()
+        assert told == {(KEY, "sent"): 700, (OTHER, "sent"): 300}
+        found = [decode_datagram(one[-FABRIC.datagram_bytes :], parse_address(SOURCE), port, FABRIC) for one in heard]
+        for key, segments in ((KEY, 700), (OTHER, 300)):
+            mine = {one.segment: one.payload for one in found if one.key == key}
+            assert b"".join(mine[segment] for segment in range(segments)) == contents[key]
+        assert len(found) == 1000
+
+    asyncio.run(scenario())
+
+
+def runs_of(segments: int) -> Iterator[tuple[int, int]]:
+    """All of a chunk, in runs of different lengths."""
+    choice, first = random.Random(segments), 0
+    while first < segments:
+        count = min(choice.randrange(1, 130), segments - first)
+        yield first, count
+        first += count
+
+
+@pytest.mark.parametrize(
+    ("gbit_s", "cores", "threads"), [(10, 128, 1), (100, 128, 4), (100, 16, 2), (100, 2, 1), (25, 64, 2)]
+)
+def test_as_many_threads_cast_as_the_link_wants_and_cores_allow(gbit_s: int, cores: int, threads: int) -> None:
+    assert casting_threads(gbit_s * 10**9 // 8, cores) == threads
 
 
 def test_outcomes_are_told_when_half_is_done_and_half_of_the_rest() -> None:
