@@ -1,4 +1,4 @@
-"""Configuration files of the daemons of a run. Pure: values in, values for YAML out."""
+"""Configuration files of the daemons of a run. Values in, values for YAML out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks put into the pool: bytes that anybody who knows a chunk's key can make again. Pure."""
+"""What the benchmarks put into the pool: bytes that anybody who knows a chunk's key can make again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each target is scaled down from real hardware. Pure.
+"""How far each target is scaled down from real hardware.
 
 On real hardware a block of a trace is 64 MiB of KV on a link of 100 Gbit/s. All scales divide both alike, so that a
 block takes the same 5 ms and seconds stay seconds.

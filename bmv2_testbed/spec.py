@@ -1,4 +1,4 @@
-"""What a testbed is made of: a value that travels as JSON from the command line to the supervisor. Pure."""
+"""What a testbed is made of: a value that travels as JSON from the command line to the supervisor."""
 
 from __future__ import annotations
 

@@ -40,8 +40,15 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _directory() -> Path:
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"kvcast-testbeds-{os.getuid()}"
+    """Raises TestbedError where it is somebody else's: a file written or believed there would be theirs."""
+    from p4switch.errors import SwitchError  # only where a testbed is asked for: `--help` needs no switch
+    from p4switch.own_folder import own_folder
+
+    shared = "/run" if os.geteuid() == 0 else tempfile.gettempdir()
+    try:
+        return own_folder(Path(os.environ.get("XDG_RUNTIME_DIR") or shared) / f"kvcast-testbeds-{os.geteuid()}")
+    except SwitchError as error:
+        raise TestbedError(f"{error}; remove it, or name a folder of your own as XDG_RUNTIME_DIR") from error
 
 
 def _file(name: str) -> Path:
@@ -52,9 +59,7 @@ def _file(name: str) -> Path:
 
 def save(testbed: Background) -> None:
     """Remember a testbed."""
-    path = _file(testbed.name)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    path.write_text(json.dumps(asdict(testbed)))
+    _file(testbed.name).write_text(json.dumps(asdict(testbed)))
 
 
 def load(name: str) -> Background | None:

@@ -81,6 +81,7 @@ from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
+from p4switch.doorkeeper import LOOK_S, Doorkeeper
 
 NAME = "kvcast-controller"
 LOG = logging.getLogger(__name__)
@@ -150,7 +151,8 @@ class Controller:
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
-        self._server, self.grpc_address = await serve(self._config.listen, self, self, self._certificates)
+        self._server, self.grpc_address, door = await serve(self._config.listen, self, self, self._certificates)
+        self._spawn(_watch_door(door))
         try:
             await self._start_http()
         except CannotRunError:
@@ -461,6 +463,15 @@ class Controller:
             "version": __version__,
         }
         return Health(missing, facts)
+
+
+async def _watch_door(door: Doorkeeper) -> None:
+    ended = 0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        before, ended = ended, await asyncio.to_thread(door.look)
+        if ended and not before:
+            LOG.warning("%d silent connections to the control channel were too many and are ended", ended)
 
 
 def _private_pages(config: Config) -> Mapping[str, str]:

@@ -59,6 +59,7 @@ class CoreCollector(Collector):
 
     def _switch(self) -> Iterator[Metric]:
         core = self._core
+        yield _gauge("leads", "0 while another controller is the switch's primary, else 1", int(not core.link.standby))
         yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.link.present))
         yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots.capacity)
         yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots.used_count)

@@ -39,10 +39,13 @@ from hostagent.memory.leases import local_leases
 from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath
 from hostagent.network import Network
+from hostagent.outage_watch import OutageWatch, WatchedParts
 from hostagent.pool_opening import opened
+from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
+from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
@@ -125,6 +128,7 @@ class Agent:
         if self.store is not None or self.cold is not None or self._wire_may_pay():
             self._work.try_forms()
         self._missing = None
+        self.outages.start()
         self.attachment.start()
 
     def _wire_may_pay(self) -> bool:
@@ -194,6 +198,7 @@ class Agent:
             self._certificates,
             self.tokens,
         )
+        self.metrics.watch_refusals(self.attachment.refused)
         self.examined = Examined(
             self.handle,
             self.memory,
@@ -222,6 +227,7 @@ class Agent:
                 await self.store.open()
             self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
             self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
+            self._watch_outages()
             self.api.listen(config.api_socket)
         except BaseException:
             await self._close_parts()
@@ -229,6 +235,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Say goodbye, end everything, give everything back."""
+        self.outages.close()
         await self.attachment.leave()
         self.api.close()
         await self._flush()
@@ -236,6 +243,20 @@ class Agent:
         await self._close_parts()
         if self._traces is not None:
             await self._traces.close()
+
+    def _watch_outages(self) -> None:
+        address = self._read_address()
+        parts = WatchedParts(
+            self.core,
+            self.transport.counters,
+            self.attachment,
+            self.store,
+            self.cold,
+            address,
+            self.config.data.interface or interface_with(address),
+        )
+        self.outages = OutageWatch(parts, self._loop)
+        self.metrics.registry.register(Watched(self.outages.figures))
 
     def _read_address(self) -> str:
         """Where this node's reads come from."""
@@ -419,14 +440,16 @@ class Agent:
     # ------------------------------------------------------------------ figures
 
     def health(self) -> Health:
-        """An agent without its controller goes on with what it knows: it is ready, and says so."""
+        """An agent without its controller goes on with what it knows: it is ready, and says so. One that a controller
+        will not have is not, and neither is one that has long been without what engines need."""
         if self._missing:
             return Health([self._missing], {"status": "starting", "node": self.config.node, "version": __version__})
         core = self.core
         usage = core.pool.usage()
+        outages = self.outages.facts()
         controller = "none" if not self.attachment.has_controller else "connected" if core.connected else "away"
         facts = {
-            "status": "ok",
+            "status": "degraded" if outages else "ok",
             "node": self.config.node,
             "version": __version__,
             "controller": controller,
@@ -445,8 +468,11 @@ class Agent:
             "cold": self.cold.health() if self.cold is not None else {"state": "off", "reason": "not configured"},
             "engines": self.api.connections_count,
             "fetches": core.fetches.under_way_count,
+            "outages": outages,
         }
-        return Health(facts=facts)
+        refusal = self.attachment.refusal
+        refused = (f"the controller refuses this node: {refusal}",) if refusal else ()
+        return Health((*refused, *self.outages.missing()), facts)
 
     def stats(self) -> dict[str, float]:
         """Figures for an engine: everything in the metrics, flat."""

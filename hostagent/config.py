@@ -388,6 +388,8 @@ def _controllers(value: object) -> tuple[str, ...]:
     """One HOST:PORT or a list of them; "" is none."""
     if value == "":
         return ()
+    if isinstance(value, str) and "," in value:
+        raise ValueError(f"{value!r} names several controllers: write a list, [{', '.join(value.split(','))}]")
     addresses = value if isinstance(value, list) else [value]
     for address in addresses:
         checks.host_port(address, port_min=1)

@@ -27,7 +27,7 @@ from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Transport
-from hostagent.transport.host import ask_interface, interface_with
+from hostagent.transport.interfaces import ask_interface, entry_of
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
@@ -42,7 +42,7 @@ EXAMINING_ENGINE: Final = EngineId(0)
 """No connection has this number."""
 _DATAGRAM: Final = struct.Struct(f">{len(PROBE_MAGIC)}sQ?")
 """Magic, examination, whether it is a large one."""
-_SIOCGIFMTU, _SIOCGIFNETMASK = 0x8921, 0x891B
+_SIOCGIFMTU = 0x8921
 """Linux, include/uapi/linux/sockios.h."""
 _ROUTES: Final = "/proc/net/route"
 _SOURCES = {source: pb.Source.Value(f"SOURCE_{source.name}") for source in ChunkSource}
@@ -154,12 +154,12 @@ class Examined:
         if data is not None:
             self._listen(data)
             self._heard = {examination: defaultdict(int)}
-            name = interface_with(data.getsockname()[0])
-            if name is not None:
-                facts.interface = name
-                facts.mtu_bytes = int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
-                facts.prefix_bits = int.from_bytes(ask_interface(name, _SIOCGIFNETMASK)[4:8], "big").bit_count()
-                facts.routes = name in _default_interfaces()
+            place = entry_of(data.getsockname()[0])
+            if place is not None and not place.is_loopback:
+                facts.interface = place.interface
+                facts.mtu_bytes = int.from_bytes(ask_interface(place.interface, _SIOCGIFMTU)[:4], sys.byteorder)
+                facts.prefix_bits = place.prefix_bits
+                facts.routes = place.interface in _default_interfaces()
         return pb.ProbeResult(facts=facts)
 
     def _listen(self, data: socket.socket) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from kvclient import lone
 from kvclient.messages import KEYS_MAX
 from kvproto.integrity import Integrity
-from kvproto.limits import SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
+from kvproto.limits import CHUNK_BYTES_MAX as CHUNK_BYTES_MAX
+from kvproto.limits import CLAIM_S_MAX as CLAIM_S_MAX
+from kvproto.limits import CLAIMS_PER_NODE_MAX, SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -16,19 +18,14 @@ SWITCH_PORT_MAX = 510
 # ------------------------------------------------------------------ pool
 EXTENT_ALIGN_BYTES = 4096
 """Chunks start on pages, so that sendfile and RDMA registration see whole pages."""
-CHUNK_BYTES_MAX = 1 << 32
 POOL_BYTES_MIN = 1 * MIB
 POOL_BYTES_MAX = 1 << 44
 
 ADOPTED_AT_ONCE = 4
 """Chunks of the agent before that are compared with their digests at a time."""
-ADOPTED_HELD_S = 120.0
-"""Extents that an engine may still use although its agent ended are given to nobody for this long: copies of a lease
-take milliseconds, and a client that waits for an agent gives up earlier."""
-
-ADOPTED_SHOWN_S = 2.0
-"""And whole chunks for this long: an engine may have leased them without asking, which no index says. It looks whether
-its agent is there whenever it takes a lease (`kvclient.local`)."""
+ADOPTED_HELD_S = 2.0
+"""What the agent before had given out is given to nobody else for this long. Copies of a lease take milliseconds;
+whoever takes longer finds out when it is done."""
 
 DISK_BYTES_MIN = 1 * MIB
 DISK_BYTES_MAX = 1 << 48
@@ -40,8 +37,6 @@ API_CONNECTIONS_PER_PROCESS_MAX = 32
 """One process of an engine has one or two; a broken one must not shut the others out."""
 API_CONNECTIONS_PER_TENANT_MAX = 128
 """Unless the configuration says otherwise: one tenant leaves as many to the others."""
-API_FRAMES_PER_TURN = 64
-"""Requests of one engine that are handled before others get their turn."""
 API_DEADLINE_S_MAX = 600.0
 WRITE_REGION_BYTES_MIN = 1 * MIB
 WRITE_REGION_BYTES_DEFAULT = 1024 * MIB
@@ -51,6 +46,7 @@ INTAKE_INLINE_BYTES_MAX = 256 * KIB
 API_LOCK_S_MAX = 600.0
 API_LOCKS_MAX = 16384
 """Locks of one engine: four times the keys of one request."""
+LOCKS_ENDED_AT_ONCE = 4096
 API_LOCKED_SHARE_MAX = 0.5
 """Of the pool, locked by all engines together: what is fetched and put needs room, too."""
 LOCAL_READS_LOOK_S = 0.25
@@ -80,14 +76,14 @@ TRACES_FLUSH_S = 2.0
 # ------------------------------------------------------------------ claims
 CLAIMS_PER_ENGINE_MAX = 8192
 """Chunks that one engine may say it computes: two prompts of a million tokens in chunks of 256."""
-CLAIM_S_MAX = 600.0
-"""No claim is believed to take longer."""
 CLAIM_TOLD_S_MIN = 0.01
 """A claim's new time is told to other nodes when it differs by at least this much."""
 CLAIMS_BATCH_KEYS = 4096
 """Claims in one message to the controller."""
-CLAIMS_DUE_MAX = 65536
-"""Remembered times of claims, outdated ones among them."""
+CLAIMS_HERE_SHARED = CLAIMS_PER_NODE_MAX // 2
+"""Of all engines here, until each may have no more than its even share: all together have no more than the controller
+takes of a node."""
+CLAIMS_LATE_AT_ONCE = 4096
 
 # ------------------------------------------------------------------ transports
 CAST_BATCH_PACKETS = 64
@@ -173,6 +169,8 @@ READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 READ_TURN_BYTES = 1 * MIB
 """Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
+INTERFACE_LOOK_S = 1.0
+"""How often an agent looks whether its data interface is still the one that it bound to."""
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)
@@ -221,6 +219,8 @@ CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
+CONTROLLER_NAME_S = 5.0
+"""Looking up what a controller's name stands for takes no longer."""
 CONTROLLER_FAREWELL_S = 0.5
 CONTROLLER_QUEUE_MAX = 65536
 HEARTBEAT_S_DEFAULT = 1.0
@@ -250,9 +250,18 @@ NEXT_VICTIMS_TOLD = 8
 ARRIVING_TOLD = 16
 """Chunks on their way here, named in each heartbeat."""
 DROP_REASONS_TOLD = 64
+REFUSALS_TOLD_MAX = 64
+"""Kinds of what a controller does not take; each is logged once."""
 PREPARED_MAX = 1024
 """Chunks that are brought from disk at a time because peers or plans want them."""
 PREPARE_DEADLINE_S = 30.0
+
+# ------------------------------------------------------------------ outages
+OUTAGE_S = 60.0
+"""What has not worked for this long is worth a line, and an alert."""
+OUTAGE_LOOK_S = 5.0
+OUTAGE_ASKED_MIN = 10
+"""JOINs without an answer, or reads that failed, one after the other, before that says something."""
 
 # ------------------------------------------------------------------ the cold store
 COLD_INDEX_CHUNKS_MAX = 100_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -118,6 +118,13 @@ class AgentMetrics:
             registry=self.registry,
         )
         expires.set_function(ends_s)
+
+    def watch_refusals(self, refused: Mapping[str, int]) -> None:
+        """`refused`: what the controller did not take, by what it is."""
+        text = "Of what this agent told the controller, what it did not take"
+        self.registry.register(
+            Watched(lambda: (labelled_counter("refused_by_controller", text, "what", sorted(refused.items())),))
+        )
 
     def flat(self) -> dict[str, float]:
         """Every figure of this moment, by name and labels."""

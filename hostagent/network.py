@@ -32,6 +32,7 @@ from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import ReadId
+from kvproto.wire.control import Op
 
 
 class Network:
@@ -64,7 +65,7 @@ class Network:
     def carriers(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out which effect."""
         return {
-            SendControl: lambda effect: self._transport.send_control(effect.message, effect.address),
+            SendControl: self._send_control,
             effects.CastSegments: lambda one: self._transport.casts.cast(_place(one.chunk), one.first, one.count),
             effects.FillSegments: lambda one: self._transport.casts.fill(
                 _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
@@ -78,6 +79,11 @@ class Network:
             effects.PeerLoadEnded: self._peer_load_ended,
             effects.DatagramsDropped: lambda one: self._transport.counters.drop(one.reason, one.count),
         }
+
+    def _send_control(self, effect: SendControl) -> None:
+        if effect.message.op is Op.JOIN:
+            self._transport.counters.joins_sent += 1
+        self._transport.send_control(effect.message, effect.address)
 
     # ------------------------------------------------------------------ from the transport (`TransportSink`)
 

@@ -12,7 +12,7 @@ from hostagent.memory.keeping import Pool, open_pool
 from hostagent.memory.pool_memory import HugePages, PoolMemory
 from hostagent.memory.prefault import TELL_S, prefault
 from hostagent.transport import wants_huge_pages
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from kvdaemon.notify import notify
 from kvproto.units import format_bytes
 

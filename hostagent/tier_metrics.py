@@ -154,7 +154,7 @@ def _cold_figures(tier: ColdTier, index: ColdIndex, writes: ColdWrites) -> Itera
         ("cold_missing", "Chunks that were there once and were not any more", looks.missing),
         ("cold_damaged", "What was there and was not the chunk: a miss", looks.damaged),
     )
-    failed = (("read", counts.reads_failed), ("write", counts.writes_failed))
+    failed = (("read", counts.reads_failed), ("write", counts.writes_failed), ("delete", counts.deletes_failed))
     yield labelled_counter("cold_failed", "Operations that failed", "direction", failed)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from kvcast import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 T = TypeVar("T")
 Declare = Callable[[argparse.ArgumentParser], None]
@@ -48,6 +52,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unknown arguments: {' '.join(unknown)}")
         return found, unknown
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """argparse would pass over a full disk in silence."""
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
 from kvcast.errors import UsageError
+from kvcast.standard_output import bad_word, run_command
+from kvproto.printable import printable_lines
 
 COMMANDS: dict[str, str] = {
     "ls": "chunks in the pool and who holds them",
@@ -63,13 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     # gRPC would write lines of its own on standard error; their content becomes one line of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    parser = make_parser()
+    return run_command("kvcast", lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
     args = argparse.Namespace(command="")
     try:
-        parser.parse_args(argv, args)
+        if problem := bad_word(argv):
+            raise UsageError(problem)
+        make_parser().parse_args(argv, args)
         return load(args.command).run(args)
     except UsageError as error:
-        print(f"kvcast {args.command}: {error}", file=sys.stderr)
+        print(printable_lines(f"kvcast {args.command}".rstrip() + f": {error}"), file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name != "kvlab":
@@ -78,10 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader of our output (head, less) went away; nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
 from kvcast.arguments import between
 from kvcast.errors import UsageError
 from kvcast.operator_tls import Channels, add_tls, from_file, tls_given
+from kvcast.terminal import Terminal
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvdaemon.what_answers import in_words, what_answers
@@ -33,6 +36,8 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_WIDEST = 10_000
+"""Columns, of a table that is not fitted to a terminal."""
 _TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
 
 
@@ -52,6 +57,21 @@ class Location:
     def shown(self) -> str:
         """For a message."""
         return f"{self.addresses} ({self.said_by})"
+
+    def each(self) -> list[str]:
+        """HOST:PORT of every controller. A name may stand for several, of which one leads."""
+        found = [_behind(address) or [address] for address in self.addresses.split(",")]
+        return list(dict.fromkeys(address for several in found for address in several))
+
+
+def _behind(address: str) -> list[str]:
+    """The addresses of a name that has several; else none."""
+    host, _, port = address.rpartition(":")
+    try:
+        answers = socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [f"{where[0]}:{port}" for *_, where in answers] if len(answers) > 1 else []
 
 
 def find_controller(given: str | None) -> Location:
@@ -108,8 +128,9 @@ def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorSt
     location = find_controller(args.controller)
     channels = channels_given(args)
     with contextlib.ExitStack() as stack:
-        several = "," in location.addresses
-        stub = (_leading if several else _only)(location, channels, stack)
+        addresses = location.each()
+        several = len(addresses) > 1
+        stub = _leading(location, addresses, channels, stack) if several else _only(location, channels, stack)
         try:
             yield stub
         except grpc.RpcError as error:
@@ -120,7 +141,8 @@ def controller(args: argparse.Namespace) -> Iterator[control_pb2_grpc.OperatorSt
                     f"at {location.shown} answers a gRPC server that is no kvcast-controller:"
                     " is it the P4Runtime port of the switch? Correct it with --controller"
                 ) from error
-            problem = channels.why_not(location.addresses) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+            is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+            problem = channels.why_not(location.addresses) if is_away and not several else ""
             raise UsageError(problem or in_words(error.details() or error.code().name)) from error
 
 
@@ -153,9 +175,10 @@ def _answers(channel: grpc.Channel) -> bool:
         channel.unsubscribe(changed)
 
 
-def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack) -> control_pb2_grpc.OperatorStub:
+def _leading(
+    location: Location, addresses: Sequence[str], channels: Channels, stack: contextlib.ExitStack
+) -> control_pb2_grpc.OperatorStub:
     """Ask all controllers for their status. Those on standby report theirs and refuse everything else."""
-    addresses = location.addresses.split(",")
     stubs = [control_pb2_grpc.OperatorStub(stack.enter_context(channels.channel(address))) for address in addresses]
     asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
     words = []
@@ -173,10 +196,19 @@ def _leading(location: Location, channels: Channels, stack: contextlib.ExitStack
     )
 
 
-def console() -> Console:
-    """Standard output; as wide as the terminal, or 100 columns where there is none."""
-    one = Console(highlight=False)
-    return one if one.is_terminal else Console(highlight=False, width=100)
+def console() -> Terminal:
+    """Standard output."""
+    return Terminal()
+
+
+def print_whole(table: RenderableType) -> None:
+    """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
+    its edge."""
+    out = Console(highlight=False, markup=False, emoji=False)
+    most = out.width if out.is_terminal else _WIDEST
+    for line in Console(width=_WIDEST, markup=False, emoji=False).render_lines(table, pad=False):
+        whole = Segment.adjust_line_length(line, most, pad=False)
+        out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 
 
 def print_json(value: object) -> None:

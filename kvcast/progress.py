@@ -18,10 +18,10 @@ def follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
     bars: dict[str, TaskID] = {}
     out = console()
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[moved]}"),
+        TextColumn("{task.fields[moved]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=out, disable=as_json) as shown:

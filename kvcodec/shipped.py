@@ -31,13 +31,15 @@ def load(path: Path, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> c
         )
     try:
         library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
     except OSError as error:
         raise NotShippedError(
-            f"{path} is for another platform ({error}): install kvcast's wheel for {platform.machine()}"
-            " (in a checkout: make native)"
+            f"{path} does not load here ({error}): install kvcast's wheel for {platform.machine()}, where the file"
+            " system is not mounted noexec (in a checkout: make native)"
         ) from error
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+    except AttributeError as error:
+        raise NotShippedError(f"{path} is of another version ({error}): install kvcast's wheel anew") from error
     return library

@@ -12,6 +12,8 @@ from kvproto.units import parse_rate_bit_s, parse_size_bytes
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _PORT_MAX = 65535
+_NO_HOST = re.compile(r"[\s,;/@'\"]")
+"""What is in no host's name or address, and in what people write for several of them."""
 _PORT_DIGITS = re.compile(r"[0-9]{1,5}")
 
 
@@ -111,7 +113,17 @@ def host_port(value: object, port_min: int = 0) -> tuple[str, int]:
     host, _, port = text(value).rpartition(":")
     if not host or not _PORT_DIGITS.fullmatch(port) or not port_min <= int(port) <= _PORT_MAX:
         raise ValueError(f"{value!r} is not HOST:PORT with a port from {port_min} to {_PORT_MAX}")
+    if odd := _NO_HOST.search(host):
+        raise ValueError(f"{value!r} is not one HOST:PORT: no host has {odd[0]!r} in its name")
     return host, int(port)
+
+
+def endpoints(value: object) -> tuple[str, ...]:
+    """HOST:PORT,HOST:PORT,... as operators' commands take it: each of them, once."""
+    found = tuple(endpoint(one) for one in text(value).split(","))
+    if len(set(found)) < len(found):
+        raise ValueError(f"{value!r} names an address twice")
+    return found
 
 
 def endpoint(value: object) -> str:

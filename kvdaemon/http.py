@@ -25,13 +25,13 @@ from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics,
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kvdaemon.errors import CannotRunError
+from kvdaemon.http_connections import BACKLOG, Connections
+from kvdaemon.http_origin import header_fields, is_own_origin
 from kvproto import __version__
 
 REQUEST_BYTES_MAX = 8192
 """The longest head of a request."""
 BODY_BYTES_MAX = 1 << 20
-CONNECTIONS_MAX = 64
-"""At a time. The server closes further ones at once, so that the daemon keeps its file descriptors."""
 TIMEOUT_S = 5.0
 """How long a peer may take to send a request, and again to take the answer."""
 STREAMS_MAX = 16
@@ -40,6 +40,8 @@ STREAM_TIMEOUT_S = 20.0
 """How long a peer of a stream may take nothing before the stream ends."""
 STREAM_BUFFER_BYTES = 64 << 10
 """A stream waits when this much is sent and not taken, beyond the kernel's buffers."""
+NAMELESS = frozenset({"/metrics", "/healthz", "/livez", "/readyz"})
+"""What names no chunk and no namespace: for scrapers and probes, by whatever name they know this machine."""
 _EVERYWHERE = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -131,17 +133,17 @@ class HttpServer:
         self._services = services or {}
         self._streaming = 0
         self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections = Connections()
 
     @property
     def connections_count(self) -> int:
-        """Peers that are being served; at most CONNECTIONS_MAX."""
+        """Peers that are being served."""
         return len(self._connections)
 
     async def listen(self, host: str, port: int, remedy: str) -> tuple[str, int]:
         """Start; port 0 takes any. Returns the bound address. Raises CannotRunError, which ends with `remedy`."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             raise CannotRunError(f"cannot listen on {host}:{port} for HTTP: {_reason(error)}; {remedy}") from error
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
@@ -153,32 +155,38 @@ class HttpServer:
             return
         server, self._server = self._server, None
         server.close()
-        for writer in self._connections.values():
-            writer.transport.abort()
+        await self._connections.end_all()
         await server.wait_closed()
-        if self._connections:
-            await asyncio.wait(self._connections)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or self._server is None or len(self._connections) >= CONNECTIONS_MAX:
+        if task is None or self._server is None:
             writer.transport.abort()
             return
-        self._connections[task] = writer
+        self._connections.enter(task, writer)
         try:
             head = await _request_head(reader)
             if head is not None:
                 method, path, query = _request(head)
-                if path in self._private and not _is_near(writer):
-                    refusal = f"{path} is for this machine only: {self._private[path]}"
+                if refusal := self._refusal(path, head, writer):
                     await _send(writer, _encode(words_page(HTTPStatus.FORBIDDEN, refusal)))
                 elif method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
+                    self._connections.becomes_stream(task)
                     await self._stream(path, reader, writer)
                 else:
                     await _send(writer, await self._reply(method, path, query, head, reader))
         finally:
-            writer.transport.abort()
-            del self._connections[task]
+            self._connections.leave(task)
+
+    def _refusal(self, path: str, head: bytes, writer: asyncio.StreamWriter) -> str:
+        """Why this peer does not get a page; empty if it does."""
+        is_private = path in self._private
+        if is_private and not _is_near(writer):
+            return f"{path} is for this machine only: {self._private[path]}"
+        is_for_programs = path in self._services and not is_private
+        if path in NAMELESS or is_for_programs or is_own_origin(header_fields(head), socket.gethostname()):
+            return ""
+        return f"{path}: this name may be a stranger's: ask by localhost, an address, or the machine's own name"
 
     async def _reply(self, method: str, path: str, query: str, head: bytes, reader: asyncio.StreamReader) -> bytes:
         if not path:
@@ -267,13 +275,8 @@ async def _until_client_left(reader: asyncio.StreamReader) -> None:
 
 async def _request_body(head: bytes, reader: asyncio.StreamReader) -> bytes | Answer:
     """The body, or why there is none."""
-    lengths = [
-        value.strip()
-        for line in head.split(b"\r\n")[1:]
-        for name, colon, value in [line.partition(b":")]
-        if colon and name.strip().lower() == b"content-length"
-    ]
-    if len(lengths) != 1 or not lengths[0].isdigit():
+    lengths = header_fields(head).get("content-length", [])
+    if len(lengths) != 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
         return words_page(HTTPStatus.LENGTH_REQUIRED, "a POST needs Content-Length")
     if len(lengths[0]) > 9 or int(lengths[0]) > BODY_BYTES_MAX:
         return words_page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes")

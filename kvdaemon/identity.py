@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+TRUST_DOMAIN: Final = "kvcast.internal"
+"""Unless an operator says another."""
 _SCHEME: Final = "spiffe://"
 _TRUST_DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,253}[a-z0-9])?")
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import signal
 import sys
 from asyncio import AbstractEventLoop
 from datetime import UTC, datetime
+
+from kvproto.printable import printable, printable_lines
 
 LOG_FORMATS = ("text", "json")
 
@@ -26,10 +29,21 @@ class JsonLines(logging.Formatter):
         line = {"time": moment.replace("+00:00", "Z"), "level": record.levelname.lower(), "logger": record.name}
         if self._whose:
             line["whose"] = self._whose
-        line["message"] = record.getMessage()
+        line["message"] = printable(record.getMessage())
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = printable_lines(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
+
+
+class Lines(logging.Formatter):
+    """Text, one line a record but for tracebacks: what peers put into names neither breaks lines nor moves a terminal's
+    cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text."""
+        shown = copy.copy(record)
+        shown.msg, shown.args = printable(record.getMessage()), ()
+        return printable_lines(super().format(shown))
 
 
 def log_to_stderr(level: str, whose: str = "", form: str = "text") -> None:
@@ -37,7 +51,7 @@ def log_to_stderr(level: str, whose: str = "", form: str = "text") -> None:
     several daemons are read together."""
     handler = logging.StreamHandler(sys.stderr)
     words = f"%(asctime)s {whose} %(levelname)s" if whose else "%(asctime)s %(levelname)s"
-    handler.setFormatter(JsonLines(whose) if form == "json" else logging.Formatter(f"{words} %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines(whose) if form == "json" else Lines(f"{words} %(name)s: %(message)s"))
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(handler)

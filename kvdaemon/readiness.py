@@ -13,6 +13,7 @@ from pathlib import Path
 from kvdaemon.errors import CannotRunError
 from kvdaemon.files import replace_file
 from kvdaemon.notify import notify
+from kvdaemon.streams import say
 
 WATCHDOG_VARIABLE = "WATCHDOG_USEC"
 WATCHDOG_PID_VARIABLE = "WATCHDOG_PID"
@@ -32,7 +33,7 @@ def ready(name: str, facts: Mapping[str, str], path: Path | None) -> Iterator[No
             raise CannotRunError(f"cannot write ready_file {path}: {error.strerror}") from error
     spare_collections()
     try:
-        print(name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items()), flush=True)
+        say(" ".join([name, "ready", *(f"{key}={value or 'off'}" for key, value in facts.items())]))
         notify_ready()
         yield
     finally:

@@ -6,9 +6,10 @@ import difflib
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
+from yaml.composer import ComposerError
 
 from kvdaemon.errors import ConfigError
 
@@ -16,9 +17,42 @@ T = TypeVar("T")
 
 FILE_BYTES_MAX: Final = 1 << 20
 """Of a configuration file; a large one takes a few thousand bytes."""
+NODES_MAX: Final = 20_000
+"""Values and keys of a file, those that aliases stand for among them: a few lines of aliases can stand for billions."""
 KEY_SHOWN_MAX: Final = 64
 """Characters of a key that messages quote whole."""
 _REASON_SHOWN_MAX: Final = 400
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and bounded in what aliases may stand for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes_count = 0
+        self._counts: dict[int, int] = {}
+        """Nodes in each node that is whole, by its `id`: an alias stands for all of them."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Raises ComposerError for too many nodes, and for an alias of what it is a part of."""
+        peek: Callable[[], yaml.Event] = self.peek_event
+        event = peek()
+        before = self._nodes_count
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self._counts:
+                raise _at(event, f"alias *{event.anchor} is a part of itself")
+            self._nodes_count += self._counts[id(node)]
+        else:
+            self._nodes_count += 1
+            self._counts[id(node)] = self._nodes_count - before
+        if self._nodes_count > NODES_MAX:
+            raise _at(event, f"more than {NODES_MAX} values, with all that aliases stand for")
+        return node
+
+
+def _at(event: Any, problem: str) -> ComposerError:
+    return ComposerError(None, None, problem, event.start_mark)
 
 
 def load(path: Path, parse: Callable[[object], T]) -> T:
@@ -28,7 +62,7 @@ def load(path: Path, parse: Callable[[object], T]) -> T:
             content = file.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
             raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX >> 20} MiB: is it a configuration?")
-        values = yaml.safe_load(content.decode("utf-8"))
+        values = yaml.load(content.decode("utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

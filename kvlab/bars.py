@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 def bar(console: Console) -> Progress:
-    """What is done, the share of it, the time; removed at the end."""
+    """What is done, the share of it, the time so far and still to come; removed at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, transient=True)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import os
+import signal
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -19,7 +22,7 @@ from planner.cluster.replay import Replay
 from planner.cluster.requests import Request, requests_of
 from planner.errors import PlanError
 from planner.hardware import Engine, engine_of, find_model
-from planner.traces import TraceRequest
+from planner.traces import Trace, TraceRequest
 
 NODES: Final = (2, 4, 8, 16, 32, 64)
 LINKS_GBIT_S: Final = (10, 25, 50, 100, 200, 400)
@@ -28,6 +31,8 @@ MODELS: Final = ("deepseek-v3", "llama-3-8b", "llama-3-70b", "llama-2-7b")
 """From least to most KV per token, and the sizes of engine that they run on."""
 NODES_MAX: Final = 16 * MEMBERS_MAX
 """Of a plan: sixteen cells."""
+_PR_SET_PDEATHSIG: Final = 1
+"""See prctl(2)."""
 _BIG_PARAMETERS: Final = 30e9
 """A model with more parameters (at two bytes each) does not fit on one accelerator: it gets a node of eight."""
 
@@ -69,6 +74,10 @@ class TraceFacts:
     """Share of tokens that one infinite cache for all nodes would serve."""
     once: float
     """Share of chunks that are used once."""
+    reusable_late: float = 0.0
+    """`reusable` of the last third alone."""
+    hashed: bool = True
+    """Whether the trace says what its requests share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +160,30 @@ def sharings(cluster: Cluster) -> tuple[Sharing, ...]:
     return tuple(one for one in Sharing if one is not Sharing.CAST_SWITCH or cluster.switch_bytes)
 
 
-def facts_of(trace: Sequence[TraceRequest], cluster: Cluster) -> TraceFacts:
+def facts_of(trace: Trace, cluster: Cluster) -> TraceFacts:
     """Count what the trace has. Raises PlanError for an empty one."""
-    if not trace:
+    requests = trace.requests
+    if not requests:
         raise PlanError("the trace has no requests")
     uses: dict[int, int] = {}
-    spared = 0
-    for request in trace:
+    spared = []
+    for request in requests:
         leading = next((place for place, block in enumerate(request.blocks) if block not in uses), len(request.blocks))
-        spared += max(0, min(leading * cluster.chunk_tokens, request.input_tokens - 1))
+        spared.append(max(0, min(leading * cluster.chunk_tokens, request.input_tokens - 1)))
         for block in request.blocks:
             uses[block] = uses.get(block, 0) + 1
+    tokens = [request.input_tokens for request in requests]
+    late = len(requests) * 2 // 3
     return TraceFacts(
-        requests=len(trace),
-        duration_s=(trace[-1].arrival_ms - trace[0].arrival_ms) / 1000,
-        tokens_mean=float(np.mean([request.input_tokens for request in trace])),
+        requests=len(requests),
+        duration_s=(requests[-1].arrival_ms - requests[0].arrival_ms) / 1000,
+        tokens_mean=float(np.mean(tokens)),
         chunks=len(uses),
         footprint_bytes=len(uses) * cluster.chunk_bytes,
-        reusable=spared / max(1, sum(request.input_tokens for request in trace)),
+        reusable=sum(spared) / max(1, sum(tokens)),
         once=sum(count == 1 for count in uses.values()) / max(1, len(uses)),
+        reusable_late=sum(spared[late:]) / max(1, sum(tokens[late:])),
+        hashed=trace.block_tokens is not None,
     )
 
 
@@ -197,12 +211,22 @@ _JITTER_SEEDS: Final = (1, 2, 3)
 _SWEPT: Final = (Sharing.NONE, Sharing.UNICAST, Sharing.RELAY, Sharing.CAST)
 
 
-def run_plan(
-    options: PlanOptions, trace: Sequence[TraceRequest], progress: Callable[[str, float], None] = lambda *_: None
-) -> PlanFigures:
-    """Replay everything. `progress`: what runs, share of all replays done. Raises PlanError."""
+class Watcher(Protocol):
+    """Who looks on while a plan is made, which can take minutes."""
+
+    def moved(self, what: str, share: float) -> None:
+        """What runs, and the share of all replays that is done."""
+        ...
+
+    def replayed(self, sharing: Sharing, figures: ReplayFigures) -> None:
+        """One of the plan's own options is done."""
+        ...
+
+
+def run_plan(options: PlanOptions, trace: Trace, watcher: Watcher) -> PlanFigures:
+    """Replay everything. Raises PlanError."""
     check(options.cluster)
-    facts = facts_of(trace, options.cluster)
+    facts, requests = facts_of(trace, options.cluster), trace.requests
     main = [Scenario(options.cluster, sharing, options.speed) for sharing in sharings(options.cluster)]
     points = sweep_points(options) if options.sweep else []
     swept = [*_SWEPT, Sharing.CAST_SWITCH] if options.cluster.switch_bytes else list(_SWEPT)
@@ -213,11 +237,12 @@ def run_plan(
 
     def tell(index: int, done: float) -> None:
         scenario = tasks[index][0]
-        progress(f"{scenario.sharing.value}, {scenario.cluster.nodes} nodes", done / len(tasks))
+        watcher.moved(f"{scenario.sharing.value}, {scenario.cluster.nodes} nodes", done / len(tasks))
 
-    for done, (index, figures) in enumerate(_replays(trace, tasks, options.jobs, tell), 1):
+    for index, figures in _replays(requests, tasks, options.jobs, tell):
         results[index] = figures
-        tell(index, done)
+        if index < len(main):
+            watcher.replayed(main[index].sharing, figures)
     found = [one for one in results if one is not None]
     replays = dict(zip((scenario.sharing for scenario in main), found, strict=False))
     noise = Noise.of(found[0], found[len(main) : len(main) + len(_JITTER_SEEDS)])
@@ -225,20 +250,41 @@ def run_plan(
     swept_points = [
         SweepPoint(axis, label, value, {sharing: next(rest) for sharing in swept}) for axis, label, value, _ in points
     ]
-    tokens = int(np.median([request.input_tokens for request in trace]))
+    tokens = int(np.median([request.input_tokens for request in requests]))
     counts = [count for count in (1, 2, 4, 8, 16, 32) if count < max(3, options.cluster.nodes)]
     return PlanFigures(options, facts, replays, swept_points, bursts(options.cluster, tokens, counts), noise)
 
+
+_LOOK_S: Final = 0.5
+"""How often a plan looks how far its worker processes are."""
 
 _TRACE: list[TraceRequest] = []
 """Of a worker process, set when it starts."""
 
 
-def _load(trace: list[TraceRequest]) -> None:
+_SHARES: list[MutableSequence[float]] = []
+"""How far each task is, as the worker processes say it; set when they start."""
+
+
+def _begin(parent: int, trace: list[TraceRequest], shares: MutableSequence[float]) -> None:
+    """In a worker: it ends with the process that started it, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before it could be noticed
+        os._exit(1)
     _TRACE[:] = trace
+    _SHARES[:] = [shares]
 
 
-def _replay(scenario: Scenario, count: int, progress: Callable[[float], None] = lambda _: None) -> ReplayFigures:
+def _replay(index: int, scenario: Scenario, count: int) -> ReplayFigures:
+    """A task of a worker process."""
+
+    def moved(share: float) -> None:
+        _SHARES[0][index] = share
+
+    return _replayed(scenario, count, moved)
+
+
+def _replayed(scenario: Scenario, count: int, progress: Callable[[float], None]) -> ReplayFigures:
     requests: list[Request] = requests_of(_TRACE[:count] if count else _TRACE, scenario.speed, scenario.jitter_seed)
     if scenario.cluster.nodes > MEMBERS_MAX:
         return replay_cells(scenario, requests, progress)
@@ -252,17 +298,26 @@ def _replays(
     within: Callable[[int, float], None],
 ) -> Iterator[tuple[int, ReplayFigures]]:
     """Figures of all tasks, as they come; (scenario, requests of the trace: 0 is all). `within`: which one is at work
-    and how many are done, as a fraction, where that can be seen (in this process)."""
+    and how many are done, as a fraction."""
     if jobs <= 1:
-        _load(list(trace))
+        _TRACE[:] = trace
         for index, (scenario, count) in enumerate(tasks):
-            yield index, _replay(scenario, count, lambda share, index=index: within(index, index + share))  # type: ignore[misc]
+            yield index, _replayed(scenario, count, lambda share, index=index: within(index, index + share))  # type: ignore[misc]
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_load, initargs=(list(trace),)) as pool:
-        futures = {pool.submit(_replay, *task): index for index, task in enumerate(tasks)}
+    shares = context.Array("d", len(tasks), lock=False)
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(), list(trace), shares)
+    ) as pool:
+        futures = {pool.submit(_replay, index, *task): index for index, task in enumerate(tasks)}
+        left = set(futures)
         try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            while left:
+                done, left = wait(left, _LOOK_S, FIRST_COMPLETED)
+                for future in done:
+                    shares[futures[future]] = 1.0
+                    yield futures[future], future.result()
+                if left:
+                    within(min(futures[future] for future in left), sum(shares))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

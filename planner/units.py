@@ -1,4 +1,4 @@
-"""Rates and sizes as people write them on this command line: `100g` of a link is Gbit/s, `256g` of memory GiB. Pure."""
+"""Rates and sizes as people write them on this command line: `100g` of a link is Gbit/s, `256g` of memory GiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures mean, in words: which option pays, from where to where. Pure, and the same rules for every trace.
+"""What the figures mean, in words: which option pays, from where to where. The same rules for every trace.
 
 An option *pays* against the one it is compared with when the mean time to first token falls by at least PAYS, and by
 more than chance alone changes it (`Noise`), and the 99th percentile does not rise by as much.
@@ -126,8 +126,37 @@ _CROWDED: Final = 0.5
 """Utilisation of the busiest uplink, in the 99th percentile of seconds, from which on sparing it is worth a word."""
 
 
+_SAMPLE_MIN: Final = 500
+_STILL_WARMING: Final = 1.25
+"""Reuse in the last third of a sample against that in all of it: from here on, a longer one would say other things."""
+
+
 def headline(plan: PlanFigures) -> str:
-    """The verdict in one sentence: no pool, any pool, or casts."""
+    """The verdict in one sentence, and what makes it doubtful; none where the trace does not say what it would take."""
+    if not plan.trace.hashed:
+        return (
+            "No verdict: this trace has no hashes of its prompts, so it does not say what they share, and a pool is"
+            " there for what they share. The times below are those of the engines and their queues alone."
+        )
+    doubt = sample_doubt(plan)
+    return f"{_verdict(plan)} {doubt}" if doubt else _verdict(plan)
+
+
+def sample_doubt(plan: PlanFigures) -> str:
+    """Why the sample is too short for its verdict, or nothing."""
+    trace = plan.trace
+    if trace.requests < _SAMPLE_MIN:
+        return f"Do not rely on it: {trace.requests} requests are too few. Plan {_SAMPLE_MIN:,} at least."
+    if trace.reusable_late > _STILL_WARMING * trace.reusable:
+        return (
+            f"The sample is too short to rely on it: its last third could reuse {trace.reusable_late:.0%} of its tokens"
+            f" and all of it {trace.reusable:.0%}, and that still grows."
+        )
+    return ""
+
+
+def _verdict(plan: PlanFigures) -> str:
+    """No pool, any pool, or casts."""
     replays, least = plan.replays, max(PAYS, plan.noise.ttft_mean)
     none = replays[Sharing.NONE]
     mean_s = {one: figures.ttft_mean_s for one, figures in replays.items() if one is not Sharing.NONE}
@@ -177,6 +206,8 @@ def _spared(plan: PlanFigures, enough: Sharing, casting: Sharing) -> str:
 
 def conclusions(plan: PlanFigures) -> list[str]:
     """Sentences for the top of the report."""
+    if not plan.trace.hashed:
+        return _burst(plan)
     said = [_alone(plan)]
     said += [_step(plan, sharing) for sharing in plan.replays if sharing in AGAINST]
     if plan.noise.ttft_mean > PAYS:

@@ -1,4 +1,4 @@
-"""What a benchmark says: ratios out of times and counters, tables, JSON. Pure."""
+"""What a benchmark says: ratios out of times and counters, tables, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small Llama-like model in numpy: what `tools/train_kv_model.py` trained, run here without torch. Pure.
+"""A small Llama-like model in numpy: what `tools/train_kv_model.py` trained, run here without torch.
 
 It gives the KV of a prompt, and the logits of what follows on KV that it is handed: so the same tokens can be scored on
 exact KV and on KV that a codec or reuse has changed.

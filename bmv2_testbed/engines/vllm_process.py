@@ -93,6 +93,8 @@ class EngineProcess:
                 prompt["cache_salt"] = request["salt"]
             if request.get("tones"):
                 prompt["multi_modal_data"] = {"audio": [_tone(hertz) for hertz in request["tones"]]}
+            if request.get("tone_names"):
+                prompt["multi_modal_uuids"] = {"audio": request["tone_names"]}
             started[request["id"]] = time.monotonic()
             adapter = request.get("adapter")
             self._engine.add_request(
@@ -156,6 +158,33 @@ class EngineProcess:
     def do_reset(self, connector: bool = False) -> object:
         """Forget the engine's own prefix cache; with `connector`, also what kvcast knows."""
         return self._engine.reset_prefix_cache(reset_connector=connector)
+
+    def do_change_weights(self, factor: float, loaded: bool) -> object:
+        """Multiply a parameter that all KV depends on, in place; `loaded`: by vLLM's own call, else behind its back."""
+
+        def change(worker: Any) -> None:
+            model = worker.get_model()
+            name, parameter = next(each for each in model.named_parameters() if "input_layernorm" in each[0])
+            if loaded:
+                model.load_weights([(name, parameter.detach() * factor)])
+            else:
+                parameter.detach().mul_(factor)
+
+        self._engine.collective_rpc(change)
+        return None
+
+    def do_embed(self, prompts: list[list[int]], salt: str | None = None) -> object:
+        """Embeddings of prompts, one after the other."""
+        from vllm import PoolingParams
+
+        found = []
+        for number, tokens in enumerate(prompts):
+            prompt: dict[str, Any] = {"prompt_token_ids": tokens} | ({"cache_salt": salt} if salt else {})
+            self._engine.add_request(f"e{number}", prompt, PoolingParams(task="embed"))
+            while self._engine.has_unfinished_requests():
+                found += [output.outputs.data.tolist() for output in self._engine.step() if output.finished]
+            self.do_run_until_idle()
+        return found
 
     def do_take_cache(self, away: bool) -> object:
         """Call the hooks of vLLM 0.33 for a cache whose memory goes away and comes back, as its worker does."""

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from bmv2_testbed.errors import TestbedError
+from p4switch.errors import SwitchError
+from p4switch.own_folder import own_folder
 
 QEMU: Final = "qemu-system-x86_64"
 BUSYBOX: Final = Path("/bin/busybox")
@@ -71,6 +73,10 @@ def why_not_ready() -> str:
 
 def find() -> GuestImage | None:
     """The image that was built last, if it was built from the present version of its ingredients."""
+    try:
+        own_folder(cache_directory())
+    except SwitchError as error:  # a guest's kernel and programs see this machine's folders
+        raise TestbedError(f"{error}; name a folder of your own as XDG_CACHE_HOME") from error
     found = sorted(cache_directory().glob(f"*-{_recipe_digest()}"), key=lambda path: path.stat().st_mtime)
     return _image_in(found[-1]) if found else None
 
@@ -84,7 +90,6 @@ def build() -> GuestImage:
         raise TestbedError(f"no {BUSYBOX}: install Debian's busybox-static (make roce)")
     package = _kernel_package()
     cache = cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
     final = cache / f"{package}-{_recipe_digest()}"
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         tree = Path(scratch) / "tree"

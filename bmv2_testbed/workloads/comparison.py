@@ -1,4 +1,4 @@
-"""Plan and testbed side by side: rows that differ by more than the planner promises, and what is known of why. Pure."""
+"""Plan and testbed side by side: rows that differ by more than the planner promises, and what is known of why."""
 
 from __future__ import annotations
 

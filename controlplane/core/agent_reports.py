@@ -13,10 +13,12 @@ from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
+from controlplane.core.refusals import Refusals
 from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.tasks import Housekeeping
 from controlplane.core.warmups import Warmups
 from kvchunk.sources import PEERS
+from kvproto.records import RecordError, chunk_key
 from kvproto.rpc import control_pb2 as rpc
 
 BAD_COPY_WORDS: Final = 2
@@ -55,12 +57,13 @@ class Doubts:
 
 
 _REFUSED = {AddOutcome.CONFLICT: "conflicting_copy", AddOutcome.CYCLE: "cyclic_copy"}
-"""Copies that nobody is offered, as they are counted."""
+"""Copies that nobody is offered, as they are counted. A conflict says nothing against the copy that comes second, so
+its sender is not told."""
 
 
 class AgentReports:
-    """One method for each message of an agent about chunks; all raise MalformedError. Owns the doubts about copies, and
-    the copies that holders are still to pin."""
+    """One method for each message of an agent about chunks; all raise RecordError where they take nothing of it. Owns
+    the doubts about copies, and the copies that holders are still to pin."""
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class AgentReports:
         claims: ClaimTable,
     ) -> None:
         self._cluster = cluster
+        self.refusals = Refusals(cluster)
         self._directory = cluster.directory
         self._values = cluster.values
         self._switch_cache = switch_cache
@@ -85,18 +89,22 @@ class AgentReports:
     def copies_announced(self, node: Node, announce: rpc.Announce) -> None:
         """Copies that a node has or no longer has."""
         grant = self._cluster.namespace_rules.grant(node.facts.name)
-        for copy in parse.announced(announce, self._cluster.options.fabric.integrity):
+        for copy in parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity):
             facts = copy.facts
             if not grant.allows(facts.namespace):
                 self._cluster.decisions["foreign_copy"] += 1
+                self.refusals.add("copy", facts.key, "the node may not have chunks of this namespace")
                 continue
             if self._is_full(node, copy):
                 self._cluster.decisions["too_many_copies"] += 1
+                self.refusals.add("copy", facts.key, f"a node has {self._cluster.options.copies_max} copies at most")
                 continue
             add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
             outcome = add(node.index, facts)
             if outcome in _REFUSED:
                 self._cluster.decisions[_REFUSED[outcome]] += 1
+                if outcome is AddOutcome.CYCLE:
+                    self.refusals.add("copy", facts.key, "its parents lead back to it")
                 continue
             if copy.on_disk:
                 continue
@@ -105,10 +113,10 @@ class AgentReports:
                 self._directory.set_pinned([facts.key], True)
             elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
                 self._to_pin.setdefault(node.index, []).append(facts.key)
-        for raw in announce.removed:
-            self._directory.remove_copy(node.index, parse.chunk_key(raw, "removed"))
-        for raw in announce.removed_from_disk:
-            self._directory.remove_disk_copy(node.index, parse.chunk_key(raw, "removed_from_disk"))
+        for key in parse.keys(announce.removed, "removed", self.refusals):
+            self._directory.remove_copy(node.index, key)
+        for key in parse.keys(announce.removed_from_disk, "removed_from_disk", self.refusals):
+            self._directory.remove_disk_copy(node.index, key)
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
             self._publication.settling.announced.add(node.index)
@@ -125,9 +133,13 @@ class AgentReports:
 
     def chunks_claimed(self, node: Node, message: rpc.Claims) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""
-        runs, withdrawn = parse.claims(message)
+        runs, withdrawn = parse.claims(message, self.refusals)
         for run in runs:
-            self._claims.add(node.index, run, self._cluster.now_ns)
+            try:
+                self._claims.add(node.index, run, node.facts.pool_bytes, self._cluster.now_ns)
+            except RecordError as error:
+                for key in run.keys:
+                    self.refusals.add("claim", key, str(error))
         self._claims.withdraw(node.index, withdrawn)
 
     def usage_reported(self, node: Node, usage: rpc.Usage) -> None:
@@ -136,22 +148,21 @@ class AgentReports:
         now_ns = self._cluster.now_ns
         for measurement in parse.measurements(usage):
             self._values.costs.measured(measurement.source, measurement.size_bytes, measurement.seconds)
-        if past := parse.past_fetches(usage):
+        if past := parse.past_fetches(usage, self.refusals):
             self._values.remember(past, now_ns)
             for key in past:
                 self._publication.value_changed(key)
-        fetches = parse.fetches(usage)
+        fetches = parse.fetches(usage, self.refusals)
         self._values.fetched([ChunkKey(fetch.key) for fetch in fetches], now_ns)
         for fetch in fetches:
             self._chunk_fetched(node, fetch)
-        for hint in usage.hints:
-            self._hint_given(hint)
-        self._warmups.warm_wished(node.index, parse.warm_wishes(usage))
+        self.refusals.taken("hint", usage.hints, self._hint_given)
+        self._warmups.warm_wished(node.index, parse.warm_wishes(usage, self.refusals))
 
     def bad_copy_reported(self, node: Node, report: rpc.BadCopy) -> None:
         """A reader says that a copy does not match its digest. Nobody's word drops another's copy: the holder is told
         to compare its bytes. The switch cannot; its copy goes when two nodes say so and a host has the chunk, too."""
-        key = parse.chunk_key(report.key)
+        key = chunk_key(report.key)
         chunk = self._directory.get(key)
         if chunk is None or report.expected != chunk.facts.digest:
             self._cluster.decisions["bad_copy_report_outdated"] += 1
@@ -198,7 +209,7 @@ class AgentReports:
             self._switch_cache.heat_reported(key, 1)
 
     def _hint_given(self, hint: rpc.ReuseHint) -> None:
-        key, now_ns = parse.chunk_key(hint.key), self._cluster.now_ns
+        key, now_ns = chunk_key(hint.key), self._cluster.now_ns
         if hint.kind == rpc.ReuseHint.SESSION_ENDED and key in self._directory:
             ended = list(self._directory.subtree(key))
             self._values.finished(ended, now_ns)

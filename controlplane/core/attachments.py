@@ -37,7 +37,7 @@ class Attachments:
         return None if index is None else self._cluster.nodes.get(index)
 
     def admit(self, session: int, hello: rpc.Hello, speaker: str) -> Node:
-        """The node that says Hello. Raises RefusedNodeError, MalformedError."""
+        """The node that says Hello. Raises RefusedNodeError, RecordError."""
         name, version = hello.node[:NODE_NAME_BYTES_MAX], hello.version[:NODE_NAME_BYTES_MAX]
         if reason := skew(f"agent {name}", version, hello.protocol, __version__):
             raise RefusedNodeError("FAILED_PRECONDITION", reason)

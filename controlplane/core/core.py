@@ -51,6 +51,7 @@ from controlplane.core.visibility import keys_of
 from controlplane.core.warmups import Warmups
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.ids import members_of
+from kvproto.records import RecordError
 from kvproto.rpc import control_pb2 as rpc
 
 _SWEEP_NS = 20_000_000
@@ -181,7 +182,7 @@ class Core:
         self.accounting.message("in", hello.ByteSize())
         try:
             node = self.attachments.admit(session, hello, event.speaker)
-        except parse.MalformedError as error:
+        except RecordError as error:
             self.attachments.close(session, "INVALID_ARGUMENT", str(error))
             return
         except RefusedNodeError as refusal:
@@ -243,14 +244,15 @@ class Core:
             self.switch_cache.sources_changed()
         try:
             self._dispatch(node, event.message)
-        except parse.MalformedError as error:
-            self.attachments.close(event.session, "INVALID_ARGUMENT", str(error))
+        except RecordError as error:
+            self.reports.refusals.add("message", b"", str(error))
+        self.reports.refusals.tell(node)
 
     def _dispatch(self, node: Node, message: rpc.FromAgent) -> None:
         kind = message.WhichOneof("message")
         handler = self._message_handlers.get(kind)
         if kind is None or handler is None:
-            raise parse.MalformedError("a second Hello on one stream" if kind == "hello" else "an empty message")
+            raise RecordError("a second Hello on one stream" if kind == "hello" else "an empty message")
         handler(node, getattr(message, kind))
 
     def _heartbeat_received(self, node: Node, heartbeat: rpc.Heartbeat) -> None:
@@ -258,7 +260,7 @@ class Core:
         node.sent_bytes = heartbeat.sent_bytes
         node.received_bytes = heartbeat.received_bytes
         node.disk_used_bytes = heartbeat.disk_used_bytes
-        node.next_victims = parse.next_victims(heartbeat)
+        node.next_victims = parse.next_victims(heartbeat, self.reports.refusals)
         self._cluster.observer.heartbeat_received(node, heartbeat, self.now_ns)
         if self.options.rules.spill:
             self.last_copies.consider(node)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvproto.limits import CHUNK_BYTES_MAX as CHUNK_BYTES_MAX
+from kvproto.limits import CLAIM_S_MAX as CLAIM_S_MAX
+from kvproto.limits import CLAIMS_PER_NODE_MAX as CLAIMS_PER_NODE_MAX
+from kvproto.limits import NAMESPACE_BYTES_MAX as NAMESPACE_BYTES_MAX
+from kvproto.limits import PREFIX_CHUNKS_MAX as PREFIX_CHUNKS_MAX
+
 MEMBERS_MAX: Final = 64
 """Bits of the `members` field in a control datagram."""
 
@@ -23,12 +29,6 @@ BITMAP_GROUPS_MAX: Final = 4096
 """Groups that a Tofino is given so that every set is one, unless the configuration says otherwise: enough for 22
 members. Each pair more doubles them; they are written when it comes and read back with every check."""
 
-CHUNK_BYTES_MAX: Final = 1 << 32
-"""A chunk of more bytes is refused when announced: it would need more segments than a GET can name usefully."""
-
-PREFIX_CHUNKS_MAX: Final = 1 << 17
-"""Chunks from the root to a leaf: 33 million tokens of 256."""
-
 ANNOUNCE_RECORDS_MAX: Final = 10_000
 """Records of one Announce; agents batch below it."""
 
@@ -41,11 +41,10 @@ GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 CLAIM_KEYS_MAX: Final = 10_000
 """Keys in the claims of one message."""
 
-CLAIMS_PER_NODE_MAX: Final = 16_384
-"""Chunks that the engines of one node may compute at a time; claims beyond that are not passed on."""
-
-CLAIM_S_MAX: Final = 600.0
-"""No claim is believed to take longer."""
+CLAIMS_SHARED: Final = 1 << 19
+"""Of all nodes, until each may have no more than its even share. Agents keep those of all others, 500 bytes each."""
+CLAIMS_LATE_AT_ONCE: Final = 4096
+"""Withdrawn in one sweep."""
 
 PUBLISH_S: Final = 0.005
 """Changes of the directory wait this long for further changes before they are published together."""
@@ -70,7 +69,6 @@ SWITCH_PINS_MAX: Final = 100_000
 REVISION_MAX: Final = 1 << 62
 """Of the operators' state: a higher one is not believed, so that the revision can still be counted up."""
 
-NAMESPACE_BYTES_MAX: Final = 256
 NODE_NAME_BYTES_MAX: Final = 64
 COPIES_PER_NODE_MAX: Final = 1 << 21
 """In a node's pool and on its disk, each: 2 TiB in chunks of 1 MiB. What a node announces beyond that is not taken:

@@ -1,15 +1,15 @@
-"""From the messages of agents to checked values. A malformed message raises MalformedError, whose text names the
-field; the stream is then closed, because a peer that breaks the contract once cannot be trusted with the rest."""
+"""From the messages of agents to checked values. What breaks the contract of control.proto raises RecordError, whose
+text names the field; of a list the bad records alone are refused (`Refusals.taken`)."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.claims import ClaimRun
 from controlplane.core.directory import ChunkFacts
-from controlplane.core.ids import KEY_BYTES, ROOT_KEY, ChunkKey, SwitchPort
+from controlplane.core.ids import ROOT_KEY, ChunkKey, SwitchPort
 from controlplane.core.limits import (
     ANNOUNCE_RECORDS_MAX,
     ARRIVING_MAX,
@@ -18,12 +18,10 @@ from controlplane.core.limits import (
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
-    NAMESPACE_BYTES_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
     PAST_FETCHES_MAX,
-    PREFIX_CHUNKS_MAX,
     REVISION_MAX,
     SWITCH_PINS_MAX,
     SWITCH_PORT_MAX,
@@ -31,6 +29,7 @@ from controlplane.core.limits import (
     WARM_WISHES_MAX,
 )
 from controlplane.core.nodes import NodeFacts
+from controlplane.core.refusals import Refusals
 from controlplane.core.warmups import WarmWish
 from kvchunk.ids import Digest
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
@@ -38,6 +37,7 @@ from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
+from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
 from kvproto.rpc import control_pb2 as rpc
 
 _TIERS = {
@@ -47,35 +47,24 @@ _TIERS = {
 }
 
 
-class MalformedError(Exception):
-    """A message that breaks the contract of control.proto."""
-
-
-def chunk_key(raw: bytes, field: str = "key") -> ChunkKey:
-    """A key of 16 bytes. Raises MalformedError naming `field`."""
-    if len(raw) != KEY_BYTES:
-        raise MalformedError(f"{field} has {len(raw)} bytes, not {KEY_BYTES}")
-    return ChunkKey(raw)
-
-
 def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
-    """What a Hello says, checked; `speaker`: who said it. Raises MalformedError."""
+    """What a Hello says, checked; `speaker`: who said it. Raises RecordError."""
     name = hello.node
     if not name or len(name.encode()) > NODE_NAME_BYTES_MAX or not name.isprintable() or " " in name:
-        raise MalformedError(
+        raise RecordError(
             f"node name {reprlib.repr(name)} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
         )
     for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
-            raise MalformedError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
+            raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
     if len(hello.data_ip) != 4:
-        raise MalformedError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
+        raise RecordError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
     if len(hello.data_mac) != 6:
-        raise MalformedError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
+        raise RecordError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
     if hello.control_port > 65535:
-        raise MalformedError(f"control_port is {hello.control_port}: a port is between 1 and 65535")
+        raise RecordError(f"control_port is {hello.control_port}: a port is between 1 and 65535")
     if hello.switch_port > SWITCH_PORT_MAX:
-        raise MalformedError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
+        raise RecordError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
     return NodeFacts(
         name=name,
         incarnation=hello.incarnation,
@@ -98,9 +87,9 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
 
 
 def check_operator_state(state: rpc.OperatorState) -> None:
-    """What operators set, as an agent repeats it. Raises MalformedError."""
+    """What operators set, as an agent repeats it. Raises RecordError."""
     if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or len(state.drained) > NODES_MAX:
-        raise MalformedError(
+        raise RecordError(
             f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained"
         )
     for raw in state.switch_pins:
@@ -116,34 +105,42 @@ class AnnouncedCopy:
     on_disk: bool
 
 
-def announced(announce: rpc.Announce, integrity: Integrity = Integrity.BLAKE3) -> list[AnnouncedCopy]:
-    """The copies added, in a fabric whose chunks are digested by `integrity`."""
+def announced(
+    announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3
+) -> list[AnnouncedCopy]:
+    """The copies added, in a fabric whose chunks are digested by `integrity`. Raises RecordError for too many."""
     if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
-        raise MalformedError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
-    namespaces = [namespace[:NAMESPACE_BYTES_MAX] for namespace in announce.namespaces]
-    return [
-        AnnouncedCopy(_facts(record, namespaces, integrity), record.pinned, record.on_disk) for record in announce.added
-    ]
+        raise RecordError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
+    namespaces = announce.namespaces
+    return refusals.taken(
+        "copy",
+        announce.added,
+        lambda record: AnnouncedCopy(_facts(record, namespaces, integrity), record.pinned, record.on_disk),
+    )
 
 
-def claims(message: rpc.Claims) -> tuple[list[ClaimRun], list[ChunkKey]]:
-    """(what a node's engines compute, what of that they do not compute any more)."""
+def claims(message: rpc.Claims, refusals: Refusals) -> tuple[list[ClaimRun], list[ChunkKey]]:
+    """(what a node's engines compute, what of that they do not compute any more). Raises RecordError for too many."""
     if sum(len(claim.keys) for claim in message.made) + len(message.withdrawn) > CLAIM_KEYS_MAX:
-        raise MalformedError(f"claims of more than {CLAIM_KEYS_MAX} keys")
-    runs = []
-    for claim in message.made:
-        if len(claim.eta_ms) != len(claim.keys):
-            raise MalformedError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
-        if not 0 < claim.size_bytes <= CHUNK_BYTES_MAX:
-            raise MalformedError(f"size_bytes {claim.size_bytes} of a claim is not in 1..{CHUNK_BYTES_MAX}")
-        keys = tuple(chunk_key(raw, "claims.made") for raw in claim.keys)
-        runs.append(ClaimRun(keys, claim.size_bytes, tuple(claim.eta_ms)))
-    return runs, [chunk_key(raw, "claims.withdrawn") for raw in message.withdrawn]
+        raise RecordError(f"claims of more than {CLAIM_KEYS_MAX} keys")
+    return refusals.taken("claim", message.made, _claim_run), keys(message.withdrawn, "claims.withdrawn", refusals)
 
 
-def next_victims(heartbeat: rpc.Heartbeat) -> tuple[ChunkKey, ...]:
+def _claim_run(claim: rpc.Claim) -> ClaimRun:
+    if len(claim.eta_ms) != len(claim.keys):
+        raise RecordError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
+    check_size(claim.size_bytes)
+    return ClaimRun(tuple(chunk_key(raw, "claims.made") for raw in claim.keys), claim.size_bytes, tuple(claim.eta_ms))
+
+
+def keys(raw: Iterable[bytes], field: str, refusals: Refusals) -> list[ChunkKey]:
+    """Keys of a list."""
+    return refusals.taken("key", raw, lambda one: chunk_key(one, field))
+
+
+def next_victims(heartbeat: rpc.Heartbeat, refusals: Refusals) -> tuple[ChunkKey, ...]:
     """What the node's pool would lose next."""
-    return tuple(chunk_key(raw, "next_victims") for raw in heartbeat.next_victims[:NEXT_VICTIMS_MAX])
+    return tuple(keys(heartbeat.next_victims[:NEXT_VICTIMS_MAX], "next_victims", refusals))
 
 
 def arriving(heartbeat: rpc.Heartbeat) -> tuple[rpc.Arriving, ...]:
@@ -155,33 +152,37 @@ def arriving(heartbeat: rpc.Heartbeat) -> tuple[rpc.Arriving, ...]:
 
 
 def counts(given: Mapping[str, int], what: str) -> dict[str, int]:
-    """Counters by name, as an agent has them. Raises MalformedError for more, or longer names, than agents have."""
+    """Counters by name, as an agent has them. Raises RecordError for more, or longer names, than agents have."""
     if len(given) > COUNTERS_MAX or any(len(name) > COUNTER_NAME_MAX for name in given):
-        raise MalformedError(f"{what}: {len(given)} counters, or one with a long name")
+        raise RecordError(f"{what}: {len(given)} counters, or one with a long name")
     return dict(given)
 
 
-def fetches(usage: rpc.Usage) -> list[rpc.FetchEvent]:
+def fetches(usage: rpc.Usage, refusals: Refusals) -> list[rpc.FetchEvent]:
     """What the node's engines fetched."""
-    for fetch in usage.fetches:
-        chunk_key(fetch.key)
-        if fetch.bytes > CHUNK_BYTES_MAX:
-            raise MalformedError(f"a fetch of {fetch.bytes} bytes: a chunk has {CHUNK_BYTES_MAX} at most")
-    return list(usage.fetches)
+    return refusals.taken("fetch", usage.fetches, _fetch)
 
 
-def past_fetches(usage: rpc.Usage) -> dict[ChunkKey, PastFetches]:
+def _fetch(fetch: rpc.FetchEvent) -> rpc.FetchEvent:
+    chunk_key(fetch.key)
+    if fetch.bytes > CHUNK_BYTES_MAX:
+        raise RecordError(f"a fetch of {fetch.bytes} bytes: a chunk has {CHUNK_BYTES_MAX} at most")
+    return fetch
+
+
+def past_fetches(usage: rpc.Usage, refusals: Refusals) -> dict[ChunkKey, PastFetches]:
     """What the node told other controllers of, by chunk."""
     if len(usage.past) > PAST_FETCHES_MAX:
-        raise MalformedError(f"past fetches of {len(usage.past)} chunks, not of {PAST_FETCHES_MAX} at most")
-    found: dict[ChunkKey, PastFetches] = {}
-    for one in usage.past:
-        key = chunk_key(one.key, "past")
-        if not 1 <= one.touches <= TOUCHES_MAX or not 0 < one.weight <= one.touches:
-            raise MalformedError(f"past fetches of chunk {key.hex()}: {one.touches} with a weight of {one.weight}")
-        gap_s = one.gap_ms / 1000 if one.HasField("gap_ms") else None
-        found[key] = PastFetches(one.touches, one.weight, one.age_ms / 1000, gap_s)
-    return found
+        raise RecordError(f"past fetches of {len(usage.past)} chunks, not of {PAST_FETCHES_MAX} at most")
+    return dict(refusals.taken("past", usage.past, _past_fetch))
+
+
+def _past_fetch(one: rpc.PastFetches) -> tuple[ChunkKey, PastFetches]:
+    key = chunk_key(one.key, "past")
+    if not 1 <= one.touches <= TOUCHES_MAX or not 0 < one.weight <= one.touches:
+        raise RecordError(f"past fetches of chunk {key.hex()}: {one.touches} with a weight of {one.weight}")
+    gap_s = one.gap_ms / 1000 if one.HasField("gap_ms") else None
+    return key, PastFetches(one.touches, one.weight, one.age_ms / 1000, gap_s)
 
 
 def measurements(usage: rpc.Usage) -> list[Measurement]:
@@ -193,31 +194,25 @@ def measurements(usage: rpc.Usage) -> list[Measurement]:
     ]
 
 
-def warm_wishes(usage: rpc.Usage) -> list[WarmWish]:
-    """What starting engines ask for. Raises MalformedError."""
+def warm_wishes(usage: rpc.Usage, refusals: Refusals) -> list[WarmWish]:
+    """What starting engines ask for. Raises RecordError for too many."""
     if len(usage.warms) > WARM_WISHES_MAX:
-        raise MalformedError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
-    return [
-        WarmWish(
-            one.namespace[:NAMESPACE_BYTES_MAX],
-            one.bytes,
-            one.nodes,
-            min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000,
-        )
-        for one in usage.warms
-    ]
+        raise RecordError(f"{len(usage.warms)} wishes of starting engines, at most {WARM_WISHES_MAX} allowed")
+    return refusals.taken("wish", usage.warms, _warm_wish)
+
+
+def _warm_wish(one: rpc.WarmWish) -> WarmWish:
+    check_namespace(one.namespace)
+    return WarmWish(one.namespace, one.bytes, one.nodes, min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000)
 
 
 def _facts(record: rpc.ChunkRecord, namespaces: Sequence[str], integrity: Integrity) -> ChunkFacts:
     key = chunk_key(record.key)
-    if not 0 < record.size_bytes <= CHUNK_BYTES_MAX:
-        raise MalformedError(f"size_bytes {record.size_bytes} of chunk {key.hex()} is not in 1..{CHUNK_BYTES_MAX}")
-    if record.position >= PREFIX_CHUNKS_MAX:
-        raise MalformedError(f"position {record.position} of chunk {key.hex()} is not below {PREFIX_CHUNKS_MAX}")
     parent = chunk_key(record.parent, "parent") if record.parent and record.parent != ROOT_KEY else None
-    if parent == key:
-        raise MalformedError(f"chunk {key.hex()} is its own parent")
-    namespace = namespaces[record.namespace_index] if record.namespace_index < len(namespaces) else ""
+    if namespaces and record.namespace_index >= len(namespaces):
+        raise RecordError(f"namespace_index {record.namespace_index} of chunk {key.hex()}: {len(namespaces)} are named")
+    namespace = namespaces[record.namespace_index] if namespaces else ""
+    check_chunk(key, parent, record.size_bytes, record.position, namespace)
     return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, namespace)
 
 
@@ -225,9 +220,9 @@ def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:
     try:
         digest = parse_digest(record.digest)
     except ValueError as error:
-        raise MalformedError(f"chunk {record.key.hex()}: {error}") from None
+        raise RecordError(f"chunk {record.key.hex()}: {error}") from None
     if algorithm_of(digest) is not integrity:
-        raise MalformedError(
+        raise RecordError(
             f"chunk {record.key.hex()} has a digest by {algorithm_of(digest).value}, the fabric's are by"
             f" {integrity.value}"
         )

@@ -14,6 +14,7 @@ import grpc.aio
 
 from kvdaemon.identity import Identity, Role, identities
 from kvproto.rpc import control_pb2
+from p4switch.doorkeeper import Doorkeeper
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ CALLERS: Final[Mapping[str, Role]] = {
     _SERVICES["Operator"].full_name: Role.OPERATOR,
 }
 """By service: whose certificate its methods take. What is not listed here is refused to everybody."""
-_NAMES: Final = "x509_subject_alternative_name"
-"""A property of gRPC's authentication context."""
+_URIS: Final = "peer_uri"
+"""The property of gRPC's authentication context with the URIs of a certificate's subject alternative names. An
+authority lets its users choose e-mail addresses and DNS names more freely: those name nobody here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +54,20 @@ class Peer:
 
 def peer_of(context: Any) -> Peer:
     """Of a call under way."""
-    names = context.auth_context().get(_NAMES, ())
+    names = context.auth_context().get(_URIS, ())
     address = urllib.parse.unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
     host = address if address.startswith("unix:") else address.rpartition(":")[0]
     return Peer(host, identities(name.decode(errors="replace") for name in names))
 
 
-class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
+class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
     """Ends every call whose caller has not the identity that CALLERS demands, before the service sees it."""
 
-    def __init__(self, trust_domain: str) -> None:
+    def __init__(self, trust_domain: str | None) -> None:
+        """`trust_domain` None: there is no TLS, and everybody may call everything."""
         self._trust_domain = trust_domain
+        self.door: Doorkeeper | None = None
+        """Of the port, as soon as that is known: hears who has spoken."""
 
     async def intercept_service(
         self,
@@ -77,17 +82,22 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # ge
         return _checked(handler, lambda context: self._refusal(method, context))
 
     def _refusal(self, method: str, context: Any) -> str:
-        """Why the call is refused; empty if it is not."""
-        service = method.strip("/").partition("/")[0]
-        role = CALLERS.get(service)
-        peer = peer_of(context)
-        if role is None:
-            return f"nobody may call {method}"
-        if peer.has(role, self._trust_domain):
-            return ""
-        log.warning("%s was refused to call %s", peer, method)
-        needed = f"spiffe://{self._trust_domain}/{role.value}" + ("/NODE" if role is Role.AGENT else "")
-        return f"{peer} may not call {method.strip('/').rpartition('/')[2]}: that takes the certificate of {needed}"
+        reason = "" if self._trust_domain is None else _unfit(method, peer_of(context), self._trust_domain)
+        if not reason and self.door is not None:
+            self.door.spoke(context.peer())
+        return reason
+
+
+def _unfit(method: str, peer: Peer, trust_domain: str) -> str:
+    """Why a call is refused; empty if it is not."""
+    role = CALLERS.get(method.strip("/").partition("/")[0])
+    if role is None:
+        return f"nobody may call {method}"
+    if peer.has(role, trust_domain):
+        return ""
+    log.warning("%s was refused to call %s", peer, method)
+    needed = f"spiffe://{trust_domain}/{role.value}" + ("/NODE" if role is Role.AGENT else "")
+    return f"{peer} may not call {method.strip('/').rpartition('/')[2]}: that takes the certificate of {needed}"
 
 
 def _checked(

@@ -7,14 +7,16 @@ import grpc.aio
 from controlplane.core.limits import GRPC_MESSAGE_BYTES_MAX
 from controlplane.rpc.coordinator import AgentDesk, Coordinator
 from controlplane.rpc.operator import Operator, OperatorDesk
-from controlplane.rpc.peers import Authorisation
+from controlplane.rpc.peers import Admission
 from kvdaemon.errors import CannotRunError
 from kvdaemon.tls import Certificates
 from kvproto.rpc import control_pb2_grpc
+from p4switch.doorkeeper import OPTIONS, Doorkeeper
 
 _OPTIONS = [
     # Two controllers on one port would each get some of the agents.
     ("grpc.so_reuseport", 0),
+    *OPTIONS,
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 10_000),
@@ -26,13 +28,13 @@ _OPTIONS = [
 
 async def serve(
     listen: str, agents: AgentDesk, operators: OperatorDesk, certificates: Certificates | None
-) -> tuple[grpc.aio.Server, str]:
+) -> tuple[grpc.aio.Server, str, Doorkeeper]:
     """Start at HOST:PORT (port 0 takes any). `certificates` None: no TLS, and everybody may call everything.
 
-    Returns the server and the address that it has. Raises CannotRunError.
+    Returns the server, the address that it has, and who has to look after it. Raises CannotRunError.
     """
-    trusted = [] if certificates is None else [Authorisation(certificates.trust_domain)]
-    server = grpc.aio.server(interceptors=trusted, options=_OPTIONS)
+    admission = Admission(None if certificates is None else certificates.trust_domain)
+    server = grpc.aio.server(interceptors=[admission], options=_OPTIONS)
     control_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(agents), server)
     control_pb2_grpc.add_OperatorServicer_to_server(Operator(operators), server)
     try:
@@ -44,5 +46,6 @@ async def serve(
         port = 0
     if port == 0:
         raise CannotRunError(f"cannot listen on {listen}: is another controller running, is it our address?")
+    admission.door = Doorkeeper(port)
     await server.start()
-    return server, f"{listen.rpartition(':')[0]}:{port}"
+    return server, f"{listen.rpartition(':')[0]}:{port}", admission.door

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias, assert_never, cast
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
 from hostagent.api.tenancy import Admission, Pace
+from hostagent.api.turns import AT_ONCE_US, COSTS_US, OTHER_US, TURN_US, Turns
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.event_loop import Listener
@@ -138,10 +139,11 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
         self._path = ""
-        self._connections: dict[EngineId, _Connection] = {}
+        self._connections: dict[EngineId, EngineConnection] = {}
         self._connections_made = 0
         self._told_writer = False
         self._greeting: set[asyncio.Task[None]] = set()
+        self._turns = TurnTaker(self._loop)
 
     @property
     def connections_count(self) -> int:
@@ -204,13 +206,12 @@ class ApiServer:
         if peer.user in self._welcome.writers:
             self._tell_writer(peer)
         self._connections_made = engine
-        connection = _Connection(
+        connection = EngineConnection(
+            sock,
             engine,
-            self._handle,
-            self._stats,
+            Service(self._handle, self._stats, self._lone, self._turns),
             partial(self._connection_ended, peer, tenant),
             self._admission.tenancy.pace_of(tenant),
-            self._lone,
         )
         self._connections[engine] = connection
         self._handle(events.EngineConnected(engine, tenant))
@@ -263,7 +264,7 @@ class ApiServer:
         del self._connections[engine]
         self._handle(events.EngineDisconnected(engine))
 
-    async def _adopt(self, sock: socket.socket, connection: _Connection) -> None:
+    async def _adopt(self, sock: socket.socket, connection: EngineConnection) -> None:
         await self._loop.connect_accepted_socket(lambda: connection, sock)
 
 
@@ -293,41 +294,89 @@ def _clear_stale(path: str) -> None:
     raise ApiError(f"another agent is listening at {path}; stop it or set api.socket to another path")
 
 
-class _Connection(asyncio.Protocol):
+class TurnTaker:
+    """Gives connections whose requests wait their turns, in pieces that leave the event loop to others in between."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.waiting: Turns[EngineConnection] = Turns()
+        self.is_busy = False
+        """Whether anybody waits for a turn."""
+
+    def add(self, connection: EngineConnection) -> None:
+        """It has requests that wait."""
+        self.waiting.add(connection)
+        if not self.is_busy:
+            self.is_busy = True
+            self._loop.call_later(0, self._run)
+
+    def _run(self) -> None:
+        left_us = TURN_US
+        try:
+            while left_us > 0 and (turn := self.waiting.take()) is not None:
+                connection, cost_us = turn
+                left_us -= cost_us
+                connection.handle_next()
+        finally:  # a request that fails stops nobody else's
+            self.is_busy = bool(self.waiting)
+            if self.is_busy:
+                self._loop.call_later(0, self._run)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all connections of an agent have in common."""
+
+    handle: Callable[[EngineEvent], None]
+    stats: Callable[[], dict[str, float]]
+    lone: LoneFiles | None
+    turns: TurnTaker
+
+
+class EngineConnection(asyncio.Protocol):
     """One engine."""
 
     def __init__(
         self,
+        sock: socket.socket,
         engine: EngineId,
-        handle: Callable[[EngineEvent], None],
-        stats: Callable[[], dict[str, float]],
+        service: Service,
         gone: Callable[[EngineId], None],
         pace: Pace,
-        lone: LoneFiles | None,
     ) -> None:
-        self._lone = lone
+        self._sock = sock
+        self._lone = service.lone
         self._engine = engine
-        self._handle = handle
-        self._stats = stats
+        self._handle = service.handle
+        self._stats = service.stats
         self._connection_ended = gone
         self._pace = pace if pace.is_limited else None
         self._transport: asyncio.Transport | None = None
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
         """Requests that came and are not handled yet."""
-        self._pumping = False
-        """`_pump` is due to run."""
+        self._turns = service.turns
+        self.paid_us = 0
+        self._is_held = False
+        """Its tenant may not ask for more now."""
         self._reads_answers = True
         """False while the engine leaves so many answers unread that nothing more is done for it."""
         self._open = True
 
     # ------------------------------------------------------------------ connection
 
+    @property
+    def is_open(self) -> bool:
+        """False: it has ended, and is served no more."""
+        return self._open
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
         transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Take requests, and handle those whose turn it is."""
         if self._lone is not None and self._lone.peers:
             # What this engine has got by lone gets comes before what it asks for now.
             self._lone.learn()
@@ -336,47 +385,69 @@ class _Connection(asyncio.Protocol):
         except MalformedFrameError as error:
             self._refuse(error)
         else:
-            if not self._pumping:
-                self._pump()
+            self._pump()
+
+    @property
+    def next_us(self) -> int | None:
+        """What the next request costs; None: there is none, or it may not be handled now."""
+        if not self._waiting or not self._reads_answers or not self._open or self._is_held:
+            return None
+        frame = self._waiting[0]
+        base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+        return base_us + key_us * frame.count
 
     def _pump(self) -> None:
-        """Handle what waits, but let others have their turn in between, nothing for whom reads no answers, and no more
-        than the tenant may ask for."""
-        self._pumping = False
-        loop = asyncio.get_running_loop()
-        wait_s = 0.0
+        """Handle what costs little while nobody else waits. All else waits for its turn."""
+        waiting, turns, left_us = self._waiting, self._turns, AT_ONCE_US
         try:
-            for _ in range(limits.API_FRAMES_PER_TURN):
-                if not self._waiting or not self._reads_answers or not self._open:
+            while waiting and not turns.is_busy and self._pace is None and self._reads_answers and self._open:
+                frame = waiting[0]
+                base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+                left_us -= base_us + key_us * frame.count
+                if left_us < 0:
                     break
-                if self._pace is not None and (wait_s := self._pace.wait_s(loop.time())):
-                    break
-                self._dispatch(self._waiting.popleft())
+                self._dispatch(waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
             self._refuse(error)
-        if not self._open or self._transport is None:
-            return
-        if self._waiting:
+        if waiting and self._open and self._transport is not None:
             self._transport.pause_reading()
-            if self._reads_answers:
-                self._pumping = True
-                loop.call_later(wait_s, self._pump)
-        else:
+            turns.add(self)
+
+    def handle_next(self) -> None:
+        """Handle the request that waits for longest, unless the tenant may not ask for more now."""
+        if self._pace is not None:
+            loop = asyncio.get_running_loop()
+            wait_s = self._pace.wait_s(loop.time())
+            if wait_s:
+                self._is_held = True
+                loop.call_later(wait_s, self._let_go)
+                return
+        try:
+            self._dispatch(self._waiting.popleft())
+        except (MalformedFrameError, struct.error) as error:
+            self._refuse(error)
+        if not self._waiting and self._open and self._transport is not None:
             self._transport.resume_reading()
 
+    def _let_go(self) -> None:
+        self._is_held = False
+        self._pump()
+
     def pause_writing(self) -> None:
+        """The engine leaves answers unread: nothing more is done for it until it reads."""
         self._reads_answers = False
 
     def resume_writing(self) -> None:
+        """The engine reads again."""
         self._reads_answers = True
-        if not self._pumping:
-            self._pump()
+        self._pump()
 
     def _refuse(self, error: Exception) -> None:
         log.warning("an engine's connection is closed: %s", error)
         self.end()
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        """The engine has gone: what it held is given back."""
         self._close()
 
     def end(self) -> None:
@@ -388,6 +459,9 @@ class _Connection(asyncio.Protocol):
     def _close(self) -> None:
         if self._open:
             self._open = False
+            # Before its leases end: an engine that is still reading learns from its socket that they have.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             self._connection_ended(self._engine)
 
     # ------------------------------------------------------------------ answers
@@ -497,9 +571,6 @@ class _Connection(asyncio.Protocol):
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)
         namespace = frame.body[messages.RESERVE.size :]
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX or len(namespace) > messages.NAMESPACE_BYTES_MAX:
-            self._send(Kind.RESERVE, frame.request, Status.MALFORMED)
-            return
         self._handle(
             events.ReserveRequested(
                 self._engine,
@@ -533,9 +604,8 @@ class _Connection(asyncio.Protocol):
 
     def _on_claim(self, frame: Frame) -> None:
         size_bytes, keys, etas_s = messages.unpack_claim(frame)
-        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
-            raise MalformedFrameError(f"a claim of chunks of {size_bytes} bytes")
-        self._handle(events.ClaimMade(self._engine, tuple(map(ChunkKey, keys)), size_bytes, tuple(etas_s)))
+        claimed = tuple(map(ChunkKey, keys))
+        self._handle(events.ClaimMade(self._engine, claimed, size_bytes, tuple(etas_s), frame.request))
 
     def _on_disclaim(self, frame: Frame) -> None:
         self._handle(events.ClaimWithdrawn(self._engine, _keys(frame) if frame.count else None))
@@ -573,25 +643,25 @@ def _lease(frame: Frame) -> LeaseId:
     return LeaseId(messages.LEASE.unpack(frame.body)[0])
 
 
-_HANDLERS: dict[int, Callable[[_Connection, Frame], None]] = {
-    Kind.RESERVE: _Connection._on_reserve,
-    Kind.COMMIT: _Connection._on_commit,
-    Kind.ABORT: _Connection._on_abort,
-    Kind.FETCH: _Connection._on_fetch,
-    Kind.FETCH_STREAM: _Connection._on_fetch,
-    Kind.RELEASE: _Connection._on_release,
-    Kind.CONTAINS: _Connection._on_contains,
-    Kind.PIN: _Connection._on_pin,
-    Kind.UNPIN: _Connection._on_unpin,
-    Kind.DROP: _Connection._on_drop,
-    Kind.STATS: _Connection._on_stats,
-    Kind.HINT: _Connection._on_hint,
-    Kind.WARM: _Connection._on_warm,
-    Kind.CANCEL: _Connection._on_cancel,
-    Kind.CLAIM: _Connection._on_claim,
-    Kind.DISCLAIM: _Connection._on_disclaim,
-    Kind.FETCH_EACH: _Connection._on_fetch_each,
-    Kind.FETCH_PARTS: _Connection._on_fetch_parts,
-    Kind.LOCK: _Connection._on_lock,
-    Kind.UNLOCK: _Connection._on_unlock,
+_HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
+    Kind.RESERVE: EngineConnection._on_reserve,
+    Kind.COMMIT: EngineConnection._on_commit,
+    Kind.ABORT: EngineConnection._on_abort,
+    Kind.FETCH: EngineConnection._on_fetch,
+    Kind.FETCH_STREAM: EngineConnection._on_fetch,
+    Kind.RELEASE: EngineConnection._on_release,
+    Kind.CONTAINS: EngineConnection._on_contains,
+    Kind.PIN: EngineConnection._on_pin,
+    Kind.UNPIN: EngineConnection._on_unpin,
+    Kind.DROP: EngineConnection._on_drop,
+    Kind.STATS: EngineConnection._on_stats,
+    Kind.HINT: EngineConnection._on_hint,
+    Kind.WARM: EngineConnection._on_warm,
+    Kind.CANCEL: EngineConnection._on_cancel,
+    Kind.CLAIM: EngineConnection._on_claim,
+    Kind.DISCLAIM: EngineConnection._on_disclaim,
+    Kind.FETCH_EACH: EngineConnection._on_fetch_each,
+    Kind.FETCH_PARTS: EngineConnection._on_fetch_parts,
+    Kind.LOCK: EngineConnection._on_lock,
+    Kind.UNLOCK: EngineConnection._on_unlock,
 }

@@ -6,6 +6,7 @@ into opendal's operator, and are cut out of its error texts.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
@@ -52,11 +53,12 @@ class OpendalStore:
             return None
         except self._exceptions.RangeNotSatisfied:
             return False
-        except ColdStoreError:
+        except ColdStoreError as error:
             # Some services end a read beyond the object's end with an error of any kind.
-            if await self._size_bytes(name) < size_bytes:
-                return False
-            raise
+            with contextlib.suppress(ColdStoreError):
+                if await self._size_bytes(name) < size_bytes:
+                    return False
+            raise error from None
         if len(content) != size_bytes:
             return False
         at = 0
@@ -75,7 +77,11 @@ class OpendalStore:
 
     async def exists(self, name: str) -> bool:
         """See `ColdStore`."""
-        return bool(await self._do(self._operator.exists(name)))
+        try:
+            return bool(await self._do(self._operator.exists(name)))
+        except ColdStoreError:
+            # HTTP's HEAD has no body, so its error has no reason, and some may GET who may not HEAD.
+            return await self.get_into(name, (memoryview(bytearray(1)),)) is not None
 
     async def delete(self, name: str) -> None:
         """See `ColdStore`."""
@@ -92,11 +98,10 @@ class OpendalStore:
             raise
         except self._errors as error:
             raise ColdStoreError(one_line(str(error), self._hide)) from None
-        except Exception as error:
-            # opendal exports no class for a panic of its Rust code, so the name is all there is to know it by.
-            if type(error).__name__ != "RustPanic":
+        except BaseException as error:
+            if not _is_panic(error):
                 raise
-            raise ColdStoreError(one_line(f"opendal failed with a defect of its own: {error}", self._hide)) from None
+            raise ColdStoreError(_panicked(error, self._hide)) from None
 
 
 def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore:
@@ -104,9 +109,14 @@ def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore
     try:
         opendal = importlib.import_module("opendal")
         exceptions = importlib.import_module("opendal.exceptions")
-    except ImportError:
+    except ModuleNotFoundError:
         raise CannotRunError(
             f"cold.scheme is {config.scheme}, and the package opendal is not installed: pip install 'kvcast[cold]'"
+        ) from None
+    except (ImportError, OSError) as error:
+        raise CannotRunError(
+            f"cold.scheme is {config.scheme}, and the package opendal does not load here: {one_line(str(error), ())};"
+            " install a build of it for this system"
         ) from None
     options = dict(config.options)
     if config.scheme == "fs" and "root" in options:
@@ -123,6 +133,10 @@ def open_opendal(config: ColdConfig, secrets: Mapping[str, str]) -> OpendalStore
         ) from None
     except errors_of(exceptions) as error:
         raise CannotRunError(f"cold.options: {config.scheme}: {one_line(str(error), hidden)}") from None
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise CannotRunError(f"cold.options: {config.scheme}: {_panicked(error, hidden)}") from None
     return OpendalStore(config.scheme, operator, exceptions, hidden)
 
 
@@ -144,6 +158,16 @@ def _check_redis(options: dict[str, str]) -> None:
                 f"cold.options.{option}: opendal cannot reach Redis by an IPv6 address: "
                 "give a host name that resolves to it, as in tcp://cache.example:6379"
             )
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code has panicked: opendal exports no class for that, and PyO3's is no Exception, so the names are
+    all there is to know it by."""
+    return type(error).__name__ in ("RustPanic", "PanicException")
+
+
+def _panicked(error: BaseException, hide: tuple[str, ...]) -> str:
+    return one_line(f"opendal failed with a defect of its own: {error}", hide)
 
 
 def errors_of(exceptions: Any) -> tuple[type[Exception], ...]:

@@ -55,6 +55,7 @@ class ColdCounters:
     """What the written ones took in the store."""
     reads_failed: int = 0
     writes_failed: int = 0
+    deletes_failed: int = 0
     outages: int = 0
     """Changes of the store to away."""
 
@@ -67,6 +68,8 @@ class Trial:
     put_s: float
     get_s: float
     lookup_s: float
+    undeletable: str = ""
+    """Why the object stays; empty: it was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +176,12 @@ class ColdTier:
         self._run(self._save(record, view, effect.form, chunk.namespace), partial(self._saved, effect))
 
     def forget(self, effect: effects.ForgetCold) -> None:
-        """Has no answer; where the store is away the object stays."""
-        self._run(self._timed(self._store.delete(object_name(effect.key))), lambda error, _: self._counts(error, True))
+        """Has no answer; where the store is away, or lets nobody delete, the object stays."""
+        self._run(self._timed(self._store.delete(object_name(effect.key))), self._forgotten)
+
+    def _forgotten(self, error: ColdStoreError | None, _: object) -> None:
+        """Says nothing of writes: many stores take objects of those who may not delete any."""
+        self.counters.deletes_failed += error is not None
 
     # ------------------------------------------------------------------ in the thread
 
@@ -366,6 +373,12 @@ class ColdTier:
                 trial.get_s * 1e3,
                 trial.lookup_s * 1e3,
             )
+            if trial.undeletable:
+                log.warning(
+                    "the cold store (%s) deletes nothing: %s; chunks that engines drop stay in it, and trial objects",
+                    self.config.scheme,
+                    trial.undeletable,
+                )
             self._spoken = True
             self._handle(events.ColdProbed(trial.size_bytes, trial.get_s, trial.lookup_s))
             self._turn(ColdState.ON, "")
@@ -431,10 +444,14 @@ async def try_out(
     put_s = time.perf_counter()
     got = await timed(store.get_into(name, (memoryview(buffer),)))
     got_s = time.perf_counter()
-    await timed(store.delete(name))
+    undeletable = ""
+    try:
+        await timed(store.delete(name))
+    except ColdStoreError as error:
+        undeletable = str(error)
     if not got or buffer != content:
         raise ColdStoreError("it returned other bytes than the agent had put")
-    return Trial(size_bytes, put_s - looked_s, got_s - put_s, looked_s - started_s)
+    return Trial(size_bytes, put_s - looked_s, got_s - put_s, looked_s - started_s, undeletable)
 
 
 async def _end(store: ColdStore) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
+from hostagent import limits
 from hostagent.config import AgentConfig
 from hostagent.configured import configured_fabric
 from hostagent.controller import convert
@@ -51,6 +53,8 @@ class Attachment:
         self._probe = probe
         self._demanded = config.data.integrity
         self._integrity = self._demanded or Integrity.BLAKE3
+        self.refused: Counter[str] = Counter()
+        """What a controller did not take of what it was told, by what it is (`Refusal.what`)."""
         self.hello = hello
         self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
@@ -58,6 +62,11 @@ class Attachment:
     def has_controller(self) -> bool:
         """Whether one is configured."""
         return self._link is not None
+
+    @property
+    def refusal(self) -> str:
+        """Why a controller will not have this node: it is put out, say, or too old. Empty: none has said so."""
+        return self._link.refusal if self._link is not None else ""
 
     def start(self) -> None:
         """Connect to the controller, if one is configured, and stay connected."""
@@ -95,6 +104,8 @@ class Attachment:
                 self._tokens.access_given(message.read_access, time.monotonic())
             except ValueError as error:
                 raise RemoteProtocolError(f"its key for read tokens is not an Ed25519 public key: {error}") from error
+        if message.HasField("refusals"):
+            self._refused(message.refusals)
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return
@@ -104,6 +115,14 @@ class Attachment:
                 log.info("attached to the controller as node %d, member %s", event.node, event.member)
             elif isinstance(event, MemberGiven):
                 log.info("this node is member %s of its switch", event.member)
+
+    def _refused(self, refusals: pb.Refusals) -> None:
+        for one in refusals.refused:
+            if one.what not in self.refused:
+                named = f", the first of chunk {one.keys[0].hex()}" if one.keys and one.keys[0] else ""
+                log.warning("the controller refuses %d of kind %s%s: %r", one.count, one.what, named, one.reason)
+            if one.what in self.refused or len(self.refused) < limits.REFUSALS_TOLD_MAX:
+                self.refused[one.what] += one.count
 
     def stream_ended(self) -> None:
         """The stream ended."""

@@ -1,12 +1,14 @@
 """The stream to the controller: opens it, and reopens it with backoff when it ends; knows nothing of its content.
 
-Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn.
+Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn. A name
+may stand for several controllers, too: when no name has led to the leader, the link tries all addresses behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
@@ -16,6 +18,7 @@ import grpc.aio
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.core.directory import SequenceGapError
+from kvdaemon.checks import host_port
 from kvdaemon.tls import Certificates, TlsError
 from kvdaemon.what_answers import in_words, what_answers
 from kvproto.rpc import control_pb2 as pb
@@ -29,6 +32,10 @@ _NO_CONTROLLER = (
     "a gRPC server that is no kvcast-controller answers there: is it the P4Runtime port of the switch?"
     " Correct controller.address"
 )
+_REFUSALS = frozenset(
+    {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
+)
+"""How a controller says that it will not have this node: only a change of something helps."""
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 3000),
@@ -71,6 +78,8 @@ class ControllerLink:
         self._task: asyncio.Task[None] | None = None
         self._operator_state = pb.OperatorState()
         """What operators set. The agent keeps it and repeats it unchanged, so that a new controller learns it."""
+        self.refusal = ""
+        """Why a controller will not have this node; empty: none has said so since the last one that took it in."""
 
     def start(self) -> None:
         """Keep a stream open from now on."""
@@ -102,6 +111,7 @@ class ControllerLink:
 
     async def _run(self) -> None:
         turn, failures = 0, 0
+        targets = list(self._addresses)
         while True:
             welcomed = False
 
@@ -109,7 +119,7 @@ class ControllerLink:
                 nonlocal welcomed
                 welcomed = True
 
-            address = self._addresses[turn]
+            address = targets[turn]
             reason = await self._converse(address, answered)
             if reason is None:
                 return
@@ -117,15 +127,15 @@ class ControllerLink:
             first_round = failures <= len(self._addresses)
             level = logging.WARNING if welcomed or first_round else logging.DEBUG
             log.log(level, "controller at %s: %s; trying again", address, reason)
-            turn = (turn + 1) % len(self._addresses)
-            await asyncio.sleep(self._pause_s(failures))
+            turn = (turn + 1) % len(targets)
+            await asyncio.sleep(_pause_s(failures, len(targets)))
+            if failures and not turn:
+                targets = await self._all_targets()
 
-    def _pause_s(self, failures: int) -> float:
-        """Longer from round to round; within a round the next controller is asked without delay."""
-        rounds, within = divmod(failures, len(self._addresses))
-        if within:
-            return limits.CONTROLLER_BACKOFF_S[0]
-        return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+    async def _all_targets(self) -> list[str]:
+        """Every address behind every name, as names stand for them now; a name that stands for none as it is."""
+        found = [await _behind(address) or [address] for address in self._addresses]
+        return list(dict.fromkeys(address for several in found for address in several))
 
     async def _converse(self, address: str, answered: Callable[[], None]) -> str | None:
         """One stream from Hello to its end; returns why it ended, or None after a farewell. Calls `answered` for each
@@ -153,12 +163,15 @@ class ControllerLink:
             try:
                 async for message in call:
                     answered()
+                    self.refusal = ""
                     if message.HasField("operator_state"):
                         self._operator_state = message.operator_state
                     else:
                         self._user.message_received(message)
                 return None if said_goodbye else "it closed the stream"
             except grpc.aio.AioRpcError as error:
+                if error.code() in _REFUSALS:
+                    self.refusal = in_words(error.details() or error.code().name)
                 return None if said_goodbye else await self._failure(address, error)
             except VersionSkewError as error:
                 return str(error)
@@ -189,6 +202,27 @@ class ControllerLink:
             return await asyncio.to_thread(what_answers, address)
         said = in_words(error.details() or "")
         return said if said != error.details() else f"{error.code().name.lower()}: {said}"
+
+
+def _pause_s(failures: int, targets_count: int) -> float:
+    """Longer from round to round; within a round the next controller is asked without delay."""
+    rounds, within = divmod(failures, targets_count)
+    if within:
+        return limits.CONTROLLER_BACKOFF_S[0]
+    return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
+
+
+async def _behind(address: str) -> list[str]:
+    """HOST:PORT of all addresses that a name has; none: it cannot be found now."""
+    host, port = host_port(address)
+    try:
+        async with asyncio.timeout(limits.CONTROLLER_NAME_S):
+            found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError):
+        return []
+    return [
+        f"[{where[0]}]:{port}" if family == socket.AF_INET6 else f"{where[0]}:{port}" for family, *_, where in found
+    ]
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

@@ -1,8 +1,8 @@
 """Takes over the pool of the agent before: compares its chunks with their digests, a few at a time.
 
-A chunk is not to be found until its bytes are known to be right. Extents that an engine may still read or write,
-because it does not know yet that the agent it talked to has gone, are given to nobody for ADOPTED_HELD_S; all others
-for ADOPTED_SHOWN_S, because engines lease chunks without asking.
+A chunk is not to be found until its bytes are known to be right. Nothing of the pool is given to anybody else for
+ADOPTED_HELD_S. An engine that still reads it, because it does not know yet that the agent it talked to has gone, learns
+so before it trusts what it read, however late (`kvclient.fetched`); within that time it has read the right bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ class Adoption:
         self._waiting: deque[Chunk] = deque()
         self._verifying: set[Chunk] = set()
         self._held: list[Chunk] = []
-        """Pinned until engines have surely noticed."""
-        self._let_go = node.alarms.add(self._engines_have_noticed)
-        self._shown: list[Chunk] = []
-        """Pinned until engines that leased them without asking have noticed."""
-        self._let_shown_go = node.alarms.add(self._readers_have_noticed)
+        """Pinned for readers of before."""
+        self._let_go = node.alarms.add(self._readers_are_done)
         self._good_count = 0
         self._good_bytes = 0
         self._lost_count = 0
@@ -52,20 +49,17 @@ class Adoption:
             self._take(found)
         if self._held:
             self._let_go.set(self._clock.now_ns + int(limits.ADOPTED_HELD_S * 1e9))
-        if self._shown:
-            self._let_shown_go.set(self._clock.now_ns + int(limits.ADOPTED_SHOWN_S * 1e9))
         self._go_on()
 
     def _take(self, found: Found) -> None:
         chunk = self._pool.adopt(found)
         if chunk is None:
             self._lost_count += 1
-        elif not found.ready:
-            self._held.append(chunk)
-        else:
+            return
+        self._held.append(chunk)
+        if found.ready:
             self._waiting.append(chunk)
             self._pool.pin(chunk)
-            (self._held if found.in_use else self._shown).append(chunk)
 
     def _go_on(self) -> None:
         while self._waiting and len(self._verifying) < limits.ADOPTED_AT_ONCE:
@@ -91,15 +85,10 @@ class Adoption:
             self._pool.abort(chunk)
         self._go_on()
 
-    def _engines_have_noticed(self) -> None:
+    def _readers_are_done(self) -> None:
         for chunk in self._held:
             self._pool.unpin(chunk)
         self._held.clear()
-
-    def _readers_have_noticed(self) -> None:
-        for chunk in self._shown:
-            self._pool.unpin(chunk)
-        self._shown.clear()
 
     def close(self) -> None:
         """Give back all pins; what is not compared yet stays in the index for the next agent."""
@@ -107,5 +96,4 @@ class Adoption:
             self._pool.unpin(chunk)
         self._verifying.clear()
         self._waiting.clear()
-        self._engines_have_noticed()
-        self._readers_have_noticed()
+        self._readers_are_done()

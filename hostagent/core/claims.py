@@ -8,10 +8,11 @@ and when its engine, its node or the controller goes away. Whoever waits for the
 from __future__ import annotations
 
 import enum
-import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
 
 from hostagent import limits
 from hostagent.core import effects
@@ -20,6 +21,7 @@ from hostagent.core.events import EngineId
 from hostagent.core.node import Node
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.merging import NOTICE_S, SLACK_SHARE, Load, Trust, due_ns
+from kvproto.claim_book import Claim, ClaimBook, ClaimBounds
 
 _READY_S_MIN = 0.001
 """A claimed chunk is not there yet, whatever its claim says."""
@@ -42,8 +44,7 @@ class Freed(enum.Enum):
     """It was expected, and nobody began to compute it."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Claimer:
+class Claimer(NamedTuple):
     """Who computes."""
 
     number: int
@@ -75,16 +76,9 @@ class ClaimCounts:
     """Chunks that engines of this node claimed."""
     kept: int = 0
     refused: int = 0
-    """Beyond the limit of an engine."""
+    """Beyond what an engine may claim, or a chunk may be claimed."""
     ended: Counter[Freed] = field(default_factory=Counter)
     """Claims of this node that were not kept."""
-
-
-@dataclass(slots=True)
-class _Claim:
-    size_bytes: int
-    eta_ns: int
-    due_ns: int
 
 
 class Claims:
@@ -96,11 +90,13 @@ class Claims:
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
+        pool_bytes = node.options.pool_bytes
+        self._bounds = ClaimBounds(
+            limits.CLAIMS_PER_ENGINE_MAX, pool_bytes, limits.CLAIMS_HERE_SHARED, pool_bytes, limits.API_CONNECTIONS_MAX
+        )
         self._ended = ended
-        self._claims: dict[ChunkKey, dict[Claimer, _Claim]] = {}
-        self._of: dict[Claimer, set[ChunkKey]] = {}
-        self._due: list[tuple[int, ChunkKey, Claimer]] = []
-        """Heap of when claims may turn out to be late; entries that are no longer true are skipped."""
+        self._here: ClaimBook[Claimer] = ClaimBook()
+        self._elsewhere: ClaimBook[Claimer] = ClaimBook()
         self._late_alarm = node.alarms.add(self._look_for_late)
         self._trust = Trust()
         self._told: dict[ChunkKey, int] = {}
@@ -113,12 +109,12 @@ class Claims:
         self.counts = ClaimCounts()
 
     def __bool__(self) -> bool:
-        return bool(self._claims)
+        return bool(self._here.count or self._elsewhere.count)
 
     @property
     def claims_count(self) -> int:
-        """Chunks that are being computed somewhere."""
-        return len(self._claims)
+        """Claims that stand, of engines here and of other nodes."""
+        return self._here.count + self._elsewhere.count
 
     @property
     def behind(self) -> float:
@@ -127,11 +123,9 @@ class Claims:
 
     def find(self, key: ChunkKey) -> Computed | None:
         """Who is believed to have computed a chunk first; None: nobody computes it."""
-        claims = self._claims.get(key)
-        if claims is None:
-            return None
         now_ns, best = self._clock.now_ns, None
-        for claimer, claim in claims.items():
+        for claim in self._all_of(key):
+            claimer = claim.claimer
             if not self._trust.believes(claimer.name, now_ns):
                 continue
             # Promises err with their length; and from elsewhere the news has to come first.
@@ -143,30 +137,40 @@ class Claims:
 
     # ------------------------------------------------------------------ of this node
 
-    def claim(self, engine: EngineId, keys: Sequence[ChunkKey], size_bytes: int, etas_s: Sequence[float]) -> None:
-        """An engine computes these chunks; known ones get another time."""
-        claimer = Claimer(engine, here=True)
-        held = self._of.get(claimer, set())
-        room = limits.CLAIMS_PER_ENGINE_MAX - len(held)
-        taken = []
+    def claim(
+        self, engine: EngineId, keys: Sequence[ChunkKey], size_bytes: int, etas_s: Sequence[float]
+    ) -> list[ChunkKey]:
+        """An engine computes these chunks; known ones get another time. Returns those that it may not claim: no chunk
+        has this size, it or all engines together would claim more than the pool can have, or too many compute it."""
+        claimer, here = Claimer(engine, here=True), self._here
+        if not 0 < size_bytes <= limits.CHUNK_BYTES_MAX:
+            self.counts.refused += len(keys)
+            return list(keys)
+        room = here.room(claimer, size_bytes, self._bounds)
+        taken, refused = [], []
         for key, eta_s in zip(keys, etas_s, strict=True):
             if self._pool.find(key) is not None:
                 continue
-            if key not in held:
-                if room <= 0:
-                    self.counts.refused += 1
+            if key not in here.held(claimer):
+                if not room or here.is_crowded(key):
+                    refused.append(key)
                     continue
                 room -= 1
                 self.counts.made += 1
-            self._add(claimer, key, size_bytes, eta_s)
+            self._add(here, claimer, ClaimedChunk(key, size_bytes, eta_s))
             taken.append(key)
-        self._tell(taken)
+        self.counts.refused += len(refused)
+        if taken:
+            self._load.observe(True, self._clock.now_ns)
+            self._set_alarm()
+            self._tell(taken)
+        return refused
 
     def disclaim(self, engine: EngineId, keys: Iterable[ChunkKey] | None, why: Freed = Freed.WITHDRAWN) -> None:
         """An engine does not compute these any more (None: all of its own)."""
         claimer = Claimer(engine, here=True)
-        held = self._of.get(claimer, set())
-        self._end(claimer, sorted(held) if keys is None else [key for key in dict.fromkeys(keys) if key in held], why)
+        held = self._here.held(claimer)
+        self._end(claimer, list(held) if keys is None else [key for key in dict.fromkeys(keys) if key in held], why)
 
     def engine_disconnected(self, engine: EngineId) -> None:
         """Its connection ended."""
@@ -175,17 +179,17 @@ class Claims:
 
     def chunk_put(self, key: ChunkKey) -> bool:
         """The chunk is in this node's pool. Returns whether others know of the claim: they should hear at once."""
-        for claimer in list(self._claims.get(key, ())):
-            if claimer.here:
-                self._remove(claimer, key)
-                self._trust.kept(claimer.name)
-                self.counts.kept += 1
+        for claim in self._here.by_key.get(key, ()):
+            self._here.remove(claim)
+            self._trust.kept(claim.claimer.name)
+            self.counts.kept += 1
+            self._note_load()
         return self._told.pop(key, None) is not None
 
     def put_failed(self, key: ChunkKey) -> None:
         """An engine did not put a chunk: the pool had it already, had no room, or the engine gave it up."""
-        for claimer in [claimer for claimer in self._claims.get(key, ()) if claimer.here]:
-            self._end(claimer, [key], Freed.WITHDRAWN)
+        for claim in self._here.by_key.get(key, ()):
+            self._end(claim.claimer, [key], Freed.WITHDRAWN)
 
     # ------------------------------------------------------------------ of the controller
 
@@ -194,7 +198,7 @@ class Claims:
         self._forget_elsewhere(Freed.CONTROLLER)
         self._node = node
         self._told.clear()
-        self._tell([key for key, claims in self._claims.items() if any(claimer.here for claimer in claims)])
+        self._tell(list(self._here.by_key))
 
     def controller_lost(self) -> None:
         """Nobody would say what became of other nodes' claims."""
@@ -208,27 +212,30 @@ class Claims:
                 continue
             claimer = Claimer(one.node, here=False)
             for chunk in one.made:
-                self._add(claimer, chunk.key, chunk.size_bytes, chunk.eta_s)
-            held = self._of.get(claimer, set())
-            self._end(claimer, [key for key in one.withdrawn if key in held], Freed.WITHDRAWN)
+                if not self._elsewhere.is_crowded(chunk.key):
+                    self._add(self._elsewhere, claimer, chunk)
+            held = self._elsewhere.held(claimer)
+            self._end(claimer, [key for key in dict.fromkeys(one.withdrawn) if key in held], Freed.WITHDRAWN)
+        self._set_alarm()
 
     def kept_elsewhere(self, key: ChunkKey, nodes: Container[int]) -> None:
         """The directory names these nodes as holders now."""
-        for claimer in [one for one in self._claims.get(key, ()) if not one.here and one.number in nodes]:
-            self._remove(claimer, key)
-            self._trust.kept(claimer.name)
+        for claim in self._elsewhere.by_key.get(key, ()):
+            if claim.claimer.number in nodes:
+                self._elsewhere.remove(claim)
+                self._trust.kept(claim.claimer.name)
 
     def nodes_lost(self, nodes: Iterable[int]) -> None:
         """They left the directory."""
         for node in nodes:
             claimer = Claimer(node, here=False)
-            self._end(claimer, sorted(self._of.get(claimer, ())), Freed.GONE)
+            self._end(claimer, list(self._elsewhere.held(claimer)), Freed.GONE)
             self._trust.forget(claimer.name)
 
     def waited_in_vain(self, key: ChunkKey) -> None:
         """Somebody here has waited as long as it may: whoever promised the chunk is not believed for a while."""
-        for claimer in self._claims.get(key, ()):
-            self._trust.broken(claimer.name, self._clock.now_ns)
+        for claim in self._all_of(key):
+            self._trust.broken(claim.claimer.name, self._clock.now_ns)
 
     def close(self) -> None:
         """Nothing is waited for any more."""
@@ -236,78 +243,62 @@ class Claims:
 
     # ------------------------------------------------------------------ inside
 
-    def _add(self, claimer: Claimer, key: ChunkKey, size_bytes: int, eta_s: float) -> None:
-        now_ns, eta_s = self._clock.now_ns, min(eta_s, limits.CLAIM_S_MAX)
-        due = due_ns(now_ns, eta_s) + (0 if claimer.here else int(NOTICE_S * 1e9))
-        self._claims.setdefault(key, {})[claimer] = _Claim(size_bytes, now_ns + int(eta_s * 1e9), due)
-        self._of.setdefault(claimer, set()).add(key)
-        if claimer.here:
-            self._load.observe(True, now_ns)
-        if len(self._due) > limits.CLAIMS_DUE_MAX:
-            self._due = [
-                (claim.due_ns, one, who) for one, claims in self._claims.items() for who, claim in claims.items()
-            ]
-            heapq.heapify(self._due)
-        heapq.heappush(self._due, (due, key, claimer))
-        if self._late_alarm.due_ns is None or due < self._late_alarm.due_ns:
-            self._late_alarm.set(due)
+    def _all_of(self, key: ChunkKey) -> Iterable[Claim[Claimer]]:
+        return chain(self._here.by_key.get(key, ()), self._elsewhere.by_key.get(key, ()))
 
-    def _remove(self, claimer: Claimer, key: ChunkKey) -> None:
-        claims = self._claims[key]
-        del claims[claimer]
-        if not claims:
-            del self._claims[key]
-        held = self._of[claimer]
-        held.discard(key)
-        if not held:
-            del self._of[claimer]
-            if claimer.here:
-                self._load.observe(any(one.here for one in self._of), self._clock.now_ns)
+    def _add(self, book: ClaimBook[Claimer], claimer: Claimer, chunk: ClaimedChunk) -> None:
+        now_ns, eta_s = self._clock.now_ns, min(chunk.eta_s, limits.CLAIM_S_MAX)
+        due = due_ns(now_ns, eta_s) + (0 if claimer.here else int(NOTICE_S * 1e9))
+        book.add(claimer, chunk.key, chunk.size_bytes, (now_ns + int(eta_s * 1e9), due), now_ns)
+
+    def _set_alarm(self) -> None:
+        times = [due for book in (self._here, self._elsewhere) if (due := book.late.next_ns) is not None]
+        self._late_alarm.set(min(times, default=None))
+
+    def _note_load(self) -> None:
+        """Claims of this node's engines have ended."""
+        if not self._here.count:
+            self._load.observe(False, self._clock.now_ns)
 
     def _end(self, claimer: Claimer, keys: Sequence[ChunkKey], why: Freed) -> None:
         """Claims that were not kept."""
         if not keys:
             return
+        book = self._here if claimer.here else self._elsewhere
         for key in keys:
-            self._remove(claimer, key)
+            book.remove(book.held(claimer)[key])
         if claimer.here:
+            self._note_load()
             self.counts.ended[why] += len(keys)
-            told = [key for key in keys if key in self._told and not self._computes_here(key)]
+            told = [key for key in keys if key in self._told and key not in self._here.by_key]
             for key in told:
                 del self._told[key]
             if told and self._fabric.connected:
                 self._emit(effects.ReportClaims((), tuple(told)))
         self._ended(keys, why)
 
-    def _computes_here(self, key: ChunkKey) -> bool:
-        return any(claimer.here for claimer in self._claims.get(key, ()))
-
     def _forget_elsewhere(self, why: Freed) -> None:
-        for claimer in [one for one in self._of if not one.here]:
-            self._end(claimer, sorted(self._of[claimer]), why)
+        gone, self._elsewhere = self._elsewhere, ClaimBook()
+        self._set_alarm()
+        if gone.count:
+            self._ended(list(gone.by_key), why)
 
     def _look_for_late(self) -> None:
+        """Those that are late, some at a time: others have their turn in between."""
         now_ns = self._clock.now_ns
-        late: dict[Claimer, dict[ChunkKey, None]] = {}  # a claim that was told twice for one time is there twice
-        while self._due and self._due[0][0] <= now_ns:
-            due, key, claimer = heapq.heappop(self._due)
-            claim = self._claims.get(key, {}).get(claimer)
-            if claim is not None and claim.due_ns == due:
-                late.setdefault(claimer, {})[key] = None
-        for claimer, keys in late.items():
-            self._trust.broken(claimer.name, now_ns)
-            self._end(claimer, tuple(keys), Freed.LATE)
-        if self._due:
-            self._late_alarm.set(self._due[0][0])
+        for book in (self._here, self._elsewhere):
+            late: dict[Claimer, list[ChunkKey]] = {}
+            for claim in book.late.due(now_ns, limits.CLAIMS_LATE_AT_ONCE):
+                late.setdefault(claim.claimer, []).append(claim.key)
+            for claimer, keys in late.items():
+                self._trust.broken(claimer.name, now_ns)
+                self._end(claimer, keys, Freed.LATE)
+        self._set_alarm()
 
-    def _promise(self, key: ChunkKey) -> _Claim | None:
+    def _promise(self, key: ChunkKey) -> Claim[Claimer] | None:
         """The earliest claim of this node's engines that is believed."""
         now_ns = self._clock.now_ns
-        claims = [
-            claim
-            for claimer, claim in self._claims[key].items()
-            if claimer.here and self._trust.believes(claimer.name, now_ns)
-        ]
+        claims = [claim for claim in self._here.by_key.get(key, ()) if self._trust.believes(claim.claimer.name, now_ns)]
         return min(claims, key=lambda claim: claim.eta_ns, default=None)
 
     def _tell(self, keys: Sequence[ChunkKey]) -> None:

@@ -30,6 +30,7 @@ from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import FetchedChunk, Kind, Status, Where
 from kvproto.ids import FetchId
+from kvproto.records import RecordError, check_chunk
 
 _REFUSALS = {
     Refusal.EXISTS: Status.EXISTS,
@@ -136,11 +137,17 @@ class Engines:
         if len(holdings.reservations) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
             self._emit(effects.ReserveAnswered(event.engine, event.request, Status.BUSY))
             return
-        position = event.position
-        if position is None and event.parent is not None and self._pool.find(event.parent) is None:
-            before = self._directory.find(event.parent)
-            position = before.position + 1 if before is not None else None
-        namespace = self.interests.namespace(holdings.tenant, event.namespace)
+        position, namespace = event.position, self.interests.namespace(holdings.tenant, event.namespace)
+        if position is None:
+            before = (
+                None if event.parent is None else self._pool.find(event.parent) or self._directory.find(event.parent)
+            )
+            position = before.position + 1 if before is not None else 0
+        try:
+            check_chunk(event.key, event.parent, event.size_bytes, position, namespace)
+        except RecordError:
+            self._emit(effects.ReserveAnswered(event.engine, event.request, Status.MALFORMED))
+            return
         made = self._pool.reserve(event.key, event.parent, event.size_bytes, position, namespace, holdings.tenant)
         if made is Refusal.FILLING and self._fetches.is_arriving(event.key):
             # Its bytes are here, and those of the fetch may come late or never.
@@ -160,7 +167,8 @@ class Engines:
 
     def commit(self, event: events.CommitRequested) -> None:
         """An engine's chunk is written."""
-        chunk = self._of(event.engine).reservations.pop(event.lease, None)
+        holdings = self._engines.get(event.engine)
+        chunk = None if holdings is None else holdings.reservations.pop(event.lease, None)
         if chunk is None:
             self._emit(effects.CommitAnswered(event.engine, event.request, Status.UNKNOWN_LEASE))
             return
@@ -215,7 +223,9 @@ class Engines:
     def claim(self, event: events.ClaimMade) -> None:
         """An engine computes chunks."""
         self._of(event.engine)
-        self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s)
+        refused = frozenset(self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s))
+        if refused:
+            self._answer(event, Kind.CLAIM, bytes(key not in refused for key in event.keys))
         self._fetches.waits.claims_made(event.keys)
 
     # ------------------------------------------------------------------ reading
@@ -224,10 +234,11 @@ class Engines:
         """Chunks for an engine."""
         holdings = self._of(event.engine)
         if len(holdings.fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
-            self._refuse_fetch(event, Status.BUSY)
+            self._answer_at_once(event, Status.BUSY)
             return
         if not event.keys or len(set(event.keys)) != len(event.keys) or event.request in holdings.fetches:
-            self._refuse_fetch(event, Status.MALFORMED)
+            # All of nothing is here: a prompt shorter than a chunk.
+            self._answer_at_once(event, Status.MALFORMED if event.keys else Status.OK)
             return
         request = FetchRequest(
             event.keys,
@@ -248,7 +259,7 @@ class Engines:
         if number is not None:
             holdings.fetches[event.request] = number
 
-    def _refuse_fetch(self, event: events.ChunksRequested, status: Status) -> None:
+    def _answer_at_once(self, event: events.ChunksRequested, status: Status) -> None:
         self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
 
     def _fetch_ended(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:
@@ -403,7 +414,8 @@ class Engines:
         | events.UnpinRequested
         | events.LockRequested
         | events.UnlockRequested
-        | events.DropRequested,
+        | events.DropRequested
+        | events.ClaimMade,
         kind: Kind,
         values: bytes,
     ) -> None:

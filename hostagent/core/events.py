@@ -221,6 +221,8 @@ class ClaimMade(EngineEvent):
     """Of each."""
     etas_s: tuple[float, ...]
     """From now on until each is there."""
+    request: int = 0
+    """Answered by KeysAnswered only where some may not be claimed."""
 
 
 @dataclass(frozen=True, slots=True)

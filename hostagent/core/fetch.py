@@ -215,3 +215,7 @@ class Fetch:
     """When it is looked at whether it has fallen behind; None: never."""
     all_bytes: int = 0
     """What was still to come when it began to be reviewed."""
+
+    def overdue(self, now_ns: int) -> Status:
+        """Why a fetch ends whose `deadline_ns` has passed: the deadline of who asked, or computing is faster by now."""
+        return Status.DEADLINE if self.request.deadline_ns <= now_ns else Status.GATE

@@ -339,7 +339,7 @@ class Fetches:
     def _fell_behind(self, fetch: Fetch, count: int) -> None:
         """Waiting for more than its first `count` chunks is not worth it."""
         if count < fetch.wanted_count and not fetch.request.any_order:
-            fetch.missed = Status.DEADLINE
+            fetch.missed = Status.GATE
             self._want_only(fetch, count)
             self._advance(fetch)
 
@@ -461,6 +461,8 @@ class Fetches:
     def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
         """For the metrics; background work goes on if no engine waits any more."""
         seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
+        if status is fetch.missed is Status.GATE:
+            status = Status.DEADLINE  # an engine waited in vain: operators look for that, whoever ended it
         self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
         if not self._fetches or not self.busy:
             self._observer.engines_served()
@@ -529,7 +531,7 @@ class Fetches:
         now_ns = self._clock.now_ns
         for fetch in [fetch for fetch in self._fetches.values() if fetch.stages and fetch.deadline_ns <= now_ns]:
             if fetch.number in self._fetches:
-                fetch.missed = Status.DEADLINE
+                fetch.missed = fetch.overdue(now_ns)
                 if fetch.awaited:
                     self.waits.deadline_passed(fetch)
                 self._end(fetch)

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hostagent import limits
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk, ChunkState
 from kvchunk.ids import ChunkKey
+from kvproto.deadlines import Deadlines
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class _Lock:
     due_ns: int
-    serial: int
-    engine: EngineId = field(compare=False)
-    chunk: Chunk = field(compare=False)
-    over: bool = field(default=False, compare=False)
+    engine: EngineId
+    chunk: Chunk
+    over: bool = False
+
+    def __lt__(self, other: _Lock) -> bool:
+        return self.due_ns < other.due_ns
 
 
 class Locks:
@@ -33,20 +36,15 @@ class Locks:
         self._clock = node.clock
         self._pool = node.pool
         self._alarm = node.alarms.add(self._expire)
-        self._by_due: list[_Lock] = []
-        """A heap; locks taken back stay in it until their time."""
+        self._due: Deadlines[_Lock] = Deadlines()
         self._by_engine: dict[EngineId, dict[ChunkKey, list[_Lock]]] = {}
-        """Per key a heap."""
+        """Per key a heap; those that are over leave it when they are first."""
         self._counts: Counter[EngineId] = Counter()
         self._chunks: Counter[Chunk] = Counter()
-        self._serial = 0
+        self.count = 0
+        """Locks of all engines."""
         self.locked_bytes = 0
         """Of chunks that any lock holds."""
-
-    @property
-    def count(self) -> int:
-        """Locks of all engines."""
-        return sum(self._counts.values())
 
     def lock(self, engine: EngineId, key: ChunkKey, hold_s: float) -> bool:
         """Keep a READY chunk for so long at most. False: it is not in the pool, or too much is locked already."""
@@ -58,14 +56,14 @@ class Locks:
             if self.locked_bytes + chunk.size_bytes > most_bytes:
                 return False
             self.locked_bytes += chunk.size_bytes
-        self._serial += 1
-        lock = _Lock(self._clock.now_ns + int(hold_s * 1e9), self._serial, engine, chunk)
+        lock = _Lock(0, engine, chunk)
+        lock.due_ns = self._due.add(lock, self._clock.now_ns + int(hold_s * 1e9), self._clock.now_ns)
         self._pool.retain(chunk)
         self._chunks[chunk] += 1
         self._counts[engine] += 1
-        heapq.heappush(self._by_due, lock)
+        self.count += 1
         heapq.heappush(self._by_engine.setdefault(engine, {}).setdefault(key, []), lock)
-        self._alarm.set(self._by_due[0].due_ns)
+        self._alarm.set(self._due.next_ns)
         return True
 
     def unlock(self, engine: EngineId, key: ChunkKey) -> bool:
@@ -74,43 +72,34 @@ class Locks:
         if not locks:
             return False
         self._end(locks[0])
-        self._tidy()
+        self._alarm.set(self._due.next_ns)
         return True
 
     def engine_disconnected(self, engine: EngineId) -> None:
         """Take all locks of an engine back."""
         for locks in list(self._by_engine.get(engine, {}).values()):
-            for lock in list(locks):
-                self._end(lock)
-        self._tidy()
+            while locks:
+                self._end(locks[0])
+        self._alarm.set(self._due.next_ns)
 
     def _expire(self) -> None:
-        while self._by_due and self._by_due[0].due_ns <= self._clock.now_ns:
-            self._end(self._by_due[0])
-            heapq.heappop(self._by_due)
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """Forget locks that are over and first in line; ring when the next one ends."""
-        if len(self._by_due) > 2 * self.count + limits.API_LOCKS_MAX:
-            self._by_due = [lock for lock in self._by_due if not lock.over]
-            heapq.heapify(self._by_due)
-        while self._by_due and self._by_due[0].over:
-            heapq.heappop(self._by_due)
-        self._alarm.set(self._by_due[0].due_ns if self._by_due else None)
+        """Those that are due, some at a time: others have their turn in between."""
+        for lock in self._due.due(self._clock.now_ns, limits.LOCKS_ENDED_AT_ONCE):
+            self._end(lock)
+        self._alarm.set(self._due.next_ns)
 
     def _end(self, lock: _Lock) -> None:
-        if lock.over:
-            return
         lock.over = True
+        self._due.discard(lock, lock.due_ns)
         of_engine = self._by_engine[lock.engine]
         locks = of_engine[lock.chunk.key]
-        locks.remove(lock)
-        heapq.heapify(locks)
+        while locks and locks[0].over:
+            heapq.heappop(locks)
         if not locks:
             del of_engine[lock.chunk.key]
         if not of_engine:
             del self._by_engine[lock.engine]
+        self.count -= 1
         self._counts[lock.engine] -= 1
         if not self._counts[lock.engine]:
             del self._counts[lock.engine]

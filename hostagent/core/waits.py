@@ -127,7 +127,7 @@ class Waits:
     def deadline_passed(self, fetch: Fetch) -> None:
         """It ends with what is here."""
         self._stop(fetch, 0, Freed.DEADLINE)
-        fetch.stopped = Status.DEADLINE
+        fetch.stopped = fetch.overdue(self._clock.now_ns)
 
     def _look_at_time(self) -> None:
         now_ns = self._clock.now_ns
@@ -184,7 +184,8 @@ class Waits:
         """Do not wait for the chunks from here on."""
         if fetch.awaited[place:]:
             self._stop(fetch, place, why)
-            self._fetches.wait_ended(fetch, Status.DEADLINE if why is Freed.DEADLINE else Status.ABANDONED)
+            overdue = why is Freed.DEADLINE
+            self._fetches.wait_ended(fetch, fetch.overdue(self._clock.now_ns) if overdue else Status.ABANDONED)
 
     def _stop(self, fetch: Fetch, place: int, why: Freed) -> None:
         if why in (Freed.LATE, Freed.DEADLINE):

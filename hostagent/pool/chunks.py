@@ -326,7 +326,7 @@ class ChunkPool:
         chunk.state = ChunkState.READY
         chunk.digest, chunk.leaves = hashed.digest, hashed.leaves
         if self._index is not None:
-            self._index.ready(chunk.slot, _record(chunk), in_use=chunk.pins > 0)
+            self._index.ready(chunk.slot, _record(chunk))
         self._filling_bytes -= chunk.extent_bytes
         if not (chunk.pins or chunk.holds):
             self.tenants.hold(chunk.tenant, -chunk.extent_bytes)
@@ -581,8 +581,6 @@ class ChunkPool:
         chunk.pins += pins
         chunk.holds += holds
         self.pins_count += pins
-        if self._index is not None and chunk.state is ChunkState.READY and pins and chunk.pins in (0, pins):
-            self._index.use(chunk.slot, in_use=chunk.pins > 0)
         after = bool(chunk.pins or chunk.holds)
         if before is not after:
             change_bytes = (after - before) * chunk.extent_bytes

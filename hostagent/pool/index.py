@@ -14,8 +14,7 @@ The process may be killed between any two bytes that it writes. So
 A record that is torn fails its checksum and is ignored: its extent was not in use yet, or no longer. What it says of
 the chunk's bytes is not trusted: they are compared with their digest before anybody gets them.
 
-IN_USE says of a READY chunk that an engine may be reading it, and HELD that one may be writing. An engine lives longer
-than the agent, so the next agent leaves such extents alone for a while.
+Which chunks engines were reading the index does not say: an engine whose agent ended trusts nothing that it copied.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ NO_SLOT: Final = -1
 _MAGIC: Final = b"KVCASTPI"
 _HEADER: Final = struct.Struct("!8sIIQQ16s")
 _CHECKSUM: Final = struct.Struct("!Q")
-_IN_USE: Final = 0x80
+_STATE: Final = 0x7F
+"""The other bit of a state is one that agents up to 0.2 wrote."""
 
 
 class SlotState(enum.IntEnum):
@@ -56,7 +56,6 @@ class Found:
 
     slot: int
     ready: bool
-    in_use: bool
     record: Record
 
 
@@ -122,7 +121,7 @@ class PoolIndex:
             if record is None:
                 self.free(slot)
             else:
-                yield Found(slot, state & ~_IN_USE == SlotState.READY, bool(state & _IN_USE), record)
+                yield Found(slot, state & _STATE == SlotState.READY, record)
 
     # -------------------------------------------------------------- what happens in the pool
 
@@ -136,14 +135,10 @@ class PoolIndex:
         self._set(slot, SlotState.HELD)
         return slot
 
-    def ready(self, slot: int, record: Record, *, in_use: bool) -> None:
+    def ready(self, slot: int, record: Record) -> None:
         """The chunk is whole, and its digest known."""
         self._write(slot, record)
-        self._set(slot, SlotState.READY, in_use=in_use)
-
-    def use(self, slot: int, *, in_use: bool) -> None:
-        """Somebody begins to use the bytes of a READY chunk, or nobody does any more."""
-        self._set(slot, SlotState.READY, in_use=in_use)
+        self._set(slot, SlotState.READY)
 
     def retire(self, slot: int) -> None:
         """The chunk is not to be found any more; its extent is still given out."""
@@ -158,9 +153,9 @@ class PoolIndex:
         at = self._records_at + slot * RECORD_BYTES
         self._buffer[at : at + RECORD_BYTES] = pack_record(record, self._store_id, slot)
 
-    def _set(self, slot: int, state: SlotState, *, in_use: bool = False) -> None:
+    def _set(self, slot: int, state: SlotState) -> None:
         at = HEADER_BYTES + slot
-        self._buffer[at : at + 1] = bytes((state | (_IN_USE if in_use else 0),))
+        self._buffer[at : at + 1] = bytes((state,))
 
 
 def _header(pool_bytes: int, slots_count: int, store_id: bytes) -> bytes:

@@ -141,6 +141,7 @@ class TransportCounters:
     cast_batches_received: int = 0
     control_received: int = 0
     control_sent: int = 0
+    joins_sent: int = 0
     fill_packets_sent: int = 0
     fill_packets_cast: int = 0
     """FILLs that the switch casts, too: one datagram for readers and switch, in neither of the other two."""

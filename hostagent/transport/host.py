@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import ctypes
 import errno
-import fcntl
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
@@ -29,13 +29,14 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.control_intake import ControlIntake
+from hostagent.transport.interface_watch import InterfaceWatch
+from hostagent.transport.interfaces import ask_interface, interface_address, interface_with, sending_interface
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
-_SIOCGIFADDR = 0x8915
 _SIOCGIFHWADDR = 0x8927
 _IP_UNICAST_IF = 50
 """ip(7): the interface of unicast datagrams; needs no privilege and no route."""
@@ -70,6 +71,8 @@ class Parts:
     reads: ReadPart
     close: Callable[[], None] = lambda: None
     rdma_mtu_bytes: int = 0
+    made_anew: Callable[[], None] | None = None
+    """The data interface is another one of the same name: what sends has to be told. None: only a restart helps."""
 
 
 class HostTransport:
@@ -77,6 +80,8 @@ class HostTransport:
 
     casts: CastPart
     reads: ReadPart
+    watch: InterfaceWatch
+    """Of the data interface; there is none of the loopback."""
 
     def __init__(
         self,
@@ -126,6 +131,10 @@ class HostTransport:
                 undo.callback(close)
             endpoint = self.reads.listen()
             granted = self.casts.use_fabric(fabric)
+            interface = sending_interface(address, self._config.interface)
+            if interface is not None:
+                self.watch = InterfaceWatch(interface, address, partial(self._interface_made_anew, parts.made_anew))
+                undo.callback(self.watch.close)
             self._open = undo.pop_all()
         self._in_use = fabric
         return TransportFacts(host.own, _mac(self._config), endpoint, granted, parts.rdma_mtu_bytes)
@@ -145,6 +154,15 @@ class HostTransport:
         self.casts.use_fabric(fabric)
         self._in_use = fabric
 
+    def _interface_made_anew(self, tell_senders: Callable[[], None] | None) -> None:
+        """Raises TransportError: it is to be tried again, or needs a restart."""
+        if tell_senders is None:
+            raise TransportError("restart kvcast-agent, whose RDMA connections went with the one before")
+        self._control.bind_anew()
+        tell_senders()
+        if self._in_use is not None:
+            self.casts.use_fabric(self._in_use)
+
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
         self._control.send(message, destination)
@@ -156,7 +174,7 @@ class _Control:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._port = host.config.control_port
-        self._socket = bound_udp(host.address, self._port, "data.control_port")
+        self._socket = bound_udp(host.address, self._port, "data.control_port", host.config.interface)
         self._intake = self._take(self._socket)
         self._group: Address | None = None
         self._notice_socket: socket.socket | None = None
@@ -169,6 +187,18 @@ class _Control:
         self._notice_socket = group_socket(self._host.address, format_address(group), self._port)
         self._notice_intake = self._take(self._notice_socket)
         self._group = group
+
+    def bind_anew(self) -> None:
+        """The interface is another one of the same name. Raises TransportError."""
+        leave_by(self._socket, self._host.address, self._host.config.interface)
+        group, self._group = self._group, None
+        if group is None:
+            return
+        try:
+            self.join(group)
+        except TransportError:
+            self._group = group
+            raise
 
     def send(self, message: Control, destination: Address) -> None:
         counters = self._host.counters
@@ -222,19 +252,19 @@ def group_socket(address: str, group: str, port: int) -> socket.socket:
     return sock
 
 
-def bound_udp(address: str, port: int, key: str) -> socket.socket:
+def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.socket:
     """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError.
 
-    What it sends leaves by the interface that has `address`, whatever the routing table says: the switch's pool address
-    is in no node's subnet, and a default route would take KV to the management network.
+    What it sends leaves by `interface`, else by the one that has `address`, whatever the routing table says: the
+    switch's pool address is in no node's subnet, and a default route would take KV to the management network.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.bind((address, port))
-        interface = interface_with(address)
-        if interface is not None:
-            index = socket.if_nametoindex(interface)
-            sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
+        leave_by(sock, address, interface)
+    except TransportError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -246,49 +276,16 @@ def bound_udp(address: str, port: int, key: str) -> socket.socket:
     return sock
 
 
-def ask_interface(name: str, request: int) -> bytes:
-    """Answer of one of the SIOCGIF... requests of netdevice(7): the 24 bytes after the name. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
-
-
-def interface_with(address: str) -> str | None:
-    """The interface whose first IPv4 address this is, the loopback excepted; None: there is none."""
-    for _, name in socket.if_nameindex():
-        try:
-            found = socket.inet_ntoa(ask_interface(name, _SIOCGIFADDR)[4:8])
-        except OSError:
-            continue  # an interface without IPv4
-        if found == address and not found.startswith("127."):
-            return name
-    return None
-
-
-def interface_address(config: DataConfig) -> str:
-    """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
-    if not config.interface:
-        return config.address
-    try:
-        found = socket.inet_ntoa(ask_interface(config.interface, _SIOCGIFADDR)[4:8])
-    except OSError as error:
-        if error.errno == errno.ENODEV:
-            raise TransportError(
-                f"there is no interface {config.interface}; set data.interface to one of {_interfaces()}"
-            ) from error
-        if config.address:
-            return config.address
-        raise TransportError(
-            f"interface {config.interface} has no IPv4 address: {error.strerror}; give it one"
-        ) from error
-    return config.address or found
-
-
-def _interfaces() -> str:
-    return ", ".join(name for _, name in socket.if_nameindex())
+def leave_by(sock: socket.socket, address: str, interface: str) -> None:
+    """What a socket with this address sends leaves by `interface`, else by the one that has the address. Raises
+    TransportError, or OSError when it has just gone."""
+    leaves_by = sending_interface(address, interface)
+    if leaves_by is not None:
+        index = socket.if_nametoindex(leaves_by)
+        sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
 
 
 def _mac(config: DataConfig) -> bytes:
     """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
-    if not config.interface:
-        return bytes(6)
-    return ask_interface(config.interface, _SIOCGIFHWADDR)[2:8]
+    interface = config.interface or interface_with(config.address)
+    return bytes(6) if interface is None else ask_interface(interface, _SIOCGIFHWADDR)[2:8]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hostagent.config import DataConfig
-from hostagent.transport.host import interface_with
+from hostagent.transport.interfaces import interface_with
 from kvproto.units import parse_rate_bit_s
 
 UNKNOWN_BIT_S: Final = 10_000_000_000

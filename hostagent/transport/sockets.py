@@ -16,7 +16,7 @@ from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.expected_casts import ExpectedCasts
-from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket
+from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
@@ -38,7 +38,7 @@ class SocketsTransport(HostTransport):
     """See the module's docstring and the contract in `base`."""
 
     def _open_parts(self, host: Host) -> Parts:
-        return Parts(SocketCasts(host), TcpReads(host))
+        return socket_parts(host)
 
 
 def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
@@ -52,7 +52,8 @@ def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
     drops because their TTL is 0. Raises TransportError where nothing can be sent from that address."""
     size = fabric.datagram_bytes.to_bytes(2, sys.byteorder)
     with bound_udp(address, 0, "data.address") as probe:
-        _send_to_group(probe, address, ttl=0)
+        _send_to_group(probe, ttl=0)
+        probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
         try:
             probe.sendmsg(
                 [bytes(2 * fabric.datagram_bytes)],
@@ -65,11 +66,10 @@ def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
     return None
 
 
-def _send_to_group(sock: socket.socket, address: str, ttl: int) -> None:
+def _send_to_group(sock: socket.socket, ttl: int) -> None:
     sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
 
 
 class SegmentSocket:
@@ -78,11 +78,18 @@ class SegmentSocket:
     def __init__(self, host: Host, port: int) -> None:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
-        self.socket = sock = bound_udp(host.address, port, "data.cast_port")
-        _send_to_group(sock, host.address, limits.MULTICAST_TTL)
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
+        _send_to_group(sock, limits.MULTICAST_TTL)
+        self.leave_by_interface()
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         rate = link_rate_bit_s(host.config) // 8
         self._sender = NativeSender(host, sock, rate, casting_threads(rate, len(os.sched_getaffinity(0))))
+
+    def leave_by_interface(self) -> None:
+        """Send by the data interface, as it is now. Raises TransportError, OSError."""
+        host = self._host
+        leave_by(self.socket, host.address, host.config.interface)
+        self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
@@ -137,6 +144,7 @@ class SocketCasts(ExpectedCasts):
         self._host = host
         self._outgoing = out = SegmentSocket(host, host.config.cast_port)
         self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
+        self.leave_by_interface = out.leave_by_interface
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -215,3 +223,9 @@ class TcpReads:
         if self._native is not None:
             self._native.close()
         self._client.close()
+
+
+def socket_parts(host: Host) -> Parts:
+    """Everything over sockets. Raises TransportError."""
+    casts = SocketCasts(host)
+    return Parts(casts, TcpReads(host), made_anew=casts.leave_by_interface)

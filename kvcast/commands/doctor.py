@@ -6,12 +6,12 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from hostagent.config import AgentConfig, load
 from kvcast.doctor import cluster
 from kvcast.doctor.findings import Finding, Level
+from kvcast.doctor.layout import Row, laid_out
 from kvcast.doctor.topics import TOPICS, examine
 from kvcast.errors import UsageError
 from kvcast.operator import add_common, console, print_json
@@ -63,12 +63,15 @@ def _config(path: Path | None) -> AgentConfig | None:
 def _show(found: dict[str, list[Finding]]) -> None:
     out = console()
     for name, findings in found.items():
-        table = Table(box=None, pad_edge=False, header_style="bold", title=f"{name}: {TOPICS[name].summary}")
-        table.title_justify, table.title_style = "left", "bold"
-        for heading in ("CHECK", "FOUND", "WANTED", "", "REMEDY"):
-            table.add_column(heading, overflow="fold")
-        for finding in findings:
-            level = f"[{_STYLES[finding.level]}]{finding.level}[/]"
-            table.add_row(*map(escape, (finding.check, finding.found, finding.wanted)), level, escape(finding.remedy))
-        out.print(table)
+        out.print(Text(f"{name}: {TOPICS[name].summary}", "bold"), soft_wrap=True)
+        rows = [
+            Row(finding.level, _STYLES[finding.level], (finding.check,), _words(finding), finding.remedy)
+            for finding in findings
+        ]
+        for line in laid_out(rows, out.width):
+            out.print(line, soft_wrap=True)
         out.print()
+
+
+def _words(finding: Finding) -> str:
+    return finding.found if finding.level is Level.OK else f"{finding.found} (wanted: {finding.wanted})"

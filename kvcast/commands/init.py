@@ -21,6 +21,8 @@ from kvcast.setup.files import SEGMENT_BYTES, Answers, agent_yaml, controller_ya
 from kvcast.setup.machine import Interface, Machine, data_interface, look
 from kvdaemon import checks
 from kvdaemon.errors import ConfigError
+from kvdaemon.identity import TRUST_DOMAIN
+from kvdaemon.tls_settings import is_loopback
 from kvproto.units import format_bytes, format_rate, parse_size_bytes
 
 T = TypeVar("T")
@@ -52,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interface", metavar="IFACE", help="towards the switch (default: the likeliest)")
     parser.add_argument(
         "--controller",
-        type=checked(checks.endpoint),
-        metavar="HOST:PORT",
-        help="where the controller listens (default: port 4800 of this machine's own address)",
+        type=checked(checks.endpoints),
+        metavar="HOST:PORT[,...]",
+        help="where controllers listen (default: one, port 4800 of this machine's own address)",
     )
     parser.add_argument(
         "--switch",
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             out.print(f"wrote {args.dir / name}")
     except OSError as error:
         raise UsageError(f"cannot write to {args.dir}: {error.strerror}") from error
-    out.print(_next_steps(answers, args.dir, names), markup=False)
+    out.print(_next_steps(answers, args.dir, names))
     return 0
 
 
@@ -102,7 +104,8 @@ def _answers(args: argparse.Namespace, machine: Machine) -> Answers:
     interface = _data_interface(args, machine) if for_agent else None
     node = (args.node or _ask("Name of this node", machine.name, str)) if for_agent else machine.name
     default = f"{_management_address(machine, interface)}:4800"
-    controller = args.controller or _ask("Controller listens at", default, checks.endpoint)
+    controllers = args.controller or _ask("Controller listens at", default, checks.endpoints)
+    listen = _own(controllers, machine) if args.only != "agent" else controllers[0]
     switch = "none"
     if args.only != "agent":
         switch = args.switch or _ask("Switch's P4Runtime (or none)", "127.0.0.1:9559", switch_address)
@@ -112,7 +115,8 @@ def _answers(args: argparse.Namespace, machine: Machine) -> Answers:
     return Answers(
         node,
         interface.name if interface is not None else "",
-        controller,
+        controllers,
+        listen,
         None if switch == "none" else switch,
         args.nodes or {},
         pool_bytes,
@@ -161,6 +165,20 @@ def _ask(what: str, default: str | None, parse: Callable[[str], T]) -> T:
             print(error, file=sys.stderr)
 
 
+def _own(controllers: tuple[str, ...], machine: Machine) -> str:
+    """Where this machine's controller listens. Raises UsageError where nothing says which of several it is."""
+    if len(controllers) == 1:
+        return controllers[0]
+    hosts = {machine.name, *machine.addresses}
+    own = [one for one in controllers if checks.host_port(one)[0] in hosts]
+    if len(own) != 1:
+        raise UsageError(
+            f"--controller names {len(controllers)} controllers, {len(own)} of them on this machine"
+            f" ({', '.join(sorted(hosts))}): --only agent writes the agents' file alone"
+        )
+    return own[0]
+
+
 def _management_address(machine: Machine, data: Interface | None) -> str:
     """An address of this machine that others reach, away from the data network where there is one."""
     others = [one.address for one in machine.interfaces if one.address and one.up and one is not data]
@@ -185,10 +203,21 @@ def _facts(machine: Machine) -> Table:
     for one in machine.interfaces:
         rate = format_rate(one.rate_bit_s) if one.rate_bit_s else "-"
         remark = "down" if not one.up else "default route" if one.default_route else ""
-        table.add_row(one.name, one.address or "-", rate, str(one.mtu_bytes), remark)
+        table.add_row(one.name, ", ".join(one.addresses) or "-", rate, str(one.mtu_bytes), remark)
     table.caption = f"{format_bytes(machine.memory_bytes)} of memory left"
     table.caption_justify = "left"
     return table
+
+
+def _trust(answers: Answers) -> str:
+    """Options of the switch: whom it takes."""
+    if answers.switch is None or is_loopback(answers.switch):
+        return ""
+    if answers.tls is None:
+        return " --insecure"
+    folder = answers.tls
+    files = f"--tls-cert {folder}/switch.pem --tls-key {folder}/switch.key --tls-ca {folder}/ca.pem"
+    return f" {files} --tls-controller spiffe://{TRUST_DOMAIN}/controller"
 
 
 def _next_steps(answers: Answers, folder: Path, names: list[str]) -> str:
@@ -197,7 +226,8 @@ def _next_steps(answers: Answers, folder: Path, names: list[str]) -> str:
         if answers.switch is not None:
             small = answers.segment_bytes not in (None, SEGMENT_BYTES[0])
             size = f" --segment-bytes {answers.segment_bytes}" if small else ""
-            lines.append(f"  kvcast switch -i PORT@IFACE ... --grpc {answers.switch}{size}   # on the switch")
+            options = f"--grpc {answers.switch}{size}{_trust(answers)}"
+            lines.append(f"  kvcast switch -i PORT@IFACE ... {options}   # on the switch")
         lines.append(f"  kvcast-controller --config {folder / 'controller.yaml'}")
     if "agent.yaml" in names:
         lines.append(f"  kvcast doctor agent --config {folder / 'agent.yaml'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from rich.table import Table
 
@@ -10,13 +11,14 @@ from kvcast.arguments import whole
 from kvcast.operator import (
     add_common,
     chunk_object,
-    console,
     controller,
     holders_text,
     key_text,
     print_json,
+    print_whole,
     twin_form,
 )
+from kvproto.printable import printable
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
 
@@ -68,12 +70,15 @@ def run(args: argparse.Namespace) -> int:
             _switch_text(chunk),
             "pinned" if chunk.pinned else "",
             f"{chunk.fetches_per_s:.3g}" if chunk.fetches_per_s >= 0.0005 else "",
-            chunk.namespace,
+            printable(chunk.namespace),
         )
-    out = console()
-    out.print(table if chunks else "no chunk matches")
+    # What is no chunk goes elsewhere: whoever takes the last line of the output means the last chunk.
+    if chunks:
+        print_whole(table)
+    else:
+        print("kvcast ls: no chunk matches", file=sys.stderr)
     if more:
-        out.print(f"… more than {args.limit}: --limit 0 shows all")
+        print(f"kvcast ls: more than {args.limit}: --limit 0 shows all", file=sys.stderr)
     return 0
 
 

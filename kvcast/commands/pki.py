@@ -11,7 +11,7 @@ from kvcast.arguments import checked, output_folder, whole
 from kvcast.errors import UsageError
 from kvcast.operator import console
 from kvcast.setup.certificates import AUTHORITY, CertificateError, authority, file_name
-from kvdaemon.identity import Identity, Role, parse_identity, trust_domain
+from kvdaemon.identity import TRUST_DOMAIN, Identity, Role, parse_identity, trust_domain
 
 _FOR = {
     Role.AGENT: "agent.yaml of the node",
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-domain",
         type=checked(trust_domain),
-        default="kvcast.internal",
+        default=TRUST_DOMAIN,
         metavar="NAME",
-        help="the first part of all identities (default kvcast.internal)",
+        help="the first part of all identities (default %(default)s)",
     )
     parser.add_argument("--days", type=whole(1), default=365, help="that certificates are good for (default 365)")
     parser.add_argument("--renew", action="store_true", help="replace certificates that are there")

@@ -107,7 +107,7 @@ def _show(out: Console, board: Board, follower: Follower, interval_s: float) -> 
 
 
 def _follower(args: argparse.Namespace) -> Follower:
-    return Follower(find_controller(args.controller).addresses.split(","), channels_given(args))
+    return Follower(find_controller(args.controller).each(), channels_given(args))
 
 
 def _take(board: Board, follower: Follower) -> None:

@@ -14,7 +14,7 @@ from hostagent.memory.available import available_bytes
 from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.native.library import datapath
 from hostagent.transport.base import TransportError
-from hostagent.transport.host import ask_interface, interface_address
+from hostagent.transport.interfaces import addresses, ask_interface, interface_address, sending_interface
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from hostagent.transport.sockets import buffers_refused
@@ -122,13 +122,25 @@ def _data_network(data: DataConfig) -> list[Finding]:
     except TransportError as error:
         return [Finding("data interface", str(error), "an interface with an address", Level.MISSING, "data.interface")]
     findings = [_address(address), _link_rate(data)]
-    if data.interface:
-        findings += _interface(data)
-        findings.append(_accept_local(data.interface))
-    findings.append(_reverse_path(data, address))
+    try:
+        interface = sending_interface(address, data.interface)
+    except TransportError as error:
+        return [*findings, Finding("KV leaves by", str(error), "the data interface", Level.MISSING, "data.interface")]
+    if interface is not None:
+        findings += [Finding("KV leaves by", interface, interface), _the_address(interface, data, address)]
+        findings += _interface(interface, data.segment_bytes)
+        findings.append(_accept_local(interface))
+    findings.append(_reverse_path(interface, data, address))
     if findings[0].level is Level.OK:
         findings.append(_cast_buffers(data, address))
     return findings
+
+
+def _the_address(interface: str, data: DataConfig, address: str) -> Finding:
+    own = [one.address for one in addresses() if one.interface == interface]
+    is_said = bool(data.address) or len(own) < 2
+    remedy = f"data.address says which of {', '.join(own)} peers use; without it {address}, the first"
+    return judged(f"address of {interface}", address, "the only one, or chosen", is_said, Level.NOTE, remedy)
 
 
 def _cast_buffers(data: DataConfig, address: str) -> Finding:
@@ -164,11 +176,10 @@ def _link_rate(data: DataConfig) -> Finding:
     return judged("link rate", found, "known", rate_bit_s is not None, Level.NOTE, remedy)
 
 
-def _interface(data: DataConfig) -> list[Finding]:
-    name = data.interface
+def _interface(name: str, segment_bytes: int) -> list[Finding]:
     flags = int.from_bytes(ask_interface(name, _SIOCGIFFLAGS)[:2], sys.byteorder)
     mtu = int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
-    needed = data.segment_bytes + FILL_OVERHEAD_BYTES
+    needed = segment_bytes + FILL_OVERHEAD_BYTES
     link = f"ip link set {name}"
     return [
         has(f"{name} is up", bool(flags & _IFF_UP), Level.MISSING, f"{link} up", ("up", "down")),
@@ -176,7 +187,7 @@ def _interface(data: DataConfig) -> list[Finding]:
         judged(
             f"MTU of {name}",
             str(mtu),
-            f"{needed} for segments of {data.segment_bytes}",
+            f"{needed} for segments of {segment_bytes}",
             mtu >= needed,
             Level.MISSING,
             f"{link} mtu 9000 (and the switch's ports), or smaller segments in switch and agents",
@@ -190,12 +201,12 @@ def _accept_local(interface: str) -> Finding:
     return has("accept_local", allowed, Level.NOTE, remedy, ("1", "0"))
 
 
-def _reverse_path(data: DataConfig, address: str) -> Finding:
+def _reverse_path(interface: str | None, data: DataConfig, address: str) -> Finding:
     """NOTICE comes from the pool address: under strict filtering (RFC 3704) it must be routed to this interface."""
-    names = ("all", data.interface) if data.interface else ("all",)
+    names = ("all",) if interface is None else ("all", interface)
     mode = max(_setting(name, "rp_filter") for name in names)
     remedy = f"ip route add {data.pool_address} dev IFACE, or sysctl -w net.ipv4.conf.IFACE.rp_filter=2".replace(
-        "IFACE", data.interface or "IFACE"
+        "IFACE", interface or "IFACE"
     )
     routed = _source_towards(data.pool_address) == address
     found = f"{mode}, pool address {'routed to' if routed else 'not behind'} the data interface"

@@ -14,7 +14,7 @@ import grpc
 from hostagent.config import AgentConfig
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.transport.base import TransportError
-from hostagent.transport.host import interface_address
+from hostagent.transport.interfaces import interface_address
 from kvcast.doctor.findings import Finding, Level, judged
 from kvclient.attach import who_may
 from kvdaemon.identity import Role

@@ -8,17 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.markup import escape
-from rich.table import Table
-
 from kvcast import __version__
+from kvcast.doctor.layout import Row, laid_out
 from kvcast.operator import UnreachableError, console, controller, fields_of, print_json
 from kvproto.rpc import control_pb2 as rpc
 
 SUMMARY = "all nodes and the switch, by putting, reading, casting and serving small chunks"
 _LEVELS = {rpc.Finding.OK: "ok", rpc.Finding.NOTE: "note", rpc.Finding.SLOW: "slow", rpc.Finding.BROKEN: "broken"}
 _STYLES = {"ok": "green", "note": "dim", "slow": "yellow", "broken": "bold red"}
-_WIDTH_MAX = 80
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,15 +51,11 @@ def _object(reply: rpc.ExamineReply, broken_count: int) -> dict[str, object]:
 
 def _show(reply: rpc.ExamineReply, broken_count: int) -> None:
     out = console()
-    out.width = min(out.width, _WIDTH_MAX)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", "CHECK", "PATH"):
-        table.add_column(heading, no_wrap=heading != "PATH", overflow="fold")
-    table.add_column("FOUND", overflow="fold", ratio=1)
-    for finding in reply.findings:
-        level = _LEVELS[finding.level]
-        found = escape(finding.found) + (f"\n[dim]->[/] {escape(finding.remedy)}" if finding.remedy else "")
-        table.add_row(f"[{_STYLES[level]}]{level}[/]", finding.check, escape(finding.path), found)
-    out.print(table)
+    rows = [
+        Row(level := _LEVELS[one.level], _STYLES[level], (one.check, one.path), one.found, one.remedy)
+        for one in reply.findings
+    ]
+    for line in laid_out(rows, out.width):
+        out.print(line, soft_wrap=True)
     verdict = f"{broken_count} broken" if broken_count else "nothing is broken"
     out.print(f"\n{verdict}, {len(reply.findings)} findings, {reply.took_ms / 1000:.1f} s")

@@ -26,12 +26,24 @@ def cold_store(config: ColdConfig) -> Finding:
         return Finding("cold store", str(error), _WANTED, Level.MISSING, "the section cold of the configuration")
     except ColdStoreError as error:
         remedy = "start the service, or correct cold.options and cold.secrets; the agent runs without it until then"
-        return Finding("cold store", f"{config.scheme}: {error}", _WANTED, Level.SLOW, remedy)
+        return Finding("cold store", f"{config.scheme}: {error}", _WANTED, Level.SLOW, remedy + _permissions(config))
     if isinstance(found, ColdStoreError):
         remedy = "room in the store, and permission to write: until then the agent only reads it"
-        return Finding("cold store", f"{config.scheme} takes nothing: {found}", _WANTED, Level.SLOW, remedy)
+        words = f"{config.scheme} takes nothing: {found}"
+        return Finding("cold store", words, _WANTED, Level.SLOW, remedy + _permissions(config))
     times = f"put {found.put_s * 1e3:.1f} ms, get {found.get_s * 1e3:.1f} ms"
+    if found.undeletable:
+        words = f"{config.scheme}: {times}; it deletes nothing: {found.undeletable}"
+        remedy = "permission to delete, or a rule of the store that deletes old objects"
+        return Finding("cold store", words, _WANTED, Level.NOTE, remedy + _permissions(config))
     return Finding("cold store", f"{config.scheme}: {times}", _WANTED)
+
+
+def _permissions(config: ColdConfig) -> str:
+    """What S3 must allow; it says of no request which of these it misses."""
+    if config.scheme != "s3":
+        return ""
+    return "; S3 must allow s3:GetObject, s3:PutObject, s3:DeleteObject on the objects, s3:ListBucket on the bucket"
 
 
 async def _try_out(config: ColdConfig) -> Trial | ColdStoreError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
 from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.transport.base import TransportError
-from hostagent.transport.host import interface_address
+from hostagent.transport.interfaces import interface_address
 from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.retransmissions import Retransmissions
 from kvcast.doctor.findings import Finding, Level, has, judged

@@ -20,8 +20,10 @@ class Answers:
 
     node: str
     interface: str
-    controller: str
-    """HOST:PORT where the controller listens and agents find it."""
+    controllers: tuple[str, ...]
+    """HOST:PORT where agents find each controller."""
+    listen: str
+    """Where this machine's controller listens."""
     switch: str | None
     """HOST:PORT of the switch's P4Runtime; None: a network without a kvcast switch."""
     ports: Mapping[str, int]
@@ -50,7 +52,7 @@ def controller_yaml(answers: Answers) -> str:
     """controller.yaml."""
     lines = [
         "# Made by `kvcast init`. Keys: docs/reference/controller.md. Check: kvcast-controller --config FILE --check",
-        f"listen: {answers.controller}",
+        f"listen: {answers.listen}",
         "metrics: 127.0.0.1:9470",
         _tls(answers, "controller"),
     ]
@@ -77,6 +79,11 @@ def _tls(answers: Answers, name: str) -> str:
     return f"tls: {{cert: '{folder}/{name}.pem', key: '{folder}/{name}.key', ca: '{folder}/ca.pem'}}"
 
 
+def _addresses(controllers: tuple[str, ...]) -> str:
+    quoted = [f"'{one}'" for one in controllers]
+    return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"
+
+
 def agent_yaml(answers: Answers) -> str:
     """agent.yaml of one node."""
     lines = [
@@ -85,7 +92,7 @@ def agent_yaml(answers: Answers) -> str:
         "data:",
         f"  interface: {answers.interface}          # towards the switch",
         f"  segment_bytes: {answers.segment_bytes or SEGMENT_BYTES[0]}",
-        f"controller: {{address: '{answers.controller}'}}",
+        f"controller: {{address: {_addresses(answers.controllers)}}}",
         _tls(answers, f"agent-{answers.node}"),
         f"pool: {{size: {answers.pool_bytes}}}          # {format_bytes(answers.pool_bytes)}",
         "api: {socket: /run/kvcast/agent.sock}",

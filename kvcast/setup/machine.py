@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hostagent.memory.available import available_bytes
-from hostagent.transport.host import ask_interface
+from hostagent.transport.interfaces import addresses
 
 _INTERFACES: Final = Path("/sys/class/net")
 _ROUTES: Final = Path("/proc/net/route")
-_SIOCGIFADDR: Final = 0x8915
-"""Linux, include/uapi/linux/sockios.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +23,15 @@ class Interface:
     mtu_bytes: int
     rate_bit_s: int | None
     """None: the driver does not say."""
-    address: str | None
-    """Its IPv4 address."""
+    addresses: tuple[str, ...]
+    """IPv4, its first one first."""
     default_route: bool
     """Whether the machine reaches the rest of the world through it."""
+
+    @property
+    def address(self) -> str | None:
+        """The one that an agent takes unless its configuration names another."""
+        return self.addresses[0] if self.addresses else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Machine:
     interfaces: tuple[Interface, ...]
     memory_bytes: int
     """What a process may still have: the kernel's estimate, or less where a cgroup says so."""
+
+    @property
+    def addresses(self) -> set[str]:
+        """Of all interfaces."""
+        return {address for one in self.interfaces for address in one.addresses}
 
 
 def look(interfaces: Path = _INTERFACES) -> Machine:
@@ -57,7 +64,7 @@ def _interface(path: Path, routed: set[str]) -> Interface:
         up=(path / "operstate").read_text().strip() in ("up", "unknown"),
         mtu_bytes=int((path / "mtu").read_text()),
         rate_bit_s=rate_mbit_s * 1_000_000 if rate_mbit_s and rate_mbit_s > 0 else None,
-        address=_address(path.name),
+        addresses=tuple(one.address for one in addresses() if one.interface == path.name),
         default_route=path.name in routed,
     )
 
@@ -66,15 +73,6 @@ def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):  # drivers without a rate answer EINVAL
-        return None
-
-
-def _address(name: str) -> str | None:
-    try:
-        return socket.inet_ntoa(ask_interface(name, _SIOCGIFADDR)[4:8])
-    except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise
         return None
 
 

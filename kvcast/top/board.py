@@ -20,6 +20,8 @@ SOURCES: Final = (
 )
 """Letter, field of Delivered without `_bytes`, and words."""
 BUCKET_S: Final = 2
+NOW_BUCKETS: Final = 5
+"""Of these, what counts as now."""
 """Of the controller's history of sources."""
 
 
@@ -165,11 +167,11 @@ class Board:
         return sorted(rows, key=lambda row: (-row.count, row.name))
 
     def delivered_now(self) -> dict[str, float]:
-        """Bytes per second by source, in the last two seconds that are over."""
-        bucket = self.status.uptime_ms // 1000 // BUCKET_S - 1
-        row = self.tables.get("sources", {}).get(str(bucket))
-        delivered = rpc.Delivered() if row is None else row.delivered
-        return {name: size / BUCKET_S for name, size in sizes(delivered).items()}
+        """Bytes per second by source, in the last ten seconds that are over: chunks come in bursts."""
+        now = self.status.uptime_ms // 1000 // BUCKET_S
+        sources = self.tables.get("sources", {})
+        found = [sizes(row.delivered) for at in range(now - NOW_BUCKETS, now) if (row := sources.get(str(at)))]
+        return {name: sum(one[name] for one in found) / (BUCKET_S * NOW_BUCKETS) for _, name, _ in SOURCES}
 
     def _rows(self, table: str) -> list[Any]:
         return list(self.tables.get(table, {}).values())

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kvcast.operator import holders_text, key_text
 from kvcast.top.board import SOURCES, Board, View, Wish, shares, sizes
+from kvproto.printable import printable
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.units import format_bytes
 
@@ -163,7 +164,7 @@ def _prefixes(prefixes: Sequence[rpc.PrefixView], *, wide: bool) -> RenderableTy
     names = ["PREFIX", "CHUNKS>", "SIZE>", "READS/S>", "CASTS>", "RIDERS>", "SERVED>", "FROM", "WAIT>"]
     table = _table(*names, *(("NAMESPACE", "HOLDERS") if wide else ()))
     for prefix in prefixes:
-        more = (prefix.namespace[:24], holders_text(list(prefix.holders), [])) if wide else ()
+        more = (printable(prefix.namespace)[:24], holders_text(list(prefix.holders), [])) if wide else ()
         table.add_row(
             key_text(prefix.first),
             str(prefix.chunks),

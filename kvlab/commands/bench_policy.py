@@ -104,9 +104,10 @@ def _open(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
     if make is not None:
         return given, make(seed)
     try:
-        return open_trace(given, seed)
+        name, trace = open_trace(given, seed)
     except TraceError as error:
         raise UsageError(str(error)) from error
+    return name, trace.requests
 
 
 def _case_table(traces: dict[str, Forest], hits: list[PolicyHit]) -> Table:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Console
+from rich.progress import Progress
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
 from kvcast.errors import UsageError
 from kvlab.bars import bar
 from kvlab.figures import write_figures
-from planner.cluster.options import Cluster, Routing
+from planner.cluster.figures import ReplayFigures
+from planner.cluster.options import Cluster, Routing, Sharing
 from planner.errors import PlanError
 from planner.hardware import ACCELERATORS, MODELS, Attention, Engine, Model, engine_of, find_model
 from planner.plan import PlanFigures, PlanOptions, check, run_plan
@@ -25,8 +27,8 @@ from planner.scale.growth import CHUNKS_PER_NODE, grow
 from planner.scale.load import load_of
 from planner.scale.reuse import CELL_NODES, CELLS, Uses, reuse_in_cells
 from planner.scale.unit_costs import measure
-from planner.traces import BLOCK_TOKENS, NAMES, TraceError, open_trace
-from planner.units import link_rate, memory_bytes, switch_bytes
+from planner.traces import BLOCK_TOKENS, NAMES, TimeUnit, Trace, TraceError, open_trace
+from planner.units import format_seconds, link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions, headline
 
 _REPLICAS: Final = 3
@@ -38,6 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         default="conversation",
         help=f"a file, or one of {', '.join(NAMES)}; it may end in .zst",
+    )
+    parser.add_argument(
+        "--time-unit",
+        choices=[one.value for one in TimeUnit],
+        help="of a file's timestamps (default: worked out and said)",
+    )
+    parser.add_argument(
+        "--block-tokens", type=whole(1), metavar="N", help="of a file's hashes (default: worked out and said)"
     )
     parser.add_argument("--requests", type=whole(), default=0, metavar="N", help="only the first N (default all)")
     parser.add_argument("--speed", type=above_zero, default=1.0, help="speed-up factor of the arrivals (default 1)")
@@ -154,18 +164,41 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
         replicas=min(_REPLICAS, args.nodes) if args.replicas is None else args.replicas,
     )
     check(cluster)
-    name, trace = open_trace(args.trace, args.seed)
+    name, trace = _trace(args)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
-    trace = trace[: args.requests] if args.requests else trace
     with bar(Console(stderr=True)) as shown:
-        task = shown.add_task("replaying", total=1.0)
-        return run_plan(options, trace, lambda what, share: shown.update(task, description=what, completed=share))
+        return run_plan(options, trace, _Shown(shown))
+
+
+class _Shown:
+    """Shows how far a plan is, and what each option gives as soon as that is known."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("replaying", total=1.0)
+
+    def moved(self, what: str, share: float) -> None:
+        self._progress.update(self._task, description=what, completed=share)
+
+    def replayed(self, sharing: Sharing, figures: ReplayFigures) -> None:
+        mean = format_seconds(figures.ttft_mean_s)
+        self._progress.console.print(f"{sharing.value}: {mean} to the first token on average", style="dim")
+
+
+def _trace(args: argparse.Namespace) -> tuple[str, Trace]:
+    """The trace that was asked for; says what was read."""
+    unit = None if args.time_unit is None else TimeUnit(args.time_unit)
+    name, trace = open_trace(args.trace, args.seed, unit, args.block_tokens)
+    if args.requests:
+        trace = replace(trace, requests=trace.requests[: args.requests])
+    Console(stderr=True).print(f"{name}: {trace.said()}", style="dim", soft_wrap=True, markup=False, highlight=False)
+    return name, trace
 
 
 def _scale(args: argparse.Namespace) -> None:
     """Unit costs on the real classes, load from the trace, growth by arithmetic."""
-    name, trace = open_trace(args.trace, args.seed)
-    trace = trace[: args.requests] if args.requests else trace
+    name, read = _trace(args)
+    trace = read.requests
     load = load_of(trace, args.nodes, args.speed)
     engine, rate = _engine(args), link_rate(args.link)
     with bar(Console(stderr=True)) as shown:

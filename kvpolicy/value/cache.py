@@ -341,7 +341,7 @@ class CacheValues:
 
     def is_known(self, key: ChunkKey) -> bool:
         """Whether the chunk was ever fetched, as far as is remembered."""
-        slot = self.table.find(key)
+        (slot,) = self.table.find_all((key,), (mixed(key),))
         return slot != NONE and bool(self.table.touches_at[slot])
 
     def idle_s(self, key: ChunkKey, now_ns: int) -> float:

@@ -1,4 +1,4 @@
-"""Which node gets a request. Pure but for its own counters."""
+"""Which node gets a request."""
 
 from __future__ import annotations
 

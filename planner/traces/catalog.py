@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from planner.traces.files import FORMATS, read_trace
-from planner.traces.request import TraceError, TraceRequest, dequantise, is_quantised
+from planner.traces.meaning import Trace
+from planner.traces.records import TimeUnit, TraceError
+from planner.traces.request import dequantise, is_quantised
 
 CARRIED: Final = Path(__file__).resolve().parent / "small"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -23,10 +25,6 @@ class TraceFile:
     title: str
     path: Path
     synthetic: bool
-
-    def requests(self) -> list[TraceRequest]:
-        """Raises TraceError."""
-        return read_trace(self.path)
 
 
 _KNOWN: Final = {
@@ -58,15 +56,20 @@ def find_trace(name: str) -> TraceFile:
     return TraceFile(title, CARRIED / file, synthetic)
 
 
-def open_trace(given: str, seed: int) -> tuple[str, list[TraceRequest]]:
-    """What to call a trace given by name or as a file, and its requests; `seed` spreads arrivals within the ticks of a
-    quantised one. Raises TraceError."""
+def open_trace(
+    given: str, seed: int, unit: TimeUnit | None = None, block_tokens: int | None = None
+) -> tuple[str, Trace]:
+    """What to call a trace given by name or as a file, and the trace; `seed` spreads arrivals within the ticks of a
+    quantised one, `unit` and `block_tokens` are what the user knows of the file. Raises TraceError."""
     if given in NAMES or not given.endswith(FORMATS):
         found = find_trace(given)
-        title, requests = found.title, found.requests()
+        title, path = found.title, found.path
     else:
-        title, requests = Path(given).name, read_trace(Path(given))
-    return title, dequantise(requests, seed) if is_quantised(requests) else requests
+        title, path = Path(given).name, Path(given)
+    trace = read_trace(path, None, unit, block_tokens)
+    if is_quantised(trace.requests):
+        trace = replace(trace, requests=dequantise(trace.requests, seed))
+    return title, trace
 
 
 def _directories() -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Sizes and times of a workload on links that are scaled down: blocks and links shrink alike. Pure."""
+"""Sizes and times of a workload on links that are scaled down: blocks and links shrink alike."""
 
 from __future__ import annotations
 

@@ -128,6 +128,22 @@ def test_alerts_ask_for_metrics_that_there_are(series: set[str]) -> None:
     assert all(rule["labels"]["severity"] in ("warning", "critical") for rule in rules)
 
 
+ALERTED_OTHERWISE = {
+    "kvcast_agent_cold_failed_total": "kvcast_agent_outage_seconds",
+    "kvcast_agent_disk_failed_total": "kvcast_agent_outage_seconds",
+    "kvcast_agent_fill_packets_failed_total": "kvcast_agent_outage_seconds",
+}
+"""What fails in a part whose outage is watched as a whole."""
+
+
+def test_what_fails_silently_has_an_alert(series: set[str]) -> None:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    asked = {name for group in groups for rule in group["rules"] for name in METRIC.findall(rule["expr"])}
+    failures = {name for name in series if re.search("_(failed|failures|errors|drops|gone)(_total)?$", name)}
+    assert {"kvcast_agent_reads_failed_total", "kvcast_controller_switch_drops_total"} <= failures
+    assert {ALERTED_OTHERWISE.get(name, name) for name in failures} <= asked
+
+
 def test_every_alert_has_its_section_of_the_runbook() -> None:
     groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]

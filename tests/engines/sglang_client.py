@@ -76,8 +76,9 @@ class Generated:
 
 def environment() -> dict[str, str]:
     """Of SGLang's processes, without a GPU: stand-ins for its kernels, and one core."""
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
     return {
-        "PYTHONPATH": os.pathsep.join([str(HERE / "standins" / "sglang"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([str(HERE / "standins" / "sglang"), str(ROOT), *inherited]),
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_CPU_OMP_THREADS_BIND": "0",
         "OMP_NUM_THREADS": "1",
@@ -125,6 +126,11 @@ class Engine:
         """Forget all KV, on the device and in the host pool."""
         self._say({"flush": True})
         assert "success=True" in self._answer(ANSWER_S)["flushed"]
+
+    def update(self, weights: Path, *, flushes: bool = True) -> None:
+        """Load other weights in place. `flushes`: the engine forgets its KV with it."""
+        self._say({"weights": str(weights), "flushes": flushes})
+        assert self._answer(ANSWER_S)["updated"]
 
     def close(self) -> None:
         """End it."""

@@ -12,6 +12,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from kvclient.engines.sglang.backend import KvcastHiCache
 from tests.contracts.engine_store.contract import CHUNK_BYTES, content_of
+from tests.engines.sglang_weights import SmallWeights
 
 LAYERS, HEADS, HEAD_DIM, PAGE_TOKENS, PAGES = 3, 4, 32, 16, 8
 assert 2 * LAYERS * HEADS * HEAD_DIM * PAGE_TOKENS * 2 == CHUNK_BYTES, "a page is a chunk of the contract"
@@ -80,7 +81,8 @@ class HiCacheDriver:
         self.model = model
         self.pool = host_pool(layout, **{name: changes.pop(name) for name in ("heads", "dtype") if name in changes})
         settings = {"kvcast": {"socket": socket, "weights_digest": "w", "load_deadline_s": 5}}
-        self.backend = KvcastHiCache(storage_config(model, extra_config=settings, **changes), {})
+        self.weights = SmallWeights()
+        self.backend = KvcastHiCache(storage_config(model, extra_config=settings, **changes), {}, self.weights.seen)
         self.backend.register_mem_pool_host(self.pool)
         self.backend.on_host_pools_registered()
 

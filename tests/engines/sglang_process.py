@@ -22,6 +22,15 @@ def generate(engine: Any, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def update(engine: Any, asked: dict[str, Any]) -> bool:
+    """`{"weights": path, "flushes": bool}` -> whether SGLang has these weights now."""
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+    wanted = UpdateWeightFromDiskReqInput(model_path=asked["weights"], flush_cache=asked["flushes"])
+    done, *_ = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(wanted, None))
+    return bool(done)
+
+
 def main() -> None:
     """Answers until its input ends."""
     import sglang
@@ -34,6 +43,8 @@ def main() -> None:
         asked = json.loads(line)
         if "flush" in asked:
             answer: dict[str, Any] = {"flushed": str(engine.flush_cache())}
+        elif "weights" in asked:
+            answer = {"updated": update(engine, asked)}
         else:
             answer = generate(engine, asked)
         print(json.dumps(answer), file=answers, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("lmcache")
 
+from lmcache.v1.distributed import api
 from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter_from_registry
 from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2AdapterConfig
@@ -147,6 +149,20 @@ def test_the_weights_of_a_model_on_this_machine_count(socket: str, tmp_path: Pat
             driver.put([1])
         finally:
             driver.close()
+
+
+def test_newer_lmcaches_learn_where_the_bytes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 0.5.7 on they ask, and an adapter that cannot answer cannot be made. Releases before it lack the names."""
+    segments = enum.Enum("MemorySegment", "DRAM STORAGE")
+    residencies = enum.Enum("MemoryResidency", "LOCAL REMOTE")
+    for name, standin in (("MemorySegment", segments), ("MemoryResidency", residencies)):
+        if not hasattr(api, name):
+            monkeypatch.setattr(api, name, standin, raising=False)
+    if not hasattr(api, "MemoryTags"):
+        monkeypatch.setattr(api, "MemoryTags", lambda *tags: tags, raising=False)
+    tags = KvcastL2.get_memory_tags(object.__new__(KvcastL2))
+    assert tags == api.MemoryTags(api.MemorySegment.DRAM, api.MemoryResidency.REMOTE)
+    assert not KvcastL2.__abstractmethods__
 
 
 def test_unknown_parameters_are_refused(socket: str) -> None:

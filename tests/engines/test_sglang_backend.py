@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.storage import StorageBackendFactory
 
 from kvclient.engines.settings import SettingsError
 from kvclient.engines.sglang.backend import KvcastHiCache
+from kvclient.engines.sglang.engine_weights import EngineWeights
 from tests.contracts.engine_store.contract import Bench, Driver, EngineStoreContract, content_of
 from tests.engines.sglang_pools import (
     HEAD_DIM,
@@ -188,3 +189,63 @@ def test_loaded_by_sglangs_factory_under_its_injected_failures(socket: str) -> N
 def test_bad_settings_are_refused_at_the_start(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         KvcastHiCache(storage_config("no-such-model", extra_config={"kvcast": settings}), {})
+
+
+def test_other_weights_have_other_pages(make: Callable[..., HiCacheDriver]) -> None:
+    driver = make()
+    driver.put([1])
+    driver.weights.update(2.0)
+    assert not driver.exists(1)
+    driver.put([2])
+    driver.weights.update(1.0)
+    assert (driver.exists(1), driver.exists(2)) == (True, False)
+
+
+def test_the_same_update_elsewhere_shares(make: Callable[..., HiCacheDriver]) -> None:
+    first, second = make(), make()
+    first.weights.update(2.0)
+    first.put([1])
+    second.weights.update(2.0)
+    assert second.load([1]) == [content_of(1)]
+
+
+def test_nothing_has_a_name_while_the_engine_may_keep_kv_of_before(
+    make: Callable[..., HiCacheDriver], caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = make()
+    driver.put([1])
+    driver.weights.update(2.0, flushes=False)
+    assert not driver.exists(1)
+    assert driver.put([2]) == [False]
+    assert "until flush_cache is called" in caplog.text
+    driver.weights.flush()
+    assert driver.put([2]) == [True]
+
+
+def test_steps_between_a_flush_and_the_end_of_an_update_leave_kv_of_before(make: Callable[..., HiCacheDriver]) -> None:
+    driver = make()
+    weights = driver.weights
+    weights.seen.weights_may_change()
+    weights.flush()
+    weights.steps += 1
+    weights.change(2.0)
+    weights.seen.weights_settled(weights.steps)
+    assert driver.put([1]) == [False]
+
+
+def test_a_change_that_nobody_told_of_is_noticed_by_a_flush(make: Callable[..., HiCacheDriver]) -> None:
+    driver = make()
+    driver.put([1])
+    driver.weights.change(2.0)
+    driver.weights.flush()
+    assert not driver.exists(1)
+
+
+def test_without_the_plugin_nothing_is_shared(socket: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody would tell of updates."""
+    config = storage_config(extra_config={"kvcast": {"socket": socket, "weights_digest": "w"}})
+    backend = KvcastHiCache(config, {}, EngineWeights())
+    backend.register_mem_pool_host(host_pool("layer_first"))
+    assert not backend.exists(page_hash(1))
+    assert "SGLANG_PLUGINS" in caplog.text
+    backend.close()

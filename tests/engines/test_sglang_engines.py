@@ -103,3 +103,29 @@ def test_two_that_ask_at_once_are_served_by_one_cast(
             assert all(now > then for now, then in zip(by_cast(testbed, READERS), casts, strict=True))
             return
     raise AssertionError(f"the holder sent {shares} times the pages' bytes")
+
+
+def test_updated_weights_are_another_model(engines: list[Engine], testbed: client.Testbed, folder: Path) -> None:
+    """Weights are changed in place, as reinforcement learning does: nothing of before is loaded, nothing of after is
+    stored under the names of before, and engines with the same new weights share."""
+    first, second = engines
+    prompt = [random.Random(99).randrange(3, 4000) for _ in range(512)]
+    pages = (len(prompt) - 1) // PAGE_TOKENS
+    known = len(keys_in_pool(testbed))
+    old = first.generate(prompt)
+    until(lambda: len(keys_in_pool(testbed)) >= known + pages, "pages are written behind")
+    trained = make_model(folder / "trained", seed=1, **CHUNKY)
+    first.update(trained, flushes=False)
+    kept = first.generate(prompt[:64] + prompt[:400])
+    assert kept.from_storage == 0, "while the engine keeps KV of before, nothing is loaded or stored"
+    first.flush()
+    new = first.generate(prompt)
+    assert new.ids != old.ids
+    assert (new.cached, new.from_storage) == (0, 0)
+    until(lambda: len(keys_in_pool(testbed)) >= known + 2 * pages, "pages are written behind")
+    elsewhere = second.generate(prompt)
+    assert (elsewhere.ids, elsewhere.from_storage) == (old.ids, pages * PAGE_TOKENS)
+    second.update(trained)
+    shared = second.generate(prompt)
+    assert (shared.ids, shared.from_storage) == (new.ids, pages * PAGE_TOKENS)
+    assert len(keys_in_pool(testbed)) <= known + 2 * (pages + 1), "nothing was stored while KV of before was there"

@@ -75,7 +75,7 @@ def cluster_in(lab: Lab, data: Callable[[int], str], controllers: Sequence[str] 
         ports += f" -i {number}@eth{number}"
     for machine in lab.machines.values():
         machine.environment["KVCAST_CONTROLLER"] = ",".join(controllers)
-    switch = lab["sw"].start(f"kvcast switch{ports} --grpc 10.0.0.1:9559", "listening on")
+    switch = lab["sw"].start(f"kvcast switch{ports} --grpc 10.0.0.1:9559 --insecure", "listening on")
     started = []
     for machine, address in zip(("sw", "n1"), controllers, strict=False):
         election = 10 - len(started)

@@ -17,7 +17,7 @@ from tests.fuzz.target import Case, FoundError
 from tests.fuzz.targets import NAMES, made_by
 
 SEED = 20
-INPUTS = {"agent": 12, "controller": 12, "p4-sources": 6, "local-messages": 300}
+INPUTS = {"agent": 12, "controller": 12, "p4-names": 6, "p4-sources": 6, "local-messages": 300}
 """For about half a second each; others 40."""
 COMPILED = ("p4runtime", "packets")
 """They compile a program first: `make test-long` runs them."""

@@ -89,9 +89,14 @@ def test_who_is_expelled_reads_nothing_any_more_and_nobody_reads_from_it(pool: P
     pool.it.until(lambda: not pool.knows(0, 2))
     assert pool.it.call(lambda: pool.controller.core.nodes.named("n1")) is None
     assert names_in(pool.file.read_text()) == {"n1"}
+    pool.it.until(lambda: pool.it.agents[1].health().missing)
+    (missing,) = pool.it.call(pool.it.agents[1].health).missing
+    assert missing.startswith("the controller refuses this node: node 'n1' is expelled")
+    assert pool.it.call(pool.it.agents[0].health).missing == ()
 
     assert list(pool.expel("n1", cancel=True).expelled) == []
     pool.it.until(lambda: pool.knows(0, 2))
+    assert not pool.it.call(pool.it.agents[1].health).missing
     with stranger(pool.it, address=N1_ADDRESS) as back:
         back.sock.sendall(pack_tokens(token))
         assert back.ask(KIND_READ, 1) == (STATUS_OK, BODY[:4096])

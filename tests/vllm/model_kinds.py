@@ -168,6 +168,26 @@ def _lfm2() -> tuple[str, dict[str, Any]]:
     }
 
 
+def _phi3() -> tuple[str, dict[str, Any]]:
+    """Rotary factors for short and for long contexts: vLLM takes those for long ones where `max_model_len` is above
+    1024."""
+    factors = {"short_factor": [1.0] * 16, "long_factor": [1.0 + place / 2 for place in range(16)]}
+    return "Phi3", {
+        **{key: value for key, value in COMMON.items() if key != "max_position_embeddings"},
+        **SIZES,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 1024,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0, **factors},
+    }
+
+
+def _hrm() -> tuple[str, dict[str, Any]]:
+    """The tokens of a prompt attend to each other in both directions."""
+    return "HrmText", {**COMMON, **SIZES, "num_attention_heads": 8, "head_dim": 32, "num_hidden_layers": 1}
+
+
 def _qwen2_audio() -> tuple[str, dict[str, Any]]:
     """Full attention, and an encoder of sounds before it."""
     return "Qwen2Audio", {
@@ -204,6 +224,8 @@ KINDS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "granitehybrid": _granite_hybrid,
     "qwen3next": _qwen3_next,
     "lfm2": _lfm2,
+    "phi3": _phi3,
+    "hrm": _hrm,
     "qwen2audio": _qwen2_audio,
 }
 """By attention: full, sliding window, both, latent, none, some with recurrent layers; and one that hears."""

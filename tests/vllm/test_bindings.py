@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvclient.engines.core.identity import EngineIdentity, Shard
 
 CHUNK = 16
@@ -40,14 +42,26 @@ def keys_of(keys: Any, **more: Any) -> list[bytes] | None:
 
 def request_keys() -> Any:
     from kvclient.engines.vllm.bindings import RequestKeys
+    from kvclient.engines.vllm.media import MediaDigests
 
-    return RequestKeys(IDENTITY)
+    return RequestKeys(IDENTITY, MediaDigests())
 
 
-def image(offset: int, length: int, digest: str) -> Any:
+def item(content: str) -> Any:
+    """What vLLM's processor makes of an image."""
+    import torch
+    from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItem, MultiModalSharedField
+
+    pixels = torch.frombuffer(bytearray(content.encode()), dtype=torch.uint8)
+    return MultiModalKwargsItem({"pixels": MultiModalFieldElem(pixels, MultiModalSharedField(batch_size=1))})
+
+
+def image(offset: int, length: int, content: str, *, name: str = "", data: Any = True) -> Any:
+    """An image; `name`: what vLLM calls it, its content if empty; `data`: an item of its own, or this one."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
-    return MultiModalFeatureSpec(None, "image", digest, PlaceholderRange(offset, length), digest)
+    data = item(content) if data is True else data
+    return MultiModalFeatureSpec(data, "image", name or content, PlaceholderRange(offset, length), name or content)
 
 
 def test_images_count_from_where_they_begin() -> None:
@@ -145,15 +159,90 @@ def test_an_adapter_written_to_but_not_loaded_again_has_no_keys(tmp_path: Path) 
     assert keys_of(keys, lora_request=LoRARequest("other", 2, str(folder))) is not None
 
 
-def test_forgotten_keys_never_come_back() -> None:
+def with_image(keys: Any, **more: Any) -> tuple[list[bytes], list[bytes]]:
+    """Keys before and from the chunk in which an image begins."""
+    found = keys_of(keys, mm_features=[image(40, 10, **more)])
+    assert found is not None
+    return found[: 40 // CHUNK], found[40 // CHUNK :]
+
+
+def test_images_are_what_their_data_are_whatever_they_are_called() -> None:
+    """A counter of vLLM's process, a client's uuid, vLLM's own hash: on every engine the same data, the same keys."""
+    _, cat = with_image(request_keys(), content="cat")
+    _, dog = with_image(request_keys(), content="dog")
+    assert with_image(request_keys(), content="cat", name="1")[1] == cat
+    assert with_image(request_keys(), content="dog", name="1")[1] == dog
+
+
+def test_a_name_without_data_has_the_keys_of_the_data_it_came_with_before_and_else_none() -> None:
     keys = request_keys()
-    seen = set()
-    for _ in range(3):
-        found = keys_of(keys)
-        assert found is not None
-        assert not seen & set(found)
-        seen |= set(found)
-        keys.forget()
+    text = keys_of(keys)
+    assert text is not None
+    assert with_image(keys, content="", name="uuid", data=None) == (text[: 40 // CHUNK], [])
+    _, cat = with_image(keys, content="cat", name="uuid")
+    assert with_image(keys, content="", name="uuid", data=None)[1] == cat
+
+
+def test_a_name_of_two_images_has_no_keys_any_more() -> None:
+    """vLLM may go on with what its encoder made of the first one."""
+    keys = request_keys()
+    assert with_image(keys, content="cat", name="uuid")[1]
+    assert not with_image(keys, content="dog", name="uuid")[1]
+    assert not with_image(keys, content="cat", name="uuid")[1]
+    assert not with_image(keys, content="", name="uuid", data=None)[1]
+
+
+def test_where_data_are_is_not_what_they_are() -> None:
+    """vLLM's cache in shared memory gives the engine addresses only."""
+    from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItem, MultiModalSharedField
+
+    def of(**values: Any) -> Any:
+        field = MultiModalSharedField(batch_size=1)
+        return MultiModalKwargsItem({name: MultiModalFieldElem(value, field) for name, value in values.items()})
+
+    keys = request_keys()
+    for data in (of(address=1, monotonic_id=2, signature=[3]), of(pixels=None), of(pixels=object()), of()):
+        assert not with_image(keys, content="", name="uuid", data=data)[1]
+    assert with_image(keys, content="cat", name="uuid")[1], "nothing was seen of it so far"
+
+
+def test_what_encoders_made_with_other_weights_has_no_keys() -> None:
+    from kvclient.engines.vllm.bindings import RequestKeys
+    from kvclient.engines.vllm.media import MediaDigests
+
+    media = MediaDigests()
+    keys = RequestKeys(IDENTITY, media)
+    assert with_image(keys, content="cat")[1]
+    media.weights_changed()
+    assert not with_image(keys, content="cat")[1]
+    assert with_image(keys, content="dog")[1]
+
+
+def test_another_engines_encoder_is_not_believed() -> None:
+    from kvclient.engines.vllm.bindings import RequestKeys
+    from kvclient.engines.vllm.media import MediaDigests
+
+    assert not with_image(RequestKeys(IDENTITY, MediaDigests(trusted=False)), content="cat")[1]
+
+
+def test_the_oldest_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvclient.engines.vllm import media
+
+    monkeypatch.setattr(media, "MEDIA_MAX", 2)
+    keys = request_keys()
+    for name in ("a", "b", "a", "c"):
+        assert with_image(keys, content=name)[1]
+    assert with_image(keys, content="", name="a", data=None)[1]
+    assert not with_image(keys, content="", name="b", data=None)[1]
+
+
+def test_an_item_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvclient.engines.vllm import media
+
+    keys, cat = request_keys(), item("cat")
+    _, found = with_image(keys, content="cat", data=cat)
+    monkeypatch.setattr(media, "data_digest", lambda item: pytest.fail("it was read again"))
+    assert with_image(keys, content="cat", data=cat)[1] == found
 
 
 def test_the_trace_context_of_a_request_is_carried_on() -> None:

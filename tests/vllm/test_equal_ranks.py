@@ -33,18 +33,28 @@ log = logging.getLogger("test")
 
 def keys_of(tensor_size: int, replicas: int, **more: Any) -> list[tuple[bytes, ...]]:
     """Keys of TEXT in an engine of so many tensor-parallel ranks, each `replicas` of which hold the same."""
+    from vllm.config import AttentionConfig
+
     from kvclient.engines.vllm.chunk_names import ChunkNames
     from kvclient.engines.vllm.facts import ShardFacts
 
     configuration = SimpleNamespace(to_dict=lambda: {"kv_lora_rank": 512})
     model = SimpleNamespace(
-        model="/models/tiny", revision=None, dtype="bfloat16", quantization=None, hf_config=configuration
+        model="/models/tiny",
+        revision=None,
+        dtype="bfloat16",
+        quantization=None,
+        hf_config=configuration,
+        multimodal_config=None,
+        disable_sliding_window=False,
     )
     config = SimpleNamespace(
         model_config=model,
-        cache_config=SimpleNamespace(cache_dtype="auto"),
+        cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=True, kv_sharing_fast_prefill=False),
         parallel_config=SimpleNamespace(tensor_parallel_size=tensor_size, pipeline_parallel_size=1),
         load_config=SimpleNamespace(load_format="auto"),
+        attention_config=AttentionConfig(),
+        ec_transfer_config=None,
     )
     settings = Settings(chunk_tokens=CHUNK_TOKENS, weights_digest="w", **more)
     link: Any = SimpleNamespace(away=False)

@@ -19,6 +19,7 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
+    await_names,
     one,
     random_tokens,
     run_batches,
@@ -109,13 +110,24 @@ def test_abort_while_loading(truth: Truth, first: Engine) -> None:
     run_until_idle(first)
 
 
-def test_a_reset_forgets_the_pool(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> None:
-    engine = start(models(), agent_sockets[0], enable_prefix_caching=False)
-    prompt = random_tokens(random.Random(6), 200)
-    for cached, reset in ((0, False), (192, True), (0, False), (192, False)):
-        assert one(engine, prompt).cached_tokens == cached
-        if reset:
-            assert engine.ask("reset", connector=True)
+def test_a_reset_empties_vllms_own_cache_also_while_saves_read_from_it(
+    start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], truth: Truth
+) -> None:
+    """And then all is loaded again: the weights are the same."""
+    engine = start(models(), agent_sockets[0], enable_prefix_caching=True)
+    await_names(engine)
+    prompts = [random_tokens(random.Random(f"reset {seed}"), 200) for seed in range(8)]
+    for connector in (False, True, False):
+        said = tokens_of(engine.generate(prompts))
+        assert engine.ask("reset", connector=connector)
+        assert_same(said, truth(prompts))
+    for prompt in prompts:
+        one(engine, prompt)
+    assert engine.ask("reset")
+    loaded = engine.generate(prompts)
+    assert_same(tokens_of(loaded), truth(prompts))
+    assert [result.cached_tokens for result in loaded if result is not None] == [192] * len(prompts)
+    run_until_idle(engine)
 
 
 def test_nothing_is_left_behind(testbed: Testbed) -> None:

@@ -26,7 +26,8 @@ from hostagent.transport.base import (
     TransportCounters,
     TransportError,
 )
-from hostagent.transport.host import Host, interface_address
+from hostagent.transport.host import Host
+from hostagent.transport.interfaces import interface_address
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.reads import VerbsReads

@@ -1,4 +1,4 @@
-"""Figures of programs that took turns in short slices, and how they compare. Pure.
+"""Figures of programs that took turns in short slices, and how they compare.
 
 The other load of a machine changes from second to second, by a factor of two where cores are shared. So programs are
 compared only within one round of slices, and the rounds' ratios are shown with their quartiles.

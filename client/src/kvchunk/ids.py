@@ -61,7 +61,7 @@ class KvIdentity:
         for one in fields(self):
             if one.name == "tenant_secret":
                 continue
-            value = str(getattr(self, one.name)).encode()
+            value = str(getattr(self, one.name)).encode(errors="surrogatepass")  # a path may be no text
             state.update(b"%s %d:" % (one.name.encode(), len(value)))
             state.update(value)
         return state.digest()

@@ -7,7 +7,7 @@ What an engine writer needs is importable from here: the client and its outcomes
 from kvchunk import __version__
 from kvchunk.ids import ROOT_KEY, ChunkKey, KvIdentity, chunk_key, prefix_keys
 from kvchunk.sources import ChunkSource
-from kvclient.attach import AgentUnavailableError
+from kvclient.attach import AgentUnavailableError, LeaseLostError
 from kvclient.client import (
     AgentClient,
     AgentError,
@@ -33,6 +33,7 @@ __all__ = [
     "Fetched",
     "Found",
     "KvIdentity",
+    "LeaseLostError",
     "PoolFullError",
     "PutOutcome",
     "Reservation",

@@ -17,20 +17,23 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, overload
 
 from kvchunk.parts import ByteRange
 from kvclient import messages, request_encoding
-from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, Attached, attach
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, Attached, LeaseLostError, attach
 from kvclient.errors import AgentError, expect
 from kvclient.fetched import Fetched, Found, Streamed
 from kvclient.messages import Frame, Kind, Status, Where
 from kvclient.nonblocking import NonBlockingConnection
-from kvclient.puts import PUTS_AT_ONCE, ChunkToPut, PutOutcome, leased
+from kvclient.puts import PUTS_AT_ONCE, ChunkToPut, PutOutcome, bytes_of, leased
 from kvclient.reads import Reads
 from kvclient.region import WriteRegion
 from kvclient.request_encoding import Message, Notices, Request
-from kvclient.terms import FetchTerms
+from kvclient.terms import FetchTerms, check_seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 _LEASING = frozenset({Kind.FETCH, Kind.FETCH_EACH, Kind.FETCH_PARTS, Kind.FETCH_PART})
@@ -58,6 +61,7 @@ class AsyncAgentClient(Notices):
         The client gives up an agent that owes an answer for `answer_timeout_s` (beyond a fetch's own deadline).
         """
         path = os.fspath(socket_path)
+        check_seconds(answer_timeout_s=answer_timeout_s)
         with await asyncio.to_thread(attach, path) as attached:
             return AsyncAgentClient(path, attached, answer_timeout_s)
 
@@ -86,13 +90,13 @@ class AsyncAgentClient(Notices):
         self,
         key: bytes,
         parent: bytes | None,
-        buffer: bytes | bytearray | memoryview,
+        buffer: Buffer,
         *,
         position: int | None = None,
         namespace: str = "",
     ) -> PutOutcome:
         """As AgentClient.put. A put whose task is cancelled may be done all the same."""
-        content = memoryview(buffer).cast("B")
+        content = bytes_of(buffer)
 
         def write(view: memoryview) -> None:
             view[:] = content
@@ -254,7 +258,8 @@ class AsyncFetchStream(Streamed):
             self._add_answer(request, await self._answers.next(request, self._give_up_s))
 
     def release(self) -> None:
-        """Give up what is still to come, and unpin; the views are void. Idempotent."""
+        """Give up what is still to come, and unpin; the views are void. Idempotent. Raises LeaseLostError as
+        `Fetched.check`."""
         if self._request:
             self._answers.give_up(self._request)
             self._request, self.outcome = 0, Status.CANCELLED
@@ -266,7 +271,11 @@ class AsyncFetchStream(Streamed):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
     ) -> None:
-        self.release()
+        if kind is None:
+            self.release()
+        else:
+            with contextlib.suppress(LeaseLostError):
+                self.release()
 
 
 class _Answers:

@@ -29,6 +29,16 @@ class AgentUnavailableError(Exception):
     """There is no agent, or it went away; all leases are void, their views must not be used any more."""
 
 
+class LeaseLostError(AgentUnavailableError):
+    """The agent does not hold a lease any more. What was copied from its views may be other bytes: drop the copy."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "these chunks are not leased any more (the agent went away, or this client was closed, or it is the client"
+            " of the process that forked this one): drop what was copied from them, and fetch or compute it again"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A connection that has been greeted. Leaving its `with` closes the descriptors (what is mapped stays mapped), and

@@ -19,22 +19,25 @@ import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from kvchunk.parts import ByteRange
 from kvchunk.sources import ChunkSource
 from kvclient import request_encoding
-from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, attach
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, LeaseLostError, attach
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError
 from kvclient.fetched import Fetched, FetchStream, Found
 from kvclient.lone import DEADLINE_S_MIN, LoneGets
 from kvclient.messages import Kind, Status, Where
-from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation
+from kvclient.puts import ChunkToPut, PutOutcome, Puts, Reservation, bytes_of
 from kvclient.reads import Reads
 from kvclient.region import WriteRegion
 from kvclient.request_encoding import Message, Notices, Request
-from kvclient.terms import FetchTerms
+from kvclient.terms import FetchTerms, check_seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 __all__ = [
     "AgentClient",
@@ -47,6 +50,7 @@ __all__ = [
     "FetchTerms",
     "Fetched",
     "Found",
+    "LeaseLostError",
     "PoolFullError",
     "PutOutcome",
     "Reservation",
@@ -72,6 +76,7 @@ class AgentClient(Notices):
         `local_reads`: fetch what is in the pool without the agent, where that is possible; `lone_gets`: and a small
         chunk that one other node has without the agent's event loop (`kvclient.lone`).
         """
+        check_seconds(answer_timeout_s=answer_timeout_s)
         with attach(os.fspath(socket_path)) as attached:
             self.pool_bytes, self.incarnation = attached.pool_bytes, attached.incarnation
             self._connection = Connection(os.fspath(socket_path), attached.sock, answer_timeout_s)
@@ -103,13 +108,14 @@ class AgentClient(Notices):
         self,
         key: bytes,
         parent: bytes | None,
-        buffer: bytes | bytearray | memoryview,
+        buffer: Buffer,
         *,
         position: int | None = None,
         namespace: str = "",
     ) -> PutOutcome:
-        """Copy a whole chunk into the pool and publish it. Raises PoolFullError."""
-        content = memoryview(buffer).cast("B")
+        """Copy a whole chunk into the pool and publish it. `buffer`: whatever holds bytes in one run, numpy arrays
+        among them. Raises PoolFullError, ValueError for a buffer with gaps."""
+        content = bytes_of(buffer)
         slot = self.reserve(key, parent, len(content), position=position, namespace=namespace)
         if slot is None:
             return PutOutcome.EXISTS

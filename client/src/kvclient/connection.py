@@ -14,8 +14,8 @@ import time
 from collections import deque
 from typing import TypeVar
 
-from kvclient import messages, request_encoding
-from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError
+from kvclient import forks, messages, request_encoding
+from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, LeaseLostError
 from kvclient.messages import Frame, Kind, MalformedFrameError
 from kvclient.request_encoding import Message, Request
 
@@ -35,6 +35,8 @@ class Connection:
         self._readable.register(self._sock, select.POLLIN)
         self._ended = select.poll()
         self._ended.register(self._sock, 0)
+        self._ended_lock = threading.Lock()
+        """A poll object takes one thread at a time."""
         self._lock = threading.Condition()
         self._send_lock = threading.Lock()
         self._frames = messages.FrameReader()
@@ -43,6 +45,14 @@ class Connection:
         self._reading = False
         self._request = 0
         self._broken: str | None = None
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`. Closing the child's descriptor leaves the parent's session as it is; shutting it down
+        would not."""
+        self._broken = forks.REMEDY
+        self._lock, self._send_lock, self._ended_lock = threading.Condition(), threading.Lock(), threading.Lock()
+        self._sock.close()
 
     def close(self) -> None:
         """Whoever waits is told so."""
@@ -54,14 +64,14 @@ class Connection:
         self._sock.close()
 
     def is_up(self) -> bool:
-        """Whether the agent has the connection at this moment; one system call of this process. By one thread at a
-        time."""
+        """Whether the agent has the connection at this moment; one system call of this process."""
         if self._broken is not None:
             return False
-        try:
-            return not self._ended.poll(0)
-        except (OSError, ValueError):
-            return False
+        with self._ended_lock:
+            try:
+                return not self._ended.poll(0)
+            except (OSError, ValueError):
+                return False
 
     # ------------------------------------------------------------------ requests
 
@@ -88,10 +98,18 @@ class Connection:
             raise self._break(f"the agent at {self.path} went away: {error.strerror}") from error
         return request
 
-    def give_back(self, kind: Kind, lease: int) -> None:
-        """Tell the agent of a lease that ends; one that went away holds no leases."""
+    def abort(self, lease: int) -> None:
+        """Tell the agent of a reservation that ends; one that went away has none."""
         with contextlib.suppress(AgentUnavailableError):
-            self.notify(request_encoding.give_back(kind, lease))
+            self.notify(request_encoding.give_back(Kind.ABORT, lease))
+
+    def release(self, lease: int) -> None:
+        """Give a lease back. Raises LeaseLostError when it had ended before: an agent that ends it ends the
+        connection first, which then takes no word of this."""
+        try:
+            self.notify(request_encoding.give_back(Kind.RELEASE, lease))
+        except AgentUnavailableError as error:
+            raise LeaseLostError from error
 
     # ------------------------------------------------------------------ answers
 

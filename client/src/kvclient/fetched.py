@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from kvchunk.sources import ChunkSource
-from kvclient.attach import AgentUnavailableError
+from kvclient.attach import AgentUnavailableError, LeaseLostError
 from kvclient.connection import Connection
 from kvclient.errors import expect
 from kvclient.messages import Frame, Kind, Status
@@ -35,14 +36,23 @@ def check_fetched(answer: Frame) -> Frame:
     return answer if answer.status in MISSES else expect(answer, "fetch")
 
 
+class Lease(Protocol):
+    """Keeps chunks as they are until it is released or the agent ends: the next agent may give the memory to others."""
+
+    def check(self) -> None:
+        """What was copied up to now is the chunks'. Raises LeaseLostError when it may not be."""
+
+    def release(self) -> None:
+        """The chunks may go; once. Raises LeaseLostError as `check`."""
+
+
 class _Pinned(ABC):
     """What a fetch brought. It is pinned in the pool until `release`."""
 
-    __slots__ = ("_release", "outcome")
+    __slots__ = ("_lease", "outcome")
 
-    def __init__(self, release: Callable[[], None], outcome: Status) -> None:
-        """`release`: gives the lease back."""
-        self._release: Callable[[], None] | None = release
+    def __init__(self, lease: Lease, outcome: Status) -> None:
+        self._lease: Lease | None = lease
         self.outcome = outcome
         """OK when all arrived, otherwise why the first one missing is missing."""
 
@@ -55,9 +65,15 @@ class _Pinned(ABC):
     def _take_views(self) -> Iterable[memoryview]:
         """All views, which are void from here on."""
 
+    def check(self) -> None:
+        """Trust what you copied from the views only after this, or after `release`, which checks, too: an agent that
+        ended meanwhile may have given the memory to other chunks. Raises LeaseLostError then."""
+        if self._lease is not None and self.count:
+            self._lease.check()
+
     def release(self) -> None:
-        """Unpin; the views are void. Idempotent."""
-        if self._release is None:
+        """Unpin; the views are void. Idempotent. Raises LeaseLostError as `check`."""
+        if self._lease is None:
             return
         for view in self._take_views():
             try:
@@ -65,15 +81,19 @@ class _Pinned(ABC):
             except BufferError:
                 # An array made from the view by the caller keeps it; using that after release is the caller's risk.
                 continue
-        release, self._release = self._release, None
+        lease, self._lease = self._lease, None
         if self.count:
-            release()
+            lease.release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
+        if kind is None:
+            self.release()
+        else:  # which says more than that the lease was lost, too
+            with contextlib.suppress(LeaseLostError):
+                self.release()
 
 
 class Fetched(_Pinned):
@@ -81,10 +101,8 @@ class Fetched(_Pinned):
 
     __slots__ = ("sources", "views")
 
-    def __init__(
-        self, release: Callable[[], None], views: list[memoryview], sources: list[ChunkSource], outcome: Status
-    ) -> None:
-        super().__init__(release, outcome)
+    def __init__(self, lease: Lease, views: list[memoryview], sources: list[ChunkSource], outcome: Status) -> None:
+        super().__init__(lease, outcome)
         self.views = views
         self.sources = sources
 
@@ -110,12 +128,12 @@ class Found(_Pinned, Generic[V]):
 
     def __init__(
         self,
-        release: Callable[[], None],
+        lease: Lease,
         views: Sequence[V | None],
         sources: Sequence[ChunkSource | None],
         outcome: Status,
     ) -> None:
-        super().__init__(release, outcome)
+        super().__init__(lease, outcome)
         self.views: list[V | None] = list(views)
         """For each key its chunk, or a view of each range of it, read-only; None: it did not come."""
         self.sources = list(sources)
@@ -171,10 +189,17 @@ class Streamed:
         self._request = 0 if is_last else request
         self.add(self._read(answer), is_last=is_last)
 
+    def check(self) -> None:
+        """As `Fetched.check`, for the views so far. Raises LeaseLostError."""
+        for part in self._parts:
+            part.check()
+
     def _unpin(self) -> None:
         self.views = []
-        while self._parts:
-            self._parts.pop(0).release()
+        with contextlib.ExitStack() as parts:
+            for part in self._parts:
+                parts.callback(part.release)
+            self._parts = []
 
 
 class FetchStream(Streamed):
@@ -206,7 +231,8 @@ class FetchStream(Streamed):
         self._add_answer(request, self._connection.wait(request, self._give_up_s))
 
     def release(self) -> None:
-        """Give up what is still to come, and unpin; the views are void. Idempotent."""
+        """Give up what is still to come, and unpin; the views are void. Idempotent. Raises LeaseLostError as
+        `Fetched.check`."""
         try:
             if self._request:
                 self._connection.notify(cancel(self._request))
@@ -221,4 +247,8 @@ class FetchStream(Streamed):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
+        if kind is None:
+            self.release()
+        else:  # which says more than that the lease was lost, too
+            with contextlib.suppress(LeaseLostError):
+                self.release()

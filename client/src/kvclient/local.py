@@ -12,7 +12,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from kvclient import barrier, catalog
+from kvclient import barrier, catalog, forks
+from kvclient.attach import LeaseLostError
 
 
 class LocalReads:
@@ -31,11 +32,19 @@ class LocalReads:
         self._left_bytes = self._table[1]
         self._lock = threading.Lock()
         self._closed = False
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`: the table is the parent's, and what is leased in it."""
+        self._closed = True
+        self._lock = threading.Lock()
 
     @staticmethod
     def opened(catalog_fd: int, table_fd: int, is_up: Callable[[], bool]) -> LocalReads | None:
-        """Maps what the agent gave; the descriptors stay the caller's. `is_up()`: whether the agent is there; never
-        called twice at a time. None: this process cannot use it, and asks the agent for everything."""
+        """Maps what the agent gave; the descriptors stay the caller's. `is_up()`: whether the agent is there.
+
+        None: this process cannot use it, and asks the agent for everything.
+        """
         if not barrier.register():
             return None
         table_map = mmap.mmap(table_fd, catalog.TABLE_BYTES)
@@ -82,14 +91,20 @@ class LocalReads:
             self._table[place] = 0
 
     def give_back(self, places: Sequence[int], size_bytes: int) -> None:
-        """Leases end: the chunks may go."""
+        """Leases end: the chunks may go. Raises LeaseLostError when they had ended before."""
         with self._lock:
-            if self._closed:
-                return
-            for place in places:
-                self._table[place] = 0
-            self._free.extend(places)
-            self._left_bytes += size_bytes
+            held = self.holds_leases()
+            if not self._closed:
+                for place in places:
+                    self._table[place] = 0
+                self._free.extend(places)
+                self._left_bytes += size_bytes
+        if not held:
+            raise LeaseLostError
+
+    def holds_leases(self) -> bool:
+        """Whether the agent has honoured all leases up to this moment."""
+        return not self._closed and self._is_up()
 
     def close(self) -> None:
         """Unmap. The agent gives up the leases with the connection."""
@@ -103,7 +118,8 @@ class LocalReads:
 
 
 class LocalLease:
-    """Chunks that stay in the pool until `release`."""
+    """Chunks that stay in the pool until `release`, or until the agent ends: whoever copies from them copies first,
+    and then checks."""
 
     __slots__ = ("_places", "_reads", "_size_bytes", "found")
 
@@ -114,6 +130,11 @@ class LocalLease:
         self.found = found
         """(offset, bytes) of each chunk, as they were asked for."""
 
+    def check(self) -> None:
+        """What was copied up to now is the chunks'. Raises LeaseLostError when it may not be."""
+        if not self._reads.holds_leases():
+            raise LeaseLostError
+
     def release(self) -> None:
-        """The chunks may go; once."""
+        """The chunks may go; once. Raises LeaseLostError as `check`."""
         self._reads.give_back(self._places, self._size_bytes)

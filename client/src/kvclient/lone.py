@@ -24,9 +24,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Final
+
+from kvclient import forks
 
 SLOT_BYTES: Final = 64 * 1024
 """The largest chunk: its digest has one leaf (`hostagent.tree`)."""
@@ -45,7 +45,7 @@ DEADLINE_S_MIN: Final = 2 * WAIT_S
 class LoneGets:
     """Of one connection."""
 
-    __slots__ = ("_free", "_landing", "_late", "_lock", "_map", "_number", "_open", "_sock")
+    __slots__ = ("__weakref__", "_free", "_landing", "_late", "_lock", "_map", "_number", "_open", "_sock")
 
     def __init__(self, sock: socket.socket, landing: mmap.mmap) -> None:
         """Use `opened`."""
@@ -62,6 +62,13 @@ class LoneGets:
         self._late: int | None = None
         """The slot of a request that was not waited for: the thread may still write to it."""
         self._open = True
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`."""
+        self._open = False
+        self._lock = threading.Lock()
+        self._sock.close()
 
     @staticmethod
     def opened(socket_fd: int, landing_fd: int) -> LoneGets:
@@ -69,8 +76,8 @@ class LoneGets:
         landing = mmap.mmap(landing_fd, LANDING_BYTES, prot=mmap.PROT_READ)
         return LoneGets(socket.socket(fileno=os.dup(socket_fd)), landing)
 
-    def get(self, key: bytes, recompute_s: float | None) -> tuple[memoryview, Callable[[], None]] | None:
-        """The chunk, and what gives its slot back, once; None: the agent is to be asked for it.
+    def get(self, key: bytes, recompute_s: float | None) -> tuple[memoryview, SlotLease] | None:
+        """The chunk, and the lease of its slot; None: the agent is to be asked for it.
 
         Never waits longer than WAIT_S, nor for another thread.
         """
@@ -91,7 +98,7 @@ class LoneGets:
             size_bytes = self._answer(0)
             if size_bytes:
                 at = slot * SLOT_BYTES
-                return self._landing[at : at + size_bytes], partial(self._free.append, slot)
+                return self._landing[at : at + size_bytes], SlotLease(self._free, slot)
             if size_bytes is None:
                 self._late = slot
             else:
@@ -131,6 +138,23 @@ class LoneGets:
             self._landing.release()
             with contextlib.suppress(BufferError):
                 self._map.close()
+
+
+class SlotLease:
+    """A slot of the landing, which is this client's own: nobody else gives it to anybody."""
+
+    __slots__ = ("_free", "_slot")
+
+    def __init__(self, free: list[int], slot: int) -> None:
+        self._free = free
+        self._slot = slot
+
+    def check(self) -> None:
+        """The bytes are the chunk's for as long as the slot is not given back."""
+
+    def release(self) -> None:
+        """Give the slot back; once."""
+        self._free.append(self._slot)
 
 
 def _nanoseconds(recompute_s: float) -> int:

@@ -44,7 +44,8 @@ it into the pool. Bodies, with as many keys as `count` says:
     FETCH_STREAM as FETCH
                  answers: any number of FETCH_PART, each lease u64 and the chunks that follow on those before, as in
                  FETCH; at last FETCH, as the answer to that, with the chunks that no part had
-    CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64; not answered
+    CLAIM        bytes of each chunk u64, keys, then for each key the us from now on until it is there u64
+                 answer, only where some may not be claimed: a byte for each, 1 claimed, 0 not
     DISCLAIM     keys, or none for all claims of this connection; not answered
     WARM         bytes u64, nodes u32, wait ms u32, namespace in UTF-8; not answered
     FETCH_PARTS  deadline us u64, ranges u32, keys in any order, then the ranges of each chunk: offset u64, size u64
@@ -64,7 +65,7 @@ from dataclasses import dataclass
 
 from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
-from kvclient.terms import FetchTerms, check_terms
+from kvclient.terms import SECONDS_MAX, FetchTerms, check_terms
 
 VERSION = 7
 """7: with lone gets."""
@@ -137,7 +138,7 @@ class Kind(enum.IntEnum):
 
 
 ONE_WAY = frozenset({Kind.ABORT, Kind.RELEASE, Kind.HINT, Kind.CANCEL, Kind.CLAIM, Kind.DISCLAIM, Kind.WARM})
-"""Kinds that are never answered."""
+"""Kinds whose answer nobody waits for: all but CLAIM have none."""
 
 
 class Named(enum.IntEnum):
@@ -271,7 +272,10 @@ def unpack_keys(body: bytes, count: int, start: int = 0) -> list[bytes]:
 
 def pack_namespace(namespace: str) -> bytes:
     """Behind the body of RESERVE and WARM; raises ValueError for one that is too long."""
-    encoded = namespace.encode()
+    try:
+        encoded = namespace.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"namespace {namespace!a} is no text: {error.reason}, as in odd file names") from None
     if len(encoded) > NAMESPACE_BYTES_MAX:
         raise ValueError(f"namespace has {len(encoded)} bytes, at most {NAMESPACE_BYTES_MAX} are allowed")
     return encoded
@@ -293,6 +297,8 @@ def pack_claim(keys: Sequence[bytes], size_bytes: int, etas_s: Sequence[float]) 
     """Body of CLAIM; raises ValueError as `pack_keys`, and where keys and times differ in number."""
     if len(keys) != len(etas_s):
         raise ValueError(f"{len(keys)} keys and {len(etas_s)} times")
+    if not all(eta_s <= SECONDS_MAX for eta_s in etas_s):  # below 0: it is late
+        raise ValueError(f"etas_s has {max(etas_s)}, not at most {SECONDS_MAX:.0f} seconds")
     times_us = [int(max(0.0, eta_s) * 1e6) for eta_s in etas_s]
     return CLAIM.pack(size_bytes) + pack_keys(keys) + struct.pack(f"!{len(times_us)}Q", *times_us)
 

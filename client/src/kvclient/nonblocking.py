@@ -7,8 +7,8 @@ import select
 import socket
 from collections import deque
 
-from kvclient import messages, request_encoding
-from kvclient.attach import AgentUnavailableError
+from kvclient import forks, messages, request_encoding
+from kvclient.attach import AgentUnavailableError, LeaseLostError
 from kvclient.messages import Frame, Kind, MalformedFrameError
 from kvclient.request_encoding import Message
 
@@ -29,6 +29,13 @@ class NonBlockingConnection:
         self._unsent: deque[memoryview] = deque()
         self._number = 0
         self._broken = ""
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`."""
+        self._broken = forks.REMEDY
+        self._unsent.clear()
+        self._sock.close()
 
     def close(self) -> None:
         """Gives everything back, leases too. Idempotent."""
@@ -67,9 +74,18 @@ class NonBlockingConnection:
         return self._number
 
     def give_back(self, kind: Kind, lease: int) -> None:
-        """Tell the agent of a lease that ends; one that went away holds no leases."""
+        """Tell the agent of a lease that nobody used; one that went away holds no leases."""
         with contextlib.suppress(AgentUnavailableError):
             self.send(request_encoding.give_back(kind, lease))
+
+    def release(self, lease: int) -> None:
+        """Give a lease back. Raises LeaseLostError when it had ended before: see `Connection.release`."""
+        try:
+            self.send(request_encoding.give_back(Kind.RELEASE, lease))
+        except AgentUnavailableError as error:
+            raise LeaseLostError from error
+        if self._unsent and not self.is_up():
+            raise LeaseLostError
 
     def flush(self) -> None:
         """Send as much of what is unsent as the socket takes. Raises AgentUnavailableError."""

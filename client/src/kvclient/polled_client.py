@@ -25,7 +25,7 @@ from kvclient.local import LocalLease, LocalReads
 from kvclient.messages import Frame, Kind, Status, Where
 from kvclient.nonblocking import NonBlockingConnection
 from kvclient.request_encoding import Message, Notices
-from kvclient.terms import FetchTerms
+from kvclient.terms import SECONDS_MAX, FetchTerms, check_seconds
 
 
 class PolledClient(Notices):
@@ -37,6 +37,7 @@ class PolledClient(Notices):
         An agent that owes an answer for `answer_timeout_s` (beyond a fetch's own deadline) is gone, too.
         """
         path = os.fspath(socket_path)
+        check_seconds(answer_timeout_s=answer_timeout_s)
         self._answer_timeout_s = answer_timeout_s
         with attach(path) as attached:
             self._connection = NonBlockingConnection(path, attached.sock)
@@ -83,9 +84,7 @@ class PolledClient(Notices):
     def fetch(
         self, keys: Sequence[bytes], *, deadline_s: float, traceparent: str | None = None, **terms: Unpack[FetchTerms]
     ) -> int:
-        """As AgentClient.fetch of a prefix, which is not empty; `lease_of` the answer."""
-        if not keys:
-            raise ValueError("keys is empty: there is nothing to fetch")
+        """As AgentClient.fetch of a prefix; `lease_of` the answer."""
         return self._ask(request_encoding.fetch(keys, deadline_s, traceparent, terms), deadline_s)
 
     def stats(self) -> int:
@@ -138,7 +137,7 @@ class PolledClient(Notices):
         if wanted != self._wanted:
             self._wanted = wanted
             self._waiter.modify(self._connection, wanted)
-        return bool(self._waiter.poll(timeout_s * 1000 if timeout_s > 0 else 0))
+        return bool(self._waiter.poll(min(timeout_s, SECONDS_MAX) * 1000 if timeout_s > 0 else 0))
 
 
 def places_of(answer: Frame) -> list[Where] | None:

@@ -7,14 +7,18 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kvchunk.ids import Digest
 from kvclient import messages, request_encoding
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError, expect, while_open
-from kvclient.messages import Frame, Kind, Status
+from kvclient.messages import Frame, Status
 from kvclient.region import WriteRegion
 from kvclient.request_encoding import Message
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 PUTS_AT_ONCE = 32
 """Chunks that `AgentClient.put_each` has room for at a time."""
@@ -34,6 +38,14 @@ class ChunkToPut:
     def room(self, namespace: str) -> Message:
         """Asks for room for it."""
         return request_encoding.reserve(self.key, self.parent, self.size_bytes, self.position, namespace)
+
+
+def bytes_of(buffer: Buffer) -> memoryview:
+    """Its bytes, nothing copied. Raises TypeError for what holds none, ValueError for an array with gaps."""
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise ValueError("buffer is not one run of bytes in C order: copy it first (numpy.ascontiguousarray)")
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 class PutOutcome(enum.Enum):
@@ -79,7 +91,7 @@ class Reservation:
             self._done = True
             self.view.release()
             self._region.free(self._offset)
-            self._connection.give_back(Kind.ABORT, self._lease)
+            self._connection.abort(self._lease)
 
     def __enter__(self) -> Reservation:
         return self
@@ -151,7 +163,7 @@ class Puts:
         try:
             offset = self._region.allocate(size_bytes)
         except PoolFullError:
-            self._connection.give_back(Kind.ABORT, lease)
+            self._connection.abort(lease)
             raise
         with while_open():
             return Reservation(self._connection, self._region, lease, offset, self._region.view(offset, size_bytes))

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 from kvchunk.parts import ByteRange, check_ranges
 from kvchunk.sources import ChunkSource
 from kvclient import messages, request_encoding
-from kvclient.attach import Attached
+from kvclient.attach import Attached, LeaseLostError
 from kvclient.errors import client_was_closed, while_open
-from kvclient.fetched import Fetched, Found, check_fetched
+from kvclient.fetched import Fetched, Found, Lease, check_fetched
 from kvclient.local import LocalReads
-from kvclient.messages import FetchedChunk, Frame, Kind, Status
+from kvclient.messages import FetchedChunk, Frame, Status
 from kvclient.request_encoding import Request
-from kvclient.terms import FetchTerms, check_seconds, check_terms
+from kvclient.terms import SECONDS_MAX, FetchTerms, check_seconds, check_terms
 
 Got = Fetched | Found[memoryview] | Found[list[memoryview]]
 
@@ -27,10 +27,39 @@ class Lender(Protocol):
     """The connection to the agent whose chunks these are."""
 
     def is_up(self) -> bool:
-        """Whether the agent has the connection at this moment. Never called twice at a time."""
+        """Whether the agent has the connection at this moment."""
 
-    def give_back(self, kind: Kind, lease: int) -> None:
-        """A lease ends; an agent that went away holds none."""
+    def release(self, lease: int) -> None:
+        """A lease ends. Raises LeaseLostError when it had ended before."""
+
+
+class AgentLease:
+    """What the agent has leased to this connection."""
+
+    __slots__ = ("_lender", "_number")
+
+    def __init__(self, lender: Lender, number: int) -> None:
+        self._lender = lender
+        self._number = number
+
+    def check(self) -> None:
+        """See `Lease`."""
+        if not self._lender.is_up():
+            raise LeaseLostError
+
+    def release(self) -> None:
+        """See `Lease`."""
+        self._lender.release(self._number)
+
+
+class _NoLease:
+    """Of no chunks."""
+
+    def check(self) -> None:
+        """See `Lease`."""
+
+    def release(self) -> None:
+        """See `Lease`."""
 
 
 class Reads:
@@ -68,7 +97,7 @@ class Reads:
             views = [pool[offset : offset + size_bytes] for offset, size_bytes in lease.found]
         except ValueError as error:
             raise client_was_closed() from error
-        return Fetched(lease.release, views, [ChunkSource.LOCAL] * len(views), Status.OK)
+        return Fetched(lease, views, [ChunkSource.LOCAL] * len(views), Status.OK)
 
     def here(
         self, keys: Sequence[bytes], deadline_s: float, traceparent: str | None, terms: FetchTerms
@@ -76,10 +105,10 @@ class Reads:
         """What a fetch need not ask the agent for: all chunks are here, or there is nothing to fetch."""
         if terms:
             check_terms(terms)
-        if not deadline_s >= 0:
+        if not 0 <= deadline_s <= SECONDS_MAX:
             check_seconds(deadline_s=deadline_s)
         if not keys:
-            return Fetched(_nothing, [], [], Status.OK)
+            return Fetched(_NoLease(), [], [], Status.OK)
         return self.local(keys) if traceparent is None else None
 
     def fetch(
@@ -107,7 +136,7 @@ class Reads:
             )
         if any_order:
             if here is not None:
-                return Found(here.release, here.views, here.sources, here.outcome)
+                return Found(here, here.views, here.sources, here.outcome)
             message = request_encoding.fetch_any_order(keys, deadline_s, traceparent)
             return Request(message, partial(self._found, len(keys)), deadline_s)
         if here is not None:
@@ -120,14 +149,14 @@ class Reads:
         """Leading chunks: the answer to FETCH, or a part of it. Raises AgentError, AgentUnavailableError."""
         lease, chunks = messages.unpack_fetched(check_fetched(answer))
         sources = [chunk.source for chunk in chunks]
-        return Fetched(self._release_of(lease), self._views(chunks), sources, Status(answer.status))
+        return Fetched(self._leased(lease), self._views(chunks), sources, Status(answer.status))
 
     def _found(self, keys_count: int, answer: Frame) -> Found[memoryview]:
         lease, chunks = messages.unpack_found(check_fetched(answer), keys_count)
         places = [chunks.get(place) for place in range(keys_count)]
         views = iter(self._views([chunk for chunk in places if chunk is not None]))
         return Found(
-            self._release_of(lease),
+            self._leased(lease),
             [None if chunk is None else next(views) for chunk in places],
             [None if chunk is None else chunk.source for chunk in places],
             Status(answer.status),
@@ -146,14 +175,14 @@ class Reads:
                     self._pool[offset : offset + part.size_bytes]
                     for offset, part in zip(one.offsets, ranges, strict=True)
                 ]
-        return Found(self._release_of(lease), views, sources, Status(answer.status))
+        return Found(self._leased(lease), views, sources, Status(answer.status))
 
     def _views(self, chunks: Sequence[FetchedChunk]) -> list[memoryview]:
         with while_open():
             return [self._pool[chunk.offset : chunk.offset + chunk.size_bytes] for chunk in chunks]
 
-    def _release_of(self, lease: int) -> Callable[[], None]:
-        return partial(self._connection.give_back, Kind.RELEASE, lease)
+    def _leased(self, lease: int) -> Lease:
+        return AgentLease(self._connection, lease)
 
 
 def _ranges_of(here: Fetched, ranges: Sequence[ByteRange]) -> Found[list[memoryview]]:
@@ -164,13 +193,9 @@ def _ranges_of(here: Fetched, ranges: Sequence[ByteRange]) -> Found[list[memoryv
             here.release()
             raise _out_of_chunk(ranges, place, size_bytes)
     views = [[view[one.offset : one.end] for one in ranges] for view in here.views]
-    return Found(here.release, views, here.sources, here.outcome)
+    return Found(here, views, here.sources, here.outcome)
 
 
 def _out_of_chunk(ranges: Sequence[ByteRange], place: int, size_bytes: int) -> ValueError:
     """What is raised for ranges of which the last one ends behind a chunk."""
     return ValueError(f"ranges: one ends at byte {ranges[-1].end}, chunk {place} of those asked for has {size_bytes}")
-
-
-def _nothing() -> None:
-    """What releases no lease."""

@@ -12,6 +12,7 @@ import threading
 from bisect import insort
 from typing import Final
 
+from kvclient import forks
 from kvclient.errors import PoolFullError
 from kvclient.messages import Status
 
@@ -29,6 +30,13 @@ class WriteRegion:
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
         """(offset, end), ascending."""
+        self._is_ours = True
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`."""
+        self._is_ours = False
+        self._lock = threading.Lock()
 
     def allocate(self, size_bytes: int) -> int:
         """Offset of a part that is the caller's until `free`. Raises PoolFullError."""
@@ -56,7 +64,7 @@ class WriteRegion:
             index = next(index for index, (taken, _) in enumerate(self._taken) if taken == offset)
             _, end = self._taken[index]
             cold = max(offset, WARM_BYTES)
-            if cold < end and not self._map.closed:
+            if cold < end and self._is_ours and not self._map.closed:
                 self._map.madvise(mmap.MADV_REMOVE, cold, end - cold)
             del self._taken[index]
 

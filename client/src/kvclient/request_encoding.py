@@ -16,7 +16,7 @@ from kvchunk.parts import ByteRange
 from kvclient import messages
 from kvclient.errors import expect
 from kvclient.messages import Frame, Hint, Kind, Where
-from kvclient.terms import FetchTerms, check_fetch, check_seconds, check_size
+from kvclient.terms import COUNT_MAX, FetchTerms, check_fetch, check_seconds, check_size, check_whole
 
 T = TypeVar("T")
 
@@ -95,8 +95,10 @@ def give_back(kind: Kind, lease: int) -> Message:
 def reserve(key: bytes, parent: bytes | None, size_bytes: int, position: int | None, namespace: str) -> Message:
     """Room for a chunk."""
     check_size(size_bytes)
-    if position is not None and not 0 <= position < messages.NO_POSITION:
-        raise ValueError(f"position is {position}, not from 0 to {messages.NO_POSITION - 1}")
+    if position is not None:
+        check_whole(position, "position", 0, messages.NO_POSITION - 1)
+    if parent == key:
+        raise ValueError("a chunk is not its own parent: give the key of the chunk before it, or None for the first")
     messages.pack_keys([key] if parent is None else [key, parent])
     body = messages.RESERVE.pack(
         key,
@@ -192,6 +194,7 @@ class Notices(ABC):
         (whole milliseconds) at most, so that one cast serves all.
         """
         check_size(size_bytes)
+        check_whole(nodes, "nodes", 0, COUNT_MAX)
         check_seconds(wait_s=wait_s)
         body = messages.WARM.pack(size_bytes, nodes, int(wait_s * 1000)) + messages.pack_namespace(namespace)
         self.notify(Message(Kind.WARM, body))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Final, TypedDict
 
-SECONDS_MAX: Final = 1e9
-BEHIND_MAX: Final = 0xFFFF_FFFF
+SECONDS_MAX: Final = 1e6
+"""Of any duration, eleven days: no system call takes more than twice as many milliseconds."""
+COUNT_MAX: Final = 0xFFFF_FFFF
+"""Of requests, nodes and positions."""
 SIZE_BYTES_MAX: Final = 1 << 63
 
 
@@ -54,8 +57,7 @@ def check_fetch(keys: Sequence[bytes], deadline_s: float, terms: FetchTerms) -> 
     share, behind = terms.get("attention_share", 0.0), terms.get("behind", 0)
     if not 0 <= share <= 1:
         raise ValueError(f"attention_share is {share}, not a share from 0 to 1")
-    if not 0 <= behind <= BEHIND_MAX:
-        raise ValueError(f"behind is {behind}, not a count from 0 to {BEHIND_MAX}")
+    check_whole(behind, "behind", 0, COUNT_MAX)
 
 
 def check_seconds(**durations_s: float) -> None:
@@ -67,5 +69,14 @@ def check_seconds(**durations_s: float) -> None:
 
 def check_size(size_bytes: int, name: str = "size_bytes") -> None:
     """Raises ValueError for a chunk of no bytes, or of more than a number of the protocol says."""
-    if not 0 < size_bytes <= SIZE_BYTES_MAX:
-        raise ValueError(f"{name} is {size_bytes}, not from 1 to {SIZE_BYTES_MAX} bytes")
+    check_whole(size_bytes, name, 1, SIZE_BYTES_MAX)
+
+
+def check_whole(number: int, name: str, low: int, high: int) -> None:
+    """Raises TypeError for what is no whole number, ValueError for one that is not from `low` to `high`."""
+    try:
+        whole = index(number)
+    except TypeError:
+        raise TypeError(f"{name} is {number!r}, not a whole number") from None
+    if not low <= whole <= high:
+        raise ValueError(f"{name} is {whole}, not from {low} to {high}")

@@ -100,6 +100,17 @@ class Observations:
     unfinished: str = ""
     """What was left out for lack of time."""
 
+    def casts_pass(self, path: Path) -> bool:
+        """Whether the holder's casts leave and the reader gets casts, be it from others: a path between two such nodes
+        is whole, even where the reader of a busy machine came too late for each cast on it."""
+        good = [tried for tried in self.casts.tried if self.casts.works(tried)]
+        return any(one[0] == path[0] for one in good) and any(one[1] == path[1] for one in good)
+
+    def casts_missed(self) -> dict[Path, str]:
+        """Paths on which casts are lost, and what was seen there."""
+        late = {path for path in self.came_otherwise if self.casts_pass(path)}
+        return {path: why for path, why in self.casts.failed.items() if path not in late}
+
     def has_small_mtu(self, name: str) -> bool:
         """Whether a node's interface takes no packet that carries a segment, as far as is known."""
         node = self.nodes.get(name)

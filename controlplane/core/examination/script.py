@@ -17,8 +17,9 @@ from kvproto.probes import probe_key
 from kvproto.rpc import control_pb2 as rpc
 
 READ_BYTES: Final = 64 << 10
-CAST_BYTES: Final = (1 << 20, 4 << 20, 16 << 20)
-"""A cast needs readers that want the chunk at the same time: on fast links only a large one takes that long."""
+CAST_BYTES: Final = (1 << 20, 4 << 20, 16 << 20, 16 << 20, 16 << 20)
+"""A cast needs readers that want the chunk at the same time: on fast links only a large one takes that long, and on
+busy machines not each time."""
 CAST_HOLDERS_MAX: Final = 16
 LOOK_MS, STEP_MS, CAST_MS, FILL_NS = 2_000, 1_500, 4_000, 3_000_000_000
 HEAR_MS: Final = 400
@@ -216,7 +217,11 @@ class Examination:
             for holder in names[:CAST_HOLDERS_MAX]:
                 paths = [(holder, reader) for reader in names if reader != holder]
                 paths = [path for path in paths if not seen.is_cut(path)]
-                wanted = [path for path in paths if path not in seen.casts.tried or path in seen.came_otherwise]
+                wanted = [
+                    path
+                    for path in paths
+                    if path not in seen.casts.tried or (path in seen.came_otherwise and not seen.casts_pass(path))
+                ]
                 if not seen.puts[holder] and len(paths) > 1 and wanted:
                     yield from self._cast(holder, paths, attempt, size_bytes)
 

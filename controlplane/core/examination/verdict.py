@@ -222,11 +222,14 @@ def _casts(seen: Observations) -> Iterator[rpc.Finding]:
             remedy = "a cast has two readers: it takes three nodes between which datagrams pass"
             yield _finding("cast", _nodes(seen), "not tried", _NOTE, remedy)
         return
-    for words, paths in blame(casts.failed, casts.tried):
-        reason = Counter(casts.failed[path] for path in paths).most_common(1)[0][0]
+    missed = seen.casts_missed()
+    for words, paths in blame(missed, casts.tried):
+        reason = Counter(missed[path] for path in paths).most_common(1)[0][0]
         remedy = "does the network pass the multicast group (fabric.group)? kvcast top shows where nodes are"
+        if all(path in seen.came_otherwise for path in paths):
+            remedy += "; nodes that are very busy come too late for a cast: try again when they are not"
         yield _finding("cast", words, reason, _BROKEN, remedy)
-    if not casts.failed:
+    if not missed:
         yield _finding("cast", _paths(casts), "cast to all others at once and compared")
 
 

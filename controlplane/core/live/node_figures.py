@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from controlplane.core import parse
 from kvproto.rpc import control_pb2 as rpc
 
+_FADES_S: Final = 4.0
+"""What is as long ago counts about a third."""
 _DOES = {
     "disk": "reads from its disk",
     "cold": "reads from the cold store",
@@ -32,18 +36,19 @@ class NodeFigures:
         self._gate_saved_ms = 0
         self._traffic = (0, 0)
         self._heard_ns: int | None = None
-        self._rates = (0.0, 0.0)
+        self._rates: tuple[float, ...] = ()
+        """Sent and received, in bytes per second; empty: one heartbeat makes no rate."""
 
     def beat(self, name: str, heartbeat: rpc.Heartbeat, now_ns: int) -> Iterator[tuple[str, str, int]]:
         """Take in a heartbeat of the node of this name; gives what its gate has decided since the last one:
-        text, what makes texts alike, times. Raises MalformedError."""
+        text, what makes texts alike, times. Raises RecordError."""
         self.arriving = parse.arriving(heartbeat)
         self.drops = parse.counts(heartbeat.drops, "drops")
         traffic = heartbeat.sent_bytes, heartbeat.received_bytes
         if self._heard_ns is not None and now_ns > self._heard_ns:
             seconds = (now_ns - self._heard_ns) / 1e9
-            sent, received = (max(0, now - then) / seconds for now, then in zip(traffic, self._traffic, strict=True))
-            self._rates = float(f"{sent:.3g}"), float(f"{received:.3g}")
+            rates = [max(0, now - then) / seconds for now, then in zip(traffic, self._traffic, strict=True)]
+            self._rates = _faded(self._rates, rates, seconds)
         self._traffic, self._heard_ns = traffic, now_ns
         decisions = parse.counts(heartbeat.gate_decisions, "gate_decisions")
         before, self._gate, self._gate_saved_ms = self._gate, decisions, heartbeat.gate_saved_ms
@@ -51,7 +56,7 @@ class NodeFigures:
 
     def show(self, row: rpc.LiveNode) -> None:
         """Fill a row in."""
-        row.sent_bytes_per_s, row.received_bytes_per_s = self._rates
+        row.sent_bytes_per_s, row.received_bytes_per_s = map(_shown, self._rates or (0.0, 0.0))
         row.gate_decisions.update(self._gate)
         row.gate_saved_ms = self._gate_saved_ms
 
@@ -62,6 +67,18 @@ class NodeFigures:
             if more > 0 and choice != "local":
                 like = f"{name} {_DOES.get(choice, choice)}"
                 yield like + (_reason(verdict) if verdict.choice == choice else ""), like, more
+
+
+def _faded(before: Sequence[float], rates: Sequence[float], seconds: float) -> tuple[float, ...]:
+    """The newest rates count for most: of a node that sends a chunk now and then each heartbeat alone says all or
+    nothing."""
+    keeps = math.exp(-seconds / _FADES_S) if before else 0.0
+    return tuple(keeps * old + (1 - keeps) * new for old, new in zip(before or rates, rates, strict=True))
+
+
+def _shown(rate: float) -> float:
+    """With three digits, and no remains of what was long ago."""
+    return float(f"{rate:.3g}") if rate >= 1 else 0.0
 
 
 def _reason(verdict: rpc.GateVerdict) -> str:

@@ -20,7 +20,7 @@ from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.sockets import SegmentSocket, SocketCasts, TcpReads
+from hostagent.transport.sockets import SegmentSocket, SocketCasts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
@@ -57,7 +57,7 @@ class VerbsTransport(HostTransport):
             # No RDMA device at all is not worth a warning; one that cannot be used is.
             level = logging.WARNING if device_names() else logging.DEBUG
             log.log(level, "no RDMA here, casts and reads over sockets: %s", error)
-            return Parts(SocketCasts(host), TcpReads(host))
+            return socket_parts(host)
 
         def close() -> None:
             region.close()

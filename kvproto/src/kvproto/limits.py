@@ -24,10 +24,29 @@ JOINED_MAX: Final = 128
 # --- a holder ---------------------------------------------------------------------------------------------------------
 HOLDER_QUEUE_SEGMENTS_MAX: Final = 16384
 """Segments asked for and not yet sent; beyond it GETs are dropped, and their askers ask again later."""
+HOLDER_PEER_SEGMENTS_MAX: Final = 8192
+"""Of these, one peer's: a datagram of 60 bytes may ask for 256 MiB, and no switch may be there that counts them. The
+largest window of a reader with the default receive buffer."""
 FILL_WINDOW: Final = 64
 """FILLs without FILL_ACK; the switch answers at once, so this only covers the sending host's own delays."""
+
+# --- what agents tell the controller ----------------------------------------------------------------------------------
+CHUNK_BYTES_MAX: Final = 1 << 32
+"""A chunk of more would need more segments than a GET can name usefully."""
+PREFIX_CHUNKS_MAX: Final = 1 << 17
+"""Chunks from the root to a leaf: 33 million tokens of 256."""
+NAMESPACE_BYTES_MAX: Final = 256
+CLAIMS_PER_NODE_MAX: Final = 16_384
+"""Chunks that the engines of one node may compute at a time."""
+CLAIMED_BYTES_MIN: Final = 4096
+"""What a claim counts for at least: a pool has pages."""
+CLAIMERS_PER_CHUNK_MAX: Final = 32
+"""Who says to compute one chunk: each fetch of it asks all of them."""
+CLAIM_S_MAX: Final = 600.0
+"""No claim is believed to take longer."""
 
 assert SEGMENT_BYTES_DEFAULT <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX % 4 == 0
 assert GET_COUNT_MAX <= CHUNK_SEGMENTS_MAX
+assert 2 * HOLDER_PEER_SEGMENTS_MAX <= HOLDER_QUEUE_SEGMENTS_MAX, "one peer leaves as much to the others"
 assert FILL_WINDOW < HOLDER_QUEUE_SEGMENTS_MAX

@@ -1,8 +1,9 @@
 """Turns C into shared objects with the machine's compiler, once: a result is cached under the hash of all that went in.
 
 The cache is ``$XDG_CACHE_HOME/p4switch`` (``~/.cache/p4switch``), or a private temporary directory where that cannot be
-written. Used for the switch's runtime, for compiled P4 programs, and by other packages that bring C of their own: this
-module knows nothing of switches.
+written or is somebody else's: shared objects run as this user, so nobody else may put one there. Used for the switch's
+runtime, for compiled P4 programs, and by other packages that bring C of their own: this module knows nothing of
+switches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import atexit
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import platform
 import shlex
@@ -23,6 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p4switch.errors import SwitchError
+from p4switch.own_folder import is_own_file, own_folder
+
+log = logging.getLogger(__name__)
 
 _FLAGS_COMMON = ("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE", "-pthread", "-Wall")
 FLAGS_FAST = ("-O3", "-fno-plt", "-fno-semantic-interposition")
@@ -121,8 +126,13 @@ def is_writable(directory: Path) -> bool:
 def cache_dir() -> Path:
     """Where shared objects are kept; made if need be."""
     directory = cache_base()
-    if is_writable(directory):
-        return directory
+    try:
+        own_folder(directory)
+    except SwitchError as error:
+        log.warning("every start compiles again: %s", error)
+    else:
+        if is_writable(directory):
+            return directory
     private = Path(tempfile.mkdtemp(prefix="p4switch-"))
     atexit.register(shutil.rmtree, private, ignore_errors=True)
     return private
@@ -150,7 +160,7 @@ def build_shared_object(
     headers = [header for directory in include_dirs for header in sorted(directory.glob("*.h"))]
     digest = _digest(compiler, flags, [*sources, *headers])
     target = cache_dir() / f"{name}-{digest}.so"
-    if _is_whole(target):
+    if is_own_file(target) and _is_whole(target):
         return target
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{name}-", suffix=".so")
     os.close(handle)
@@ -164,6 +174,7 @@ def build_shared_object(
             raise BuildError(f"the C compiler refused {name}: {_first_error(done.stderr)}")
         if not _is_whole(Path(scratch)):
             raise BuildError(f"the C compiler wrote nothing for {name}")
+        os.chmod(scratch, 0o700)
         os.replace(scratch, target)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the C compiler failed on {name}: {error}") from error

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -50,6 +51,10 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+HUNG_UP = b"p4switch: SIGHUP changes nothing: options are read at the start\n"
+"""A switch that is no terminal's goes on: an end would be taken for a clean one, after which nobody starts it again."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 0, 1 for errors (one line on stderr), 2 for unsupported programs."""
     arguments = [a for a in (sys.argv[1:] if argv is None else argv) if a != "--"]
@@ -61,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stats.main(arguments[1:])
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
-        print(f"p4switch: {error}", file=sys.stderr)
+        print(logs.printable_lines(f"p4switch: {error}"), file=sys.stderr)
         return 1
 
 
@@ -159,9 +164,15 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
         dest="tls_controllers",
         action="append",
         default=[],
-        metavar="NAME",
-        help="only clients whose certificate has this name (URI, DNS or common name) may change anything;"
+        metavar="URI",
+        help="only clients whose certificate has this URI as subject alternative name may change anything;"
         " may be repeated (default: every client)",
+    )
+    control.add_argument(
+        "--insecure",
+        action="store_true",
+        help="take clients without certificates from other machines and users (default: the switch's own user and root"
+        " on this machine only)",
     )
     control.add_argument(
         "--device-id", type=int, default=1, metavar="N", help="P4Runtime device id (default %(default)s)"
@@ -244,10 +255,10 @@ def _describe(source: ProgramSource, p4info_file: str | None) -> int:
             source.path, dict(source.defines), list(source.include_dirs), source.architecture
         )
     except CompileError as error:
-        print(error, file=sys.stderr)
+        print(logs.printable_lines(str(error)), file=sys.stderr)
         return 2 if error.unsupported else 1
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        print(logs.printable_lines(str(warning)), file=sys.stderr)
     if p4info_file == "-":
         sys.stdout.write(render_p4info(p4info_of(program), ".txtpb").decode())
     elif p4info_file is not None:
@@ -266,6 +277,7 @@ def _run_stf(source: ProgramSource, case: Path) -> int:
 
 def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own errors already contain what gRPC's library would print
+    from p4switch.doorkeeper import raise_descriptors_limit
     from p4switch.stats import lines
     from p4switch.switch import Switch, SwitchOptions
 
@@ -276,6 +288,7 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         port_options=_port_options(args.port_options),
         grpc=args.grpc,
         tls=_tls(args),
+        insecure=args.insecure,
         device_id=_device_id(args.device_id),
         cpu_port=_number("--cpu-port", args.cpu_port, PORT_NUMBER_MAX),
         flood_group=_number("--flood-group", args.flood_group, 0xFFFF, minimum=0),
@@ -285,22 +298,36 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         trace=args.trace,
         recirculation=parse_recirculation(args.recirculation_ports, args.recirculation_rate, args.recirculation_queue),
     )
+    raise_descriptors_limit()
     # Not an Event: a handler that interrupts Event.wait() at the wrong moment would wait for its lock for ever.
     stopped, stop = socket.socketpair()
     with stopped, stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.send(b"."))
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGHUP, lambda *_: stop.send(b".") if os.isatty(0) else os.write(2, HUNG_UP))
         with Switch(options) as switch:
-            print(f"listening on {switch.address}", flush=True)
+            _say(f"listening on {switch.address}")
             if switch.pages is not None:
-                print(f"pages at http://{switch.pages.address}", flush=True)
+                _say(f"pages at http://{switch.pages.address}")
             if args.ready_file is not None:
                 _write_ready_file(args.ready_file, switch.address)
             _notify_ready()
             stopped.recv(1)
             if args.stats:
-                print("\n".join(lines(switch.stats())))
+                _say(logs.printable_lines("\n".join(lines(switch.stats()))))
     return 0
+
+
+def _say(text: str) -> None:
+    """Print, and go on where nobody takes it: a full disk, a reader that went away."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        print(f"p4switch: standard output takes nothing: {error.strerror}", file=sys.stderr)
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for what would be tried again at the end of the process
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _port_options(texts: Sequence[str]) -> dict[int, PortOptions]:
@@ -342,6 +369,9 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
         raise UsageError("--tls-cert and --tls-key go together")
     if args.tls_controllers and args.tls_ca is None:
         raise UsageError("--tls-controller needs --tls-ca: without it clients show no certificate")
+    for name in args.tls_controllers:
+        if "://" not in name:
+            raise UsageError(f"--tls-controller: {name} is no URI, and no other name of a certificate counts")
     from p4switch.server.tls import TlsFiles
 
     return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca, frozenset(args.tls_controllers))
@@ -349,10 +379,12 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
 
 def _write_ready_file(path: Path, address: str) -> None:
     """Appears whole or not at all, so that a waiting reader never sees half an address."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(address + "\n")
-        part.rename(path)
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(handle, "w") as file:
+            file.write(address + "\n")
+        os.chmod(part, 0o644)
+        os.rename(part, path)
     except OSError as error:
         raise SwitchError(f"cannot write {path}: {error.strerror}") from error
 

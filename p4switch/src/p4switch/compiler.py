@@ -66,15 +66,15 @@ def compile_program(
     C compiler, or it failed (one line).
     """
     program, warnings = compile_to_ir(path, defines, include_dirs, architecture, within)
-    return CompiledProgram(program, _build(render(program), Path(path).stem), warnings)
+    return CompiledProgram(program, _build(render(program)), warnings)
 
 
-def _build(source: str, name: str) -> Path:
+def _build(source: str) -> Path:
     """The shared object of a C text; the same text with the same compiler is compiled once."""
     with tempfile.TemporaryDirectory(prefix="p4switch-") as scratch:
         text = Path(scratch) / "program.c"
         text.write_text(source)
-        return build_shared_object(name, [text], include_dirs=(INCLUDE_DIR,), flags=FLAGS)
+        return build_shared_object("program", [text], include_dirs=(INCLUDE_DIR,), flags=FLAGS)
 
 
 def check(

@@ -15,6 +15,7 @@ from p4switch.device_config import ProgramSource, parse_device_config
 from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
 from p4switch.ir.types import width_of
+from p4switch.logs import printable
 from p4switch.native_pipeline import NativePipeline
 from p4switch.p4info import p4info_of
 from p4switch.p4info_types import shown_fields
@@ -248,7 +249,7 @@ class NativeTarget:
                 log.info("port %d is %s", port, "up" if up else "down")
             case runtime.LogEvent(text, trace):
                 if self._traces:
-                    self._show(text if trace else f"log: {text}")
+                    self._show(printable(text if trace else f"log: {text}"))
                 if not trace:
                     log.info("%s", text)
             case runtime.DigestEvent() if active is not None and event.pipeline is active.native:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from p4switch.errors import SwitchError
+from p4switch.logs import printable_lines
 
 DEFAULT_ADDRESS = "127.0.0.1:9560"
 TIMEOUT_S = 5.0
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print all of them as JSON")
     args = parser.parse_args(argv)
     stats = fetch(args.address)
-    print(json.dumps(stats, indent=1) if args.json else "\n".join(lines(stats)))
+    print(json.dumps(stats, indent=1) if args.json else printable_lines("\n".join(lines(stats))))
     return 0
 
 

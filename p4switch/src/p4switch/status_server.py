@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,8 +31,8 @@ log = logging.getLogger(__name__)
 
 FLAG = "--http"
 REQUEST_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 16
-"""At a time; more are closed unheard."""
+CONNECTIONS_MAX = 64
+"""At a time. Where one more comes, the oldest one of the address that has most ends: who is silent makes room."""
 
 STALL_S = 2.0
 """The packet thread wakes up every tenth of a second: as long without one, it hangs."""
@@ -152,24 +154,31 @@ def _json(facts: dict[str, Any]) -> Page:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, where: tuple[str, int], pages: Pages) -> None:
         self.pages = pages
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._open: dict[socket.socket, str] = {}
+        """In the order in which they came, with the peer's address."""
+        self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         super().__init__(where, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                ((greediest, _),) = Counter(self._open.values()).most_common(1)
+                oldest = next(one for one, address in self._open.items() if address == greediest)
+                del self._open[oldest]
+                with contextlib.suppress(OSError):  # it is gone already
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+            self._open[request] = client_address[0]
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a page that cannot be made, but not a client that has gone."""

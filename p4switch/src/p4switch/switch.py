@@ -36,7 +36,8 @@ class SwitchOptions:
     """Everything that a switch is started with.
 
     `program` None: P4Runtime brings one. `grpc` None: no P4Runtime server; port 0 picks a free one, `tls`
-    None: everybody who reaches it is trusted. `http`: HOST:PORT
+    None: it answers processes of this machine's that are the switch's user's or root's; with `insecure` everybody who
+    reaches it. `http`: HOST:PORT
     of the pages of p4switch.status_server. `program_dirs`: folders of this machine that controllers may name programs
     and includes from, besides those of `program`.
     `flood_group`: the multicast group that holds all ports while no controller writes it; None: the one that the
@@ -49,6 +50,7 @@ class SwitchOptions:
     port_options: Mapping[int, PortOptions] = field(default_factory=dict)
     grpc: str | None = "127.0.0.1:0"
     tls: TlsFiles | None = None
+    insecure: bool = False
     device_id: int = 1
     cpu_port: int | None = None
     flood_group: int | None = None
@@ -221,7 +223,7 @@ class Switch:
         if options.admin is not None:
             self._closing.enter_context(AdminServer(options.admin, self))
         if options.grpc is not None:
-            self.server = self._closing.enter_context(P4RuntimeServer(self.device, options.grpc, options.tls))
+            self.server = self._closing.enter_context(_p4runtime(self.device, options))
         if options.http is not None:
             self.pages = self._closing.enter_context(StatusServer(options.http, self))
 
@@ -244,6 +246,11 @@ class Switch:
     def _known(self, number: int) -> None:
         if number not in self._ports:
             raise SwitchError(f"no port {number}")
+
+
+def _p4runtime(device: Device, options: SwitchOptions) -> P4RuntimeServer:
+    assert options.grpc is not None
+    return P4RuntimeServer(device, options.grpc, options.tls, insecure=options.insecure)
 
 
 def _folders(program: ProgramSource | None) -> tuple[Path, ...]:

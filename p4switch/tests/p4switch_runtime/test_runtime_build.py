@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +87,40 @@ def test_a_cache_that_cannot_be_written_is_replaced(fresh: Path, monkeypatch: py
     made = build.cache_dir()
     assert made.is_dir()
     assert fresh not in made.parents
+
+
+ANSWER = '__attribute__((visibility("default"))) int answer(void) { return %d; }\n'
+
+
+@pytest.mark.parametrize("plant", ["folder", "link", "object", "writable object"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+def test_an_object_that_somebody_planted_is_not_run(fresh: Path, plant: str) -> None:
+    honest = build_shared_object("answer", [source(fresh, ANSWER % 42)])
+    cache = honest.parent
+    planted = build_shared_object("planted", [source(fresh, ANSWER % 666)])
+    planted.replace(honest)
+    if plant == "folder":
+        os.chown(cache, 65534, 65534)
+    elif plant == "link":
+        elsewhere = cache.rename(fresh / "elsewhere")
+        cache.symlink_to(elsewhere)
+        os.chown(cache, 65534, 65534, follow_symlinks=False)
+    elif plant == "object":
+        os.chown(honest, 65534, 65534)
+    else:
+        honest.chmod(0o777)
+    made = build_shared_object("answer", [source(fresh, ANSWER % 42)])
+    assert ctypes.CDLL(str(made)).answer() == 42
+
+
+def test_the_cache_is_this_users_alone(fresh: Path) -> None:
+    cache = fresh / "cache" / "p4switch"
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    made = build_shared_object("answer", [source(fresh)])
+    assert made.parent == cache
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert not made.stat().st_mode & 0o022
 
 
 def test_a_shared_object_that_is_no_program_is_refused(fresh: Path) -> None:

@@ -55,6 +55,31 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return line
 
 
+def test_a_hangup_or_a_full_disk_ends_nothing():
+    command = [sys.executable, "-m", "p4switch", "--no-p4", "--grpc", "127.0.0.1:0"]
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        ) as process,
+    ):
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "p4switch: standard output takes nothing: No space left on device\n"
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr.readline().startswith("p4switch: SIGHUP changes nothing")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_until_it_is_told_to_stop(tmp_path, number):
     ready, admin, bell = tmp_path / "ready", tmp_path / "admin", tmp_path / "bell"

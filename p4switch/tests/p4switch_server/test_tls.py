@@ -171,6 +171,8 @@ def test_who_listens_for_everybody_without_tls_is_warned(caplog: pytest.LogCaptu
     with Switch(SwitchOptions(grpc="127.0.0.1:0")):
         assert caplog.text == ""
     with Switch(SwitchOptions(grpc="0.0.0.0:0")):
+        assert "it answers this machine only" in caplog.text
+    with Switch(SwitchOptions(grpc="0.0.0.0:0", insecure=True)):
         assert "whoever reaches it controls the switch" in caplog.text
     local = {address: is_local(address) for address in ("unix:/run/x", "[::1]:1", "localhost:1", "10.0.0.1:1", "h:1")}
     assert list(local.values()) == [True, True, True, False, False]
@@ -181,6 +183,7 @@ def test_words_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> No
         (["--tls-cert", "a"], "go together"),
         (["--tls-ca", "a"], "need --tls-cert and --tls-key"),
         (["--tls-cert", "a", "--tls-key", "b", "--tls-controller", "c"], "needs --tls-ca"),
+        (["--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--tls-controller", "d"], "d is no URI"),
     ):
         assert main(["--no-p4", *words]) == 1
         assert said in capsys.readouterr().err

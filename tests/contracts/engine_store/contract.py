@@ -7,7 +7,7 @@ here; what they contain follows from the number and from the driver's model.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 from hostagent.core.directory import ChunkEntry
 from hostagent.pool.tenants import HELD_SHARE_MAX
+from kvclient.engines.pieces import Piece, scatter
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster
 
 PIECE_BYTES = 4096
@@ -100,6 +101,19 @@ class EngineStoreContract:
             made = Bench(agents, make_driver)
             yield made
             made.close()
+
+    def test_an_agent_that_ends_during_a_copy_spoils_it(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = bench.driver(1)
+        assert driver.put([1]) == [True]
+        assert driver.load([1]) == [content_of(1)]
+
+        def interrupted(view: memoryview, pieces: Sequence[Piece]) -> bool:
+            done = scatter(view, pieces)
+            bench.stop_last()
+            return done
+
+        monkeypatch.setattr("kvclient.engines.store.scatter", interrupted)
+        assert driver.load([1]) == [None], "the memory may have been another chunk's"
 
     def test_what_one_engine_stores_another_loads(self, bench: Bench) -> None:
         first, second, elsewhere = bench.driver(0), bench.driver(0), bench.driver(1)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kvchunk.parts import ByteRange
@@ -17,10 +20,12 @@ from kvclient.client import (
     AgentUnavailableError,
     ChunkSource,
     ChunkToPut,
+    LeaseLostError,
     PutOutcome,
     Status,
     Where,
 )
+from kvclient.polled_client import PolledClient, lease_of
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.hostagent.looped_client import LoopedClients
 
@@ -30,6 +35,12 @@ Connect = Callable[[int], AgentClient]
 @pytest.fixture
 def pair() -> Iterator[Cluster]:
     with cluster(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Cluster]:
+    with cluster(1) as made:
         yield made
 
 
@@ -89,11 +100,88 @@ def test_what_makes_no_sense_is_refused(pair: Cluster, connect: Connect) -> None
         (lambda: client.fetch([b"short"], deadline_s=1), "16 bytes"),
         (lambda: client.put(key(2), None, b""), "size_bytes is 0"),
         (lambda: client.warm("n" * 257, 1), "namespace has 257 bytes"),
+        (lambda: client.warm("odd\udcff", 1), r"namespace 'odd\\udcff' is no text"),
+        (lambda: client.put(key(2), None, np.zeros((4, 4))[:, ::2]), "ascontiguousarray"),
     ):
         with pytest.raises(ValueError, match=what):
             call()
     with client.fetch([], deadline_s=1) as got:
         assert (got.count, got.outcome) == (0, Status.OK)
+
+
+NAN, INF = float("nan"), float("inf")
+NUMBERS: dict[str, tuple[Callable[[AgentClient, Any], object], tuple[float, ...]]] = {
+    "deadline_s of what is here": (lambda client, odd: client.fetch([key(1)], deadline_s=odd), (-1, NAN, INF, 1e7)),
+    "deadline_s": (lambda client, odd: client.fetch([key(2)], deadline_s=odd), (-1, NAN, INF, 1e7)),
+    "deadline_s of a stream": (lambda client, odd: client.fetch_stream([key(2)], deadline_s=odd), (-1, NAN, INF)),
+    "deadline_s in any order": (lambda client, odd: client.fetch([key(2)], any_order=True, deadline_s=odd), (-1, INF)),
+    "deadline_s of ranges": (
+        lambda client, odd: client.fetch([key(2)], ranges=[ByteRange(0, 1)], deadline_s=odd),
+        (-1, NAN, INF),
+    ),
+    "recompute_s": (lambda client, odd: client.fetch([key(2)], deadline_s=1, recompute_s=odd), (-1, NAN, INF)),
+    "queue_s": (lambda client, odd: client.fetch([key(2)], deadline_s=1, queue_s=odd), (-1, NAN, INF)),
+    "expected_s": (lambda client, odd: client.fetch([key(2)], deadline_s=1, expected_s=odd), (-1, NAN, INF)),
+    "attention_share": (lambda client, odd: client.fetch([key(2)], deadline_s=1, attention_share=odd), (-1, NAN, 2)),
+    "behind": (lambda client, odd: client.fetch([key(2)], deadline_s=1, behind=odd), (-1, 0.5, NAN, 1 << 32)),
+    "hold_s": (lambda client, odd: client.lock([key(1)], hold_s=odd), (-1, NAN, INF)),
+    "within_s": (lambda client, odd: client.expect_reuse([key(1)], within_s=odd), (-1, NAN, INF)),
+    "etas_s": (lambda client, odd: client.claim([key(2)], 10, [odd]), (NAN, INF)),
+    "size_bytes of a claim": (lambda client, odd: client.claim([key(2)], odd, [1.0]), (-1, 0, 0.5, NAN, 1 << 64)),
+    "size_bytes": (lambda client, odd: client.warm("n", odd), (-1, 0, 0.5, NAN, 1 << 64)),
+    "nodes": (lambda client, odd: client.warm("n", 1, nodes=odd), (-1, 0.5, NAN, 1 << 32)),
+    "wait_s": (lambda client, odd: client.warm("n", 1, wait_s=odd), (-1, NAN, INF, 1e7)),
+    "position": (lambda client, odd: client.put(key(2), None, b"x", position=odd), (-1, 0.5, NAN, 1 << 32)),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_numbers_that_make_no_sense_are_named(one: Cluster, what: str) -> None:
+    """One line that names the argument, and nothing of it reaches the agent."""
+    call, odd = NUMBERS[what]
+    looped = LoopedClients()
+    path = one.agents[0].config.api_socket
+    try:
+        for client in (one.client(0), looped.connect(path)):
+            client.put(key(1), None, b"x" * 100)
+            for number in odd:
+                with pytest.raises((ValueError, TypeError), match=what.split()[0]):
+                    call(client, number)
+            assert client.contains([key(1), key(2)]) == [Where.LOCAL, Where.NOWHERE]
+        for connect in (AgentClient, PolledClient, looped.connect):
+            with pytest.raises(ValueError, match="answer_timeout_s is nan"):
+                connect(path, answer_timeout_s=NAN)
+    finally:
+        looped.close()
+
+
+def test_a_polled_fetch_of_nothing_and_the_longest_waits(one: Cluster) -> None:
+    client = PolledClient(one.agents[0].config.api_socket)
+    client.fetch([], deadline_s=1e6)
+    (answer,) = client.poll(INF)
+    assert (answer.status, lease_of(answer)) == (Status.OK, (0, []))
+    client.close()
+    with one.client(0).fetch([key(9)], deadline_s=1e6) as got:
+        assert got.outcome is Status.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.float16(1.5),
+        bytearray(b"abc"),
+        array("d", [1.0, 2.0]),
+        memoryview(b"abcdef")[1:4],
+    ],
+    ids=["numpy", "a numpy number", "bytearray", "array", "part of a view"],
+)
+def test_whatever_holds_bytes_can_be_put(one: Cluster, content: Any) -> None:
+    client = one.client(0)
+    client.drop([key(5)])
+    assert client.put(key(5), None, content) is PutOutcome.STORED
+    with client.fetch([key(5)], deadline_s=1) as got:
+        assert bytes(got.views[0]) == memoryview(content).tobytes()
 
 
 def test_verbs_of_a_chunk(pair: Cluster, connect: Connect) -> None:
@@ -198,7 +286,11 @@ def test_a_closed_client_says_so(pair: Cluster, connect: Connect) -> None:
     client = connect(0)
     client.put(key(1), None, b"x" * 100)
     got = client.fetch([key(1)], deadline_s=1)
+    got.check()
     client.close()
+    for call in (got.check, got.release):
+        with pytest.raises(LeaseLostError, match="this client was closed"):
+            call()
     got.release()
     with pytest.raises(AgentUnavailableError):
         client.fetch([key(1)], deadline_s=1)

@@ -15,6 +15,7 @@ _TARGETS = {
     "local-api": "local_api.LocalApi",
     "local-messages": "local_messages.LocalMessages",
     "lone-gets": "lone_gets.EnginesAndPeers",
+    "p4-names": "p4_names.P4Names",
     "p4-sources": "p4_sources.P4Sources",
     "p4runtime": "switch.P4Runtime",
     "packets": "switch.Packets",

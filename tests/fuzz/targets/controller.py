@@ -75,7 +75,7 @@ class Controller:
     """A step: what happens (its first byte), who does it (its second), and a message of protobuf."""
 
     name: ClassVar[str] = "controller"
-    checks: ClassVar[str] = "MalformedError ends one stream only; pool, switch and directory agree; it comes to rest"
+    checks: ClassVar[str] = "what is malformed is refused by itself; pool, switch and directory agree; it comes to rest"
     limit_s: ClassVar[float] = 10.0
     words: ClassVar[tuple[bytes, ...]] = (*_KEYS[:3], b"n1", b"n2", *(struct.pack("!BB", op, 1) for op in range(8)))
 

@@ -1,8 +1,9 @@
-"""Trace files for the planner, of anybody's making: Mooncake's JSON lines, Azure's CSV, both compressed."""
+"""Trace files for the planner, of anybody's making: JSON lines and CSV, plain and compressed."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import math
@@ -15,7 +16,8 @@ from typing import Any, ClassVar
 import zstandard
 
 from planner.traces.files import FORMATS, read_trace
-from planner.traces.request import REQUEST_TOKENS_MAX, TraceError, dequantise, is_quantised
+from planner.traces.records import REQUEST_TOKENS_MAX, TraceError
+from planner.traces.request import dequantise, is_quantised
 from tests.fuzz.target import Case, check
 
 _ODD = (0, -1, 1, 2.5, 1e18, "1e999", "1" * 400, None, True, [], {}, "x", 1 << 70, "NaN")
@@ -50,8 +52,9 @@ class Traces:
 
     def fresh(self, random: Random) -> Case:
         form = random.randrange(len(FORMATS))
+        size = random.choice((16, 128, 512, 1024, 24))
         lines = "".join(
-            _json_line(random) if FORMATS[form].startswith(".json") else _csv_line(random)
+            _json_line(random, size) if FORMATS[form].startswith(".json") else _csv_line(random)
             for _ in range(random.choice((0, 1, 5, 20)))
         )
         if not FORMATS[form].startswith(".json") and random.random() < 0.9:
@@ -69,7 +72,7 @@ class Traces:
             path = Path(self._folder.name) / f"trace{form}"
             path.write_bytes(_packed(form, step[2:]) if step[1] % 2 else step[2:])
             try:
-                requests = read_trace(path)
+                requests = read_trace(path).requests
             except TraceError as error:
                 check("\n" not in str(error), "a TraceError of several lines")
                 check(len(str(error)) < 1000, f"a TraceError of {len(str(error))} characters")
@@ -87,12 +90,14 @@ class Traces:
             self._folder.cleanup()
 
 
-def _json_line(random: Random) -> str:
+def _json_line(random: Random, size: int) -> str:
+    """A request whose hashes agree with its length, in blocks of `size` tokens; sometimes one of them is odd."""
+    tokens = random.randrange(5000)
     request: dict[str, Any] = {
         "timestamp": random.choice((0, 3000, 2.5, random.randrange(10**7))),
-        "input_length": random.randrange(5000),
+        "input_length": tokens,
         "output_length": random.randrange(500),
-        "hash_ids": [random.randrange(50) for _ in range(random.randrange(10))],
+        "hash_ids": [random.choice((at, random.randrange(50))) for at in range(-(-tokens // size))],
     }
     if random.random() < 0.3:
         request[random.choice(list(request))] = random.choice(_ODD)
@@ -116,4 +121,6 @@ def _packed(form: str, content: bytes) -> bytes:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
         content = packed.getvalue()
+    if form.endswith(".gz"):
+        return gzip.compress(content, mtime=0)
     return zstandard.ZstdCompressor().compress(content) if form.endswith(".zst") else content

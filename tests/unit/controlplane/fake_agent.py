@@ -39,6 +39,7 @@ class FakeAgent:
         self.operator_state = rpc.OperatorState()
         self.tasks: list[rpc.Task] = []
         self.cancelled: list[int] = []
+        self.refused: list[rpc.Refusal] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = asyncio.Event()
         self.work: Callable[[rpc.Task], rpc.TaskResult | None] = self.do
@@ -127,6 +128,7 @@ class FakeAgent:
             yield await self._outbox.get()
 
     def _take(self, message: rpc.ToAgent) -> None:
+        self.refused += message.refusals.refused
         match message.WhichOneof("message"):
             case "welcome":
                 self.welcome = message.welcome

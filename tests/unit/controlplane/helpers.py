@@ -249,6 +249,10 @@ class Scene:
 
     # -- seeing
 
+    def refusals(self, session: int) -> list[rpc.Refusal]:
+        """What an agent was told that the controller has not taken."""
+        return [one for message in self.sent[session] for one in message.refusals.refused]
+
     def tasks(self, session: int, kind: str | None = None) -> list[rpc.Task]:
         tasks = [message.task for message in self.sent[session] if message.WhichOneof("message") == "task"]
         return [task for task in tasks if kind is None or task.WhichOneof("work") == kind]

@@ -135,6 +135,11 @@ def test_a_node_cannot_claim_without_end(scene: Scene) -> None:
         rpc.Claims(withdrawn=[key(at) for at in range(CLAIM_KEYS_MAX + 1)]),
     ],
 )
-def test_malformed_claims_end_the_stream(scene: Scene, claims: rpc.Claims) -> None:
+def test_malformed_claims_are_refused_and_the_stream_goes_on(scene: Scene, claims: rpc.Claims) -> None:
     scene.say(1, claims=claims)
-    assert scene.closed[1].code == "INVALID_ARGUMENT"
+    assert scene.core.claims.claims_count == 0
+    (told,) = scene.refusals(1)
+    assert told.count == 1
+    scene.say(1, claims=claim("b"))
+    assert scene.core.claims.claims_count == 1
+    assert 1 not in scene.closed

@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.core.events import HelloReceived, StreamEnded, TimerFired
 from controlplane.core.ids import SwitchPort
+from controlplane.core.limits import CHUNK_BYTES_MAX, NAMESPACE_BYTES_MAX, PREFIX_CHUNKS_MAX
 from controlplane.core.nodes import NodeState
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
@@ -176,15 +177,40 @@ def test_a_node_that_replaces_a_dead_one_gets_its_port() -> None:
         ({}, "empty"),
     ],
 )
-def test_a_malformed_message_ends_the_stream_and_nothing_else(message: dict[str, object], word: str) -> None:
+def test_what_is_malformed_is_refused_by_itself(message: dict[str, object], word: str) -> None:
     scene = Scene()
     scene.attach(1, [record("a")])
     scene.attach(2)
     scene.say(1, **message)
-    assert scene.closed[1].code == "INVALID_ARGUMENT"
-    assert word in scene.closed[1].reason
-    assert 2 not in scene.closed
-    assert holders(scene, 2, "a") == [0]
+    (refusal,) = scene.refusals(1)
+    assert word in refusal.reason
+    assert len(scene.warned) == 1
+    assert word in scene.warned[0]
+    scene.say(1, **message)
+    assert len(scene.warned) == 1, "said once"
+    assert len(scene.refusals(1)) == 2
+    assert not scene.closed
+    scene.announce(1, [record("b")])
+    assert holders(scene, 2, "a") == holders(scene, 2, "b") == [0]
+
+
+def test_a_bad_record_costs_that_record() -> None:
+    scene = Scene()
+    scene.attach(1)
+    scene.attach(2)
+    bad = [record("b"), record("c"), record("d")]
+    bad[0].parent, bad[1].position, bad[2].size_bytes = bad[0].key, PREFIX_CHUNKS_MAX, CHUNK_BYTES_MAX + 1
+    scene.announce(1, [record("a"), *bad, record("e")], namespaces=["n" * (NAMESPACE_BYTES_MAX)])
+    assert set(scene.replica(2)) == {key("a"), key("e")}
+    (refusal,) = scene.refusals(1)
+    assert (refusal.what, refusal.count) == ("copy", 3)
+    assert list(refusal.keys) == [one.key for one in bad]
+    assert "its own parent" in refusal.reason
+    assert scene.core.decisions["record_refused_copy"] == 3
+    fetched = [rpc.FetchEvent(key=b"x"), rpc.FetchEvent(key=key("a"), source=rpc.SOURCE_HOLDER, bytes=1)]
+    scene.say(1, usage=rpc.Usage(fetches=fetched))
+    assert scene.core.accounting.fetched_chunks.total() == 1
+    assert not scene.closed
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class World:
     reads_late: set[Pair] = field(default_factory=set)
     """So once, and not again."""
     no_casts: set[Pair] = field(default_factory=set)
+    late_for_casts: dict[Pair, int] = field(default_factory=dict)
+    """On how many tries a reader of a busy machine comes too late for the cast."""
     fills_failed: bool = False
     full: bool = False
     silent: set[str] = field(default_factory=set)
@@ -114,6 +116,9 @@ class World:
                 if path in self.reads_lost and not probe.get.from_switch:
                     return "deadline"
                 cast = probe.get.size_bytes > 1 << 16 and path not in self.no_casts
+                if cast and self.late_for_casts.get(path, 0):
+                    self.late_for_casts[path] -= 1
+                    cast = False
                 silent = path in self.reads_silent | self.reads_late
                 self.reads_late.discard(path)
                 result.source = rpc.SOURCE_CAST if cast or silent else rpc.SOURCE_HOLDER
@@ -211,6 +216,22 @@ def test_a_healthy_cluster_and_every_path_was_tried() -> None:
 def test_what_is_broken_is_named_and_nothing_else(world: World, expected: list[tuple[str, str, str]]) -> None:
     found = [one for one in broken(world) if one[0] != "cast" or ("cast" in {check for check, _, _ in expected})]
     assert found == expected
+
+
+@pytest.mark.parametrize("late", [1, 3, 4])
+def test_who_comes_too_late_for_casts_is_not_taken_for_deaf(late: int) -> None:
+    everywhere = {(one, other): late for one in World().names() for other in World().names() if one != other}
+    assert broken(World(late_for_casts=everywhere)) == []
+    always_on_one_path = World(late_for_casts={("n1", "n2"): 100})
+    assert broken(always_on_one_path) == [], "n1's casts come to n3, and n3's to n2"
+
+
+def test_who_gets_no_cast_at_all_is_deaf_or_busy() -> None:
+    (finding,) = [
+        one for one in findings(World(no_casts={("n1", "n2"), ("n3", "n2")}).examine()) if one.check == "cast"
+    ]
+    assert finding.path == "all others -> n2"
+    assert finding.remedy.endswith("nodes that are very busy come too late for a cast: try again when they are not")
 
 
 def test_a_switch_that_does_not_answer() -> None:

@@ -18,6 +18,7 @@ from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.live import Increments, Tables, apply
 from controlplane.core.live import prefixes as prefixes_module
 from controlplane.core.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
+from controlplane.core.live.node_figures import NodeFigures
 from controlplane.core.live.prefixes import Prefixes
 from controlplane.core.live.runs import Runs
 from controlplane.core.switch.target import LostReport
@@ -340,6 +341,19 @@ def test_the_gates_decisions_come_with_their_reasons() -> None:
     assert {row.name: row.count for row in tables["drops"].values()} == {"agents: late": 2, "switch: hairpin": 4}
 
 
+def test_a_rate_fades_and_does_not_flicker() -> None:
+    """A node that sends 3 MB every third second sends 1 MB/s, and a while after the last of it nothing."""
+    figures, row, shown = NodeFigures(1), rpc.LiveNode(), []
+    for second in range(120):
+        sent = 3_000_000 * (min(second, 60) // 3)
+        list(figures.beat("n1", rpc.Heartbeat(sent_bytes=sent), second * SECOND))
+        figures.show(row)
+        shown.append(row.sent_bytes_per_s)
+    assert shown[0] == 0
+    assert all(500_000 < rate < 1_600_000 for rate in shown[20:60]), shown[20:60]
+    assert shown[-1] == 0
+
+
 @pytest.mark.parametrize(
     "heartbeat",
     [
@@ -348,11 +362,12 @@ def test_the_gates_decisions_come_with_their_reasons() -> None:
         rpc.Heartbeat(gate_decisions={"x" * 100: 1}),
     ],
 )
-def test_heartbeats_that_break_the_contract_end_the_stream(heartbeat: rpc.Heartbeat) -> None:
+def test_heartbeats_that_break_the_contract_are_refused(heartbeat: rpc.Heartbeat) -> None:
     scene = Scene()
     scene.attach(1)
     scene.say(1, heartbeat=heartbeat)
-    assert scene.closed[1].code == "INVALID_ARGUMENT"
+    (refusal,) = scene.refusals(1)
+    assert (refusal.what, 1 in scene.closed) == ("message", False)
 
 
 def test_history_is_bounded() -> None:

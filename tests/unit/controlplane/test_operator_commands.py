@@ -54,9 +54,12 @@ def test_ls_shows_chunks_in_prefix_order(capsys: pytest.CaptureFixture[str]) -> 
         assert await kvcast("ls", key("b").hex()[:8], "--json") == 0
         assert [chunk["position"] for chunk in json.loads(capsys.readouterr().out)] == [0, 1, 2]
         assert await kvcast("ls", "--limit", "2") == 0
-        assert "more than 2" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert "more than 2" in said.err
+        assert said.out.splitlines()[-1].startswith(key("b").hex()[:12]), "the last line is a chunk"
         assert await kvcast("ls", "--pinned") == 0
-        assert "no chunk matches" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", "kvcast ls: no chunk matches\n")
 
     on_a_pool(steps)
 
@@ -176,7 +179,7 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
                     return await asyncio.to_thread(main, ["ls", "--controller", ",".join(addresses)])
 
                 assert await ls(standby.grpc_address, primary.grpc_address) == 0
-                assert "no chunk matches" in capsys.readouterr().out
+                assert "no chunk matches" in capsys.readouterr().err
                 assert await ls(standby.grpc_address) == 2
                 assert "on standby: another one" in capsys.readouterr().err
                 assert await ls(standby.grpc_address, "127.0.0.1:1") == 2

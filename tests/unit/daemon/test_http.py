@@ -13,13 +13,13 @@ from typing import TypeVar
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from kvdaemon import http
+from kvdaemon import http, http_connections, http_origin
 from kvdaemon.errors import CannotRunError
 from kvdaemon.http import Answer, HttpServer, Page, Question, json_page, json_service, metrics_page
 
 LOOPBACK = "127.0.0.1"
 PATIENCE_S = 30.0
-GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE_BYTES = 32 << 20
 """More than sockets take that nobody reads from."""
 EVENT_BYTES = 32 << 10
@@ -212,18 +212,65 @@ def test_who_does_not_take_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch
     run(steps())
 
 
-def test_no_more_connections_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+async def silent_ones(port: int, count: int, stack: contextlib.AsyncExitStack) -> None:
+    for _ in range(count):
+        await stack.enter_async_context(connected(port, b"G"))
+
+
+@pytest.mark.parametrize("limit", ["CONNECTIONS_PER_PEER_MAX", "CONNECTIONS_MAX"])
+def test_who_is_silent_makes_room(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(http_connections, limit, 8)
 
     async def steps() -> None:
-        async with serving() as (server, port):
-            async with connected(port, GET % b"/large") as reader:
-                await reader.readexactly(1)
-                assert await exchange(port, GET % b"/healthz") == b""
-            await idle(server)
-            assert (await exchange(port, GET % b"/healthz")).startswith(b"HTTP/1.1 200 OK\r\n")
+        async with serving() as (server, port), contextlib.AsyncExitStack() as stack:
+            first = await stack.enter_async_context(connected(port, b"GET"))
+            for _ in range(3):
+                await silent_ones(port, 20, stack)
+                assert (await exchange(port, GET % b"/healthz")).startswith(b"HTTP/1.1 200 OK\r\n")
+                assert server.connections_count <= 9
+            assert await rest(first) == b""
 
     run(steps())
+
+
+def test_who_takes_no_answer_makes_room_and_a_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "CONNECTIONS_PER_PEER_MAX", 4)
+    clock = Clock()
+
+    async def steps() -> None:
+        async with serving(clock) as (_, port), contextlib.AsyncExitStack() as stack:
+            watching = await stack.enter_async_context(connected(port, GET % b"/ticks"))
+            await watching.readuntil(b"\r\n\r\n")
+            for _ in range(12):
+                deaf = await stack.enter_async_context(connected(port, GET % b"/large"))
+                await deaf.readexactly(1)
+            assert (await exchange(port, GET % b"/healthz")).startswith(b"HTTP/1.1 200 OK\r\n")
+            assert not watching.at_eof()
+            assert clock.open == 1
+
+    run(steps())
+
+
+NAMES = (
+    ({"host": ["127.0.0.1:9470"]}, True),
+    ({"host": ["[::1]:9470"]}, True),
+    ({"host": ["localhost"]}, True),
+    ({"host": ["N1:9470"]}, True),
+    ({"host": ["n1.rack.example"]}, True),
+    ({}, True),
+    ({"host": ["10.0.0.1:9470"], "origin": ["http://10.0.0.1:9470"]}, True),
+    ({"host": ["evil.example:9470"]}, False),
+    ({"host": ["127.0.0.1.evil.example"]}, False),
+    ({"host": ["localhost", "evil.example"]}, False),
+    ({"host": ["localhost:9470"], "origin": ["http://evil.example"]}, False),
+    ({"host": ["localhost:9470"], "origin": ["null"]}, False),
+    ({"origin": ["http://localhost"]}, False),
+)
+
+
+@pytest.mark.parametrize(("fields", "expected"), NAMES)
+def test_whose_name_a_page_was_asked_for_by(fields: dict[str, list[str]], expected: bool) -> None:
+    assert http_origin.is_own_origin(fields, "n1.rack.example") is expected
 
 
 def test_closing_ends_connections() -> None:

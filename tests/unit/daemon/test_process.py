@@ -40,6 +40,38 @@ def test_it_runs_until_it_is_told_to_stop(config: Path, number: signal.Signals) 
     assert ran == ["good"]
 
 
+@pytest.mark.parametrize("in_terminal", [False, True])
+def test_a_hangup_ends_only_what_a_person_runs_in_a_terminal(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_terminal: bool
+) -> None:
+    monkeypatch.setattr("kvdaemon.process.is_in_terminal", lambda: in_terminal)
+    ends: list[bool] = []
+
+    async def run(text: str, stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        while not caplog.messages:
+            await asyncio.sleep(0)
+        ends.append(stop.is_set())
+        stop.set()
+
+    with caplog.at_level("INFO"):
+        assert run_daemon("daemon", "", load, run, ["--config", str(config)]) == 0
+    assert ends == [in_terminal]
+    assert "SIGHUP" in caplog.messages[0]
+
+
+def test_nohup_is_honoured(config: Path) -> None:
+    async def run(text: str, stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_daemon("daemon", "", load, run, ["--config", str(config)]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_what_cannot_be_is_one_line_and_a_status(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def run(text: str, stop: asyncio.Event) -> None:
         raise CannotRunError("cannot listen")

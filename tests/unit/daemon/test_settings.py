@@ -28,6 +28,11 @@ def section(**values: object) -> Section:
     return Section({"outer": values}).section("outer")
 
 
+TOO_MANY = "more than 20000 values, with all that aliases stand for"
+BILLIONS = b"a0: &a0 [1]\n" + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 40))
+MERGES = b"a0: &a0 {b: 1}\n" + b"".join(b"a%d: &a%d {<<: [*a%d, *a%d]}\n" % (n, n, n - 1, n - 1) for n in range(1, 40))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -41,12 +46,30 @@ def section(**values: object) -> Section:
         (b"text\n", "{}: the file: 'text' is not a mapping of keys to values"),
         (b"[" * 100_000, "{}: nested too deeply: is it a configuration?"),
         (b"a: 1 # " + b"#" * (1 << 20), "{}: longer than 1 MiB: is it a configuration?"),
+        (BILLIONS, "{} line 13: not YAML: " + TOO_MANY),
+        (MERGES, "{} line 12: not YAML: " + TOO_MANY),
+        (b"a: &a [*a]\n", "{} line 1: not YAML: alias *a is a part of itself"),
+        (
+            b"a: [" + b"1," * 30_000 + b"]",
+            "{} line 1: not YAML: more than 20000 values, with all that aliases stand for",
+        ),
     ],
+    ids=range(14),
 )
 def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "daemon.yaml"
     path.write_bytes(content)
     assert refusal(lambda: load(path, Section)) == said.format(path)
+
+
+def test_aliases_that_stand_for_little_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.yaml"
+    path.write_text("base: &base {a: 1, b: 2}\nmore: {<<: *base, b: 3}\nnames: [&name n1, *name]\n")
+    assert load(path, lambda values: values) == {
+        "base": {"a": 1, "b": 2},
+        "more": {"a": 1, "b": 3},
+        "names": ["n1", "n1"],
+    }
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.processes import child_environment
 from hostagent.transport.base import TransportError
-from hostagent.transport.host import interface_address
+from hostagent.transport.interfaces import interface_address
 from kvcast.doctor.findings import Finding, Level, judged
 from kvcast.doctor.topics import TOPICS, examine
 

@@ -22,12 +22,17 @@ class Script(rpc.CoordinatorServicer):
     def __init__(self, made: Cluster) -> None:
         self._made = made
         self.heard: dict[str, queue.Queue[pb.FromAgent]] = {}
+        self.on_standby = False
+        self.refused_count = 0
         self._out: dict[str, Any] = {}
 
     async def Attach(self, requests: AsyncIterator[pb.FromAgent], context: Any) -> AsyncIterator[pb.ToAgent]:
         import asyncio
 
         hello = (await anext(requests)).hello
+        if self.on_standby:
+            self.refused_count += 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller is on standby")
         heard = self.heard.setdefault(hello.node, queue.Queue())
         out: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
         self._out[hello.node] = out
@@ -85,15 +90,12 @@ def task(number: int, **work: Any) -> pb.ToAgent:
 class Stage:
     """A cluster, and a script behind a real port that can be taken down and set up again."""
 
-    def __init__(self, made: Cluster) -> None:
+    def __init__(self, made: Cluster, host: str = "127.0.0.1", port: int = 0) -> None:
         self.made = made
-        self.port = free_port()
+        self.port = port or free_port()
+        self.address = f"{host}:{self.port}"
         self.script = Script(made)
         self._server: Any = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     def open(self) -> None:
         async def start() -> Any:

@@ -23,8 +23,8 @@ class LoopedClients:
         self._thread.start()
         self._clients: list[AgentClient] = []
 
-    def connect(self, path: str) -> AgentClient:
-        client = _OnLoop(self._loop, None).run(AsyncAgentClient.connected, path)
+    def connect(self, path: str, **options: float) -> AgentClient:
+        client = _OnLoop(self._loop, None).run(AsyncAgentClient.connected, path, **options)
         self._clients.append(cast("AgentClient", client))
         return self._clients[-1]
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import random
+import select
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from hostagent.api.access import Access, Peer
 from hostagent.api.server import ApiError, ApiServer, Welcome
 from hostagent.api.tenancy import Admission, Tenancy
 from hostagent.core.events import EngineId
+from hostagent.intake import Intake
 from hostagent.tree import hashed
 from kvchunk.parts import ByteRange
 from kvclient import messages
@@ -30,6 +32,7 @@ from kvclient.client import (
     AgentError,
     AgentUnavailableError,
     ChunkSource,
+    LeaseLostError,
     PoolFullError,
     PutOutcome,
     Status,
@@ -193,19 +196,19 @@ def test_what_no_client_asks_for_is_malformed(one: Cluster) -> None:
     each = messages.FETCH_EACH.pack(1000)
     with attached.sock as sock:
         sock.settimeout(5)
-        for number, (kind, body, count) in enumerate(
+        for number, (kind, body, count, status) in enumerate(
             (
-                (Kind.FETCH, messages.pack_fetch([], 1.0, {}), 0),
-                (Kind.FETCH, messages.pack_fetch([key(1)] * 2, 1.0, {}), 2),
-                (Kind.FETCH_EACH, each, 0),
-                (Kind.FETCH_EACH, each + messages.pack_keys([key(1)] * 2), 2),
-                (Kind.RESERVE, reserved, 0),
+                (Kind.FETCH, messages.pack_fetch([], 1.0, {}), 0, Status.OK),
+                (Kind.FETCH, messages.pack_fetch([key(1)] * 2, 1.0, {}), 2, Status.MALFORMED),
+                (Kind.FETCH_EACH, each, 0, Status.OK),
+                (Kind.FETCH_EACH, each + messages.pack_keys([key(1)] * 2), 2, Status.MALFORMED),
+                (Kind.RESERVE, reserved, 0, Status.MALFORMED),
             ),
             1,
         ):
             sock.sendall(messages.pack(kind, number, body, count=count))
             (answer,) = messages.FrameReader().feed(sock.recv(4096))
-            assert (answer.kind, answer.request, answer.status) == (kind, number, Status.MALFORMED)
+            assert (answer.kind, answer.request, answer.status) == (kind, number, status)
 
 
 def test_where_there_is_nothing_to_fetch_all_of_it_has_come(one: Cluster) -> None:
@@ -334,7 +337,30 @@ def test_client_of_a_stopped_agent_gets_a_typed_error(one: Cluster) -> None:
     one.agents.clear()
     with pytest.raises(AgentUnavailableError):
         client.contains([key(1)])
-    lease.release()
+    with pytest.raises(LeaseLostError, match="drop what was copied"):
+        lease.release()
+
+
+def test_an_engine_hears_of_the_end_of_its_leases_before_they_end(
+    one: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attached = attach(one.agents[0].config.api_socket)
+    attached.close_files()
+    looks: list[bool] = []
+    end = Intake.end
+    with attached.sock as engine_end:
+        ended = select.poll()
+        ended.register(engine_end, 0)
+
+        def looked(self: Intake, engine: EngineId) -> None:
+            looks.append(bool(ended.poll(0)))
+            end(self, engine)
+
+        monkeypatch.setattr(Intake, "end", looked)
+        assert not ended.poll(0)
+        engine_end.sendall(messages.pack(Kind.WELCOME, 0))  # the agent ends whoever says what it does not know
+        one.until(lambda: len(looks) == 1)
+    assert looks == [True], "who looks at the socket knows that the leases are to end"
 
 
 class _NoRegions:

@@ -93,6 +93,38 @@ def test_ready_file_http_and_orderly_stop(folder: Path, agent: subprocess.Popen[
     assert not (folder / "agent.sock").exists()
 
 
+def test_a_full_disk_and_a_hangup_end_nothing(folder: Path) -> None:
+    config = configuration(folder)
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hostagent", "--config", config],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+    assert process.stderr is not None
+    said = ""
+    try:
+        while "standard output takes nothing: No space left on device" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGHUP)
+        while "SIGHUP changes nothing" not in said:
+            said += process.stderr.readline()
+        with AgentClient(folder / "agent.sock") as client:
+            assert client.stats()["pool_chunks"] == 0
+        process.send_signal(signal.SIGTERM)
+        said += process.communicate(timeout=20)[1]
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert "Traceback" not in said and "Exception ignored" not in said
+
+
 def test_killed_agent_leaves_nothing_that_stops_the_next(folder: Path, agent: subprocess.Popen[str]) -> None:
     shared = {name for name in os.listdir("/dev/shm") if "kvcast" in name}
     agent.kill()

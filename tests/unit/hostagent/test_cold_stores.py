@@ -32,6 +32,7 @@ from tests.unit.hostagent.cold_harness import (
     silent_server,
     warnings_of,
 )
+from tests.unit.hostagent.s3_server import s3_config, s3_server
 
 DONE, STORED = LoadOutcome.DONE, SaveOutcome.STORED
 pytest.importorskip("opendal", reason="no opendal here: pip install 'kvcast[cold]'")
@@ -422,13 +423,19 @@ def test_redis_without_an_address_is_the_one_of_this_machine() -> None:
     assert repr(open_store(ColdConfig("redis"), {})) == "OpendalStore(redis)"
 
 
-def test_a_panic_of_the_client_is_a_failed_operation() -> None:
-    class RustPanic(Exception):
-        pass
+@pytest.mark.parametrize("kind", [("RustPanic", Exception), ("PanicException", BaseException)])
+def test_a_panic_of_the_client_is_a_failed_operation(kind: tuple[str, type[BaseException]]) -> None:
+    panic = type(kind[0], (kind[1],), {})
 
     class Operator:
+        async def read(self, name: str, offset: int, size: int) -> bytes:
+            raise panic("rust future panicked: hunter2 is no key")
+
         async def exists(self, name: str) -> bool:
-            raise RustPanic("rust future panicked: hunter2 is no key")
+            raise panic("rust future panicked: hunter2 is no key")
+
+        async def stat(self, name: str) -> None:
+            raise panic("again")
 
         async def delete(self, name: str) -> None:
             raise KeyError(name)
@@ -441,3 +448,48 @@ def test_a_panic_of_the_client_is_a_failed_operation() -> None:
             await store.delete("x")
 
     asyncio.run(scenario())
+
+
+def test_a_panic_at_the_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    panic = type("PanicException", (BaseException,), {})
+
+    def broken(*_: object, **__: object) -> None:
+        raise panic("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(importlib.import_module("opendal"), "AsyncOperator", broken)
+    with pytest.raises(CannotRunError, match=r"cold\.options: fs: opendal failed with a defect of its own: called"):
+        open_store(ColdConfig("fs", {"root": "/tmp"}))
+
+
+def test_a_client_that_does_not_load_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "/lib/libc.so.6: version `GLIBC_2.38' not found (required by _opendal.abi3.so)"
+
+    def broken(name: str) -> None:
+        raise ImportError(words)
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(
+        CannotRunError, match=r"does not load here: .*GLIBC_2.38.*; install a build of it for this system"
+    ):
+        open_store(ColdConfig("fs", {"root": "/tmp"}))
+
+
+def test_who_may_not_delete_has_a_store_all_the_same(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCAST_TEST_S3_SECRET", "correct-horse-battery")
+
+    async def scenario(port: int) -> None:
+        async with bench(s3_config(port)) as made:
+            await made.until(ColdState.ON)
+            for _ in range(limits.COLD_FAILURES_MAX):
+                made.tier.forget(effects.ForgetCold(key(1)))
+            assert await made.save(1) is STORED
+            assert await made.load(1) is DONE
+            while made.tier.counters.deletes_failed < limits.COLD_FAILURES_MAX:
+                await asyncio.sleep(0)
+            assert made.tier.state is ColdState.ON
+
+    with s3_server({"DELETE": (403, "AccessDenied", "no s3:DeleteObject")}) as port:
+        asyncio.run(scenario(port))
+    assert "the cold store (s3) deletes nothing: PermissionDenied" in caplog.text

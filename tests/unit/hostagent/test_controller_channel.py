@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -201,6 +203,31 @@ def test_of_two_controllers_the_one_that_takes_it_is_found(stage: Stage) -> None
     finally:
         stage.made.do(stage.made.agents.pop().stop())
         other.close()
+
+
+def test_a_name_that_stands_for_several_leads_to_the_one_that_takes_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address of a name takes connections and refuses the stream, as a controller on standby does."""
+    leader = Stage(stage.made, "127.0.0.2", stage.port)
+    stage.script.on_standby = True
+    leader.open()
+    real = socket.getaddrinfo
+
+    def several(host: str, port: int, *args: Any, **options: Any) -> Any:
+        if host != "localhost":
+            return real(host, port, *args, **options)
+        return [one for name in ("127.0.0.1", "127.0.0.2") for one in real(name, port, *args, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", several)
+    stage.made.add(controllers=[f"localhost:{stage.port}"])
+    try:
+        leader.script.attach("n0", 0)
+        stage.made.until(lambda: stage.made.agents[0].core.connected)
+        assert stage.script.refused_count >= 1
+    finally:
+        stage.made.do(stage.made.agents.pop().stop())
+        leader.close()
 
 
 @pytest.mark.parametrize(

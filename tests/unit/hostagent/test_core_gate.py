@@ -68,7 +68,8 @@ def test_a_fetch_that_falls_behind_computing_is_given_up_and_what_is_here_is_use
     assert scene.take(effects.FetchAnswered) == []
     scene.pass_ms(40)
     (answer,) = scene.take(effects.FetchAnswered)
-    assert (answer.status, len(answer.chunks)) == (Status.DEADLINE, 1)
+    assert (answer.status, len(answer.chunks)) == (Status.GATE, 1), "its own deadline is far away"
+    assert [one.status for one in scene.take(effects.FetchEnded)] == [Status.DEADLINE], "operators see it as late"
     scene.close()
 
 

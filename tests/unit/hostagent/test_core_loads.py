@@ -88,7 +88,7 @@ def test_a_read_answer_that_tells_of_a_long_queue_ends_the_fetch_at_once() -> No
     assert scene.take(effects.FetchAnswered) == [], "still quicker than computing"
     scene.say(HolderTold("n1", HolderLoad(4000 * MB, 20)))
     (answer,) = scene.take(effects.FetchAnswered)
-    assert (answer.status, len(answer.chunks)) == (Status.DEADLINE, 0)
+    assert (answer.status, len(answer.chunks)) == (Status.GATE, 0)
     assert scene.core.gate.counts.given_up == 1
     assert scene.core.gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s == 1e9, "the link is as fast as it was"
     scene.close()
@@ -116,7 +116,7 @@ def test_a_holder_that_stalls_is_given_up_long_before_computing_would_be_done() 
     assert scene.take(effects.FetchAnswered) == [], "what it has cost so far says that as much again may bring it"
     scene.pass_ms(4500)
     (answer,) = scene.take(effects.FetchAnswered)
-    assert answer.status is Status.DEADLINE
+    assert answer.status is Status.GATE
     scene.close()
 
 
@@ -135,7 +135,7 @@ def test_a_slow_holder_brings_what_it_can_and_the_engine_computes_the_rest() -> 
         if not done and elapsed_ms < 82:
             scene.say(ReadProgress(first.read, min(first.count - 1, elapsed_ms * 25)))
     (answer,) = scene.take(effects.FetchAnswered)
-    assert answer.status is Status.DEADLINE
+    assert answer.status is Status.GATE
     scene.close()
 
 

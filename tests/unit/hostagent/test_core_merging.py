@@ -9,18 +9,18 @@ from hostagent.core.claims import Freed
 from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims
 from hostagent.core.events import EngineId
 from kvchunk.sources import ChunkSource
-from kvclient.messages import Status, Where
+from kvclient.messages import Kind, Status, Where
 from kvpolicy.tiers.prefill import Prefill
 from tests.digests import hashed
-from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
+from tests.unit.hostagent.core_harness import ENGINE, MS, PAGE, Scene, entry, key
 
 OTHER = EngineId(2)
 NODE = 1
 """The node that computes, elsewhere."""
 
 
-def scene(*, connected: bool = True) -> Scene:
-    made = Scene()
+def scene(*, connected: bool = True, pool_pages: int = 64) -> Scene:
+    made = Scene(pool_pages=pool_pages)
     if connected:
         made.say(events.Welcomed(7, 0, None, PAGE, None, 0, 1.0))
     made.directory()
@@ -179,7 +179,7 @@ def test_nobody_waits_beyond_the_time_that_computing_would_take() -> None:
     for _ in range(40):
         one.pass_ms(10)
         claim(one, 1, eta_s=0.001)  # always soon
-    assert answers(one) == [(Status.DEADLINE, 0)]
+    assert answers(one) == [(Status.GATE, 0)]
     assert one.core.waits.counts.waited_s == pytest.approx(0.3, abs=0.011)
     ask(one, 1)
     assert answers(one) == [(Status.NOT_FOUND, 0)], "who always says that it is soon is not believed again"
@@ -216,11 +216,54 @@ def test_a_quiet_engine_does_not_wait_for_what_is_later_than_its_own_computing()
 
 
 def test_an_engine_claims_no_more_than_it_may() -> None:
-    one = scene()
+    one = scene(pool_pages=20_000)
     keys = tuple(key(number) for number in range(9000))
-    one.say(events.ClaimMade(OTHER, keys, PAGE, (1.0,) * len(keys)))
+    one.say(events.ClaimMade(OTHER, keys, PAGE, (1.0,) * len(keys), 7))
     assert one.core.claims.claims_count == 8192
     assert one.core.claims.counts.refused == 9000 - 8192
+    (answer,) = one.take(effects.KeysAnswered)
+    assert (answer.request, answer.kind, answer.values) == (7, Kind.CLAIM, b"\1" * 8192 + b"\0" * (9000 - 8192))
+    one.say(events.ClaimMade(EngineId(3), keys[-10:], PAGE, (1.0,) * 10))
+    assert one.take(effects.KeysAnswered) == [], "others have their share"
+    assert one.core.claims.claims_count == 8202
+
+
+def test_engines_claim_no_more_than_the_pool_can_have() -> None:
+    one = scene(pool_pages=512)
+    claim(one, *range(600))
+    assert one.core.claims.claims_count == 512
+    claim(one, 1, 2, 3, engine=EngineId(3))
+    assert one.core.claims.claims_count == 514, "another engine has its even share all the same"
+    one.say(events.ClaimMade(EngineId(4), (key(700),), 513 * PAGE, (1.0,)))
+    one.say(events.ClaimMade(EngineId(4), (key(700),), 0, (1.0,)))
+    assert [answer.values for answer in one.take(effects.KeysAnswered)][-2:] == [b"\0", b"\0"]
+    one.say(events.EngineDisconnected(OTHER))
+    claim(one, 7)
+    assert one.core.claims.claims_count == 3
+
+
+def test_very_many_late_claims_end_some_at_a_time() -> None:
+    one = scene()
+    made = tuple(ClaimedChunk(key(number), PAGE, 0.1) for number in range(10_000))
+    one.say(events.DirectoryChanged(Delta(one.core.directory.sequence + 1, claims=(NodeClaims(NODE, made),))))
+    one.now_ns += 1_000 * MS
+    left = []
+    while one.core.claims:
+        one.say(events.TimerFired())
+        left.append(one.core.claims.claims_count)
+    assert left == [10_000 - 4096, 10_000 - 2 * 4096, 0]
+
+
+def test_claims_of_others_go_with_the_controller_and_come_again() -> None:
+    one = scene()
+    claim(one, 1)
+    news(one, 2, 3)
+    ask(one, 2)
+    one.say(events.ControllerLost())
+    assert answers(one) == [(Status.ABANDONED, 0)]
+    assert one.core.claims.claims_count == 1
+    one.pass_ms(5_000)
+    assert one.core.claims.claims_count == 0
 
 
 # ---------------------------------------------------------------------- across nodes

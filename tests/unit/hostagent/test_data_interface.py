@@ -1,4 +1,5 @@
-"""What a node sends to the switch's pool address leaves by the data interface, whatever its routes are."""
+"""What a node sends to the switch's pool address leaves by the data interface, whatever its routes are, and whichever
+of the interface's addresses the node has."""
 
 from __future__ import annotations
 
@@ -15,11 +16,14 @@ from bmv2_testbed.processes import child_environment
 
 POOL = "10.75.255.254"
 """In no node's subnet here."""
+FIRST, SECOND, OF_LOOPBACK = "192.168.77.1", "192.168.79.1", "192.168.80.1"
+NOBODYS = "192.168.81.1"
+"""Sockets may have it, and no interface has."""
 SEND = textwrap.dedent(
     f"""
     import sys
     from hostagent.transport.host import bound_udp
-    sock = bound_udp("192.168.77.1", 0, "data.cast_port")
+    sock = bound_udp(sys.argv[1], 0, "data.cast_port", sys.argv[2])
     sock.sendto(b"KV", ("{POOL}", 4791))
     """
 )
@@ -51,6 +55,7 @@ def networks() -> Iterator[tuple[str, str, str]]:
     try:
         for space in (node, data, management):
             ip("netns", "add", space)
+        ip("-n", node, "link", "set", "lo", "up")
         for interface, address, far in (("data0", "192.168.77.1/24", data), ("mgmt0", "192.168.78.1/24", management)):
             ip("link", "add", interface, "netns", node, "type", "veth", "peer", "name", "eth0", "netns", far)
             ip("-n", node, "address", "add", address, "dev", interface)
@@ -59,6 +64,9 @@ def networks() -> Iterator[tuple[str, str, str]]:
             ip("-n", far, "address", "add", f"{POOL}/32", "dev", "eth0")
             ip("-n", far, "link", "set", "eth0", "up")
         ip("-n", node, "route", "add", "default", "via", "192.168.78.2")
+        ip("-n", node, "address", "add", SECOND + "/24", "dev", "data0", "label", "data0:kv")
+        ip("-n", node, "address", "add", OF_LOOPBACK + "/32", "dev", "lo")
+        ip("-n", node, "route", "add", "local", NOBODYS + "/32", "dev", "lo")
         yield node, data, management
     finally:
         for space in (node, data, management):
@@ -71,13 +79,116 @@ def inside(space: str, script: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=child_environment())
 
 
-def test_fills_go_by_the_data_interface(networks: tuple[str, str, str]) -> None:
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [(FIRST, ""), (SECOND, ""), (SECOND, "data0"), (OF_LOOPBACK, "data0")],
+    ids=["the first", "another", "another of a named one", "the loopback's"],
+)
+def test_fills_go_by_the_data_interface(networks: tuple[str, str, str], address: str, interface: str) -> None:
     node, data, management = networks
     with inside(data, RECEIVE, "20") as wanted, inside(management, RECEIVE, "0") as unwanted:
         for receiver in (wanted, unwanted):
             assert receiver.stdout is not None
             assert receiver.stdout.readline() == "bound\n"
-        with inside(node, SEND) as sender:
+        with inside(node, SEND, address, interface) as sender:
             assert sender.wait(60) == 0
         said = [receiver.communicate("now\n", timeout=60)[0].strip() for receiver in (wanted, unwanted)]
     assert said == ["KV", "nothing"]
+
+
+WHICH = textwrap.dedent(
+    """
+    import sys
+    from hostagent.config import DataConfig
+    from hostagent.transport.base import TransportError
+    from hostagent.transport.host import bound_udp
+    from hostagent.transport.interfaces import interface_address, interface_with
+    from kvcast.doctor.agent_checks import _data_network
+    for address, interface in zip(sys.argv[1::2], sys.argv[2::2]):
+        data = DataConfig(address=address, interface=interface)
+        try:
+            print(interface_address(data), bound_udp(interface_address(data), 0, "k", interface).getsockname()[0])
+        except TransportError as error:
+            print(error)
+        shown = ("KV leaves by", "data interface")
+        print(*(f"{one.check}: {one.found}" for one in _data_network(data) if one.check in shown))
+    """
+)
+
+
+def test_what_nothing_keeps_off_the_management_network_is_refused(networks: tuple[str, str, str]) -> None:
+    asked = [(NOBODYS, ""), (FIRST, "mgmt0"), ("", "data0"), (SECOND, ""), ("", "nonesuch0")]
+    with inside(networks[0], WHICH, *(word for one in asked for word in one)) as ran:
+        said = ran.communicate(timeout=60)[0].splitlines()
+    assert ran.returncode == 0
+    addresses = f"127.0.0.1, {OF_LOOPBACK}, {FIRST}, {SECOND}, 192.168.78.1"
+    nobodys = f"no interface of this machine has {NOBODYS}: data.address is one of {addresses}, or set"
+    assert said[0].startswith(nobodys) and said[1].startswith(f"KV leaves by: {nobodys}")
+    assert said[2].startswith(f"data.address {FIRST} is data0's, not data.interface mgmt0's, which has 192.168.78.1")
+    assert said[3].startswith("data interface: data.address")
+    assert said[4:8] == [f"{FIRST} {FIRST}", "KV leaves by: data0", f"{SECOND} {SECOND}", "KV leaves by: data0"]
+    assert said[8].startswith("there is no interface nonesuch0; set data.interface to one of lo, ")
+
+
+ANEW = textwrap.dedent(
+    """
+    import asyncio, logging, subprocess, sys
+    from hostagent.config import DataConfig
+    from hostagent.memory.pool_memory import PoolMemory
+    from hostagent.transport.sockets import SocketsTransport
+    from kvproto.wire.data import Fabric
+    from tests.contracts.transport.harness import RecordingSink
+
+    def ip(words):
+        subprocess.run(["ip", *words.split()], check=True)
+
+    def make():
+        ip("link add data9 type bridge")
+        ip("address add 192.168.82.1/24 dev data9")
+        ip("link set data9 up multicast on")
+
+    def send():
+        for sock in (transport._control._socket, transport.casts.data_socket()):
+            for to in ("192.168.82.2", "239.75.86.1"):
+                try:
+                    sock.sendto(b"KV", (to, 4791))
+                except OSError:
+                    return "not sent"
+        groups = open("/proc/net/igmp").read().partition("data9")[2].count("01564BEF")
+        return f"sent, {groups} memberships"
+
+    async def main():
+        global transport
+        make()
+        transport = SocketsTransport(DataConfig(interface="data9"), PoolMemory(1 << 20, prefault=False))
+        await transport.start(RecordingSink(), Fabric())
+        print(send())
+        ip("link delete data9")
+        print(send())
+        watch = transport.watch
+        watch.look()
+        watch.look()
+        make()
+        print(send())
+        watch.look()
+        print(send())
+        await transport.close()
+
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    asyncio.run(main())
+    """
+)
+
+
+def test_an_interface_that_was_made_anew_is_bound_to_again(networks: tuple[str, str, str]) -> None:
+    with inside(networks[0], ANEW) as ran:
+        said = ran.communicate(timeout=60)[0].splitlines()
+    assert ran.returncode == 0
+    assert said == [
+        "sent, 1 memberships",
+        "not sent",
+        "data9 with 192.168.82.1 is gone: this node sends and receives no casts",
+        "not sent",
+        "data9 was made anew: sockets are bound to it again",
+        "sent, 1 memberships",
+    ]

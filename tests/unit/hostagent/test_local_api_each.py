@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvclient import messages
-from kvclient.client import AgentClient, AgentError, ChunkSource, Status, Where
+from kvclient.client import AgentClient, AgentError, ChunkSource, LeaseLostError, Status, Where
 from kvclient.messages import FetchedChunk, Frame, Kind, MalformedFrameError
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 
@@ -60,12 +60,13 @@ def test_what_makes_no_sense_is_refused(two: Cluster) -> None:
     assert client.contains([key(1)]) == [Where.NOWHERE], "the connection goes on"
 
 
-def test_a_client_needs_no_agent_to_give_back(two: Cluster) -> None:
+def test_a_lease_that_the_agent_no_longer_holds_is_an_error_once(two: Cluster) -> None:
     client: AgentClient = two.client(0)
     client.put(key(1), None, b"x" * 1000)
     got = client.fetch([key(1)], any_order=True, deadline_s=1)
     client.close()
-    got.release()
+    with pytest.raises(LeaseLostError):
+        got.release()
     got.release()
     assert got.views == [None]
 

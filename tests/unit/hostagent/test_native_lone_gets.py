@@ -155,9 +155,9 @@ class Scene:
         chunk = await asyncio.to_thread(self.client.get, key(number), recompute_s)
         if chunk is None:
             return None
-        view, give_back = chunk
+        view, lease = chunk
         body = bytes(view)
-        give_back()
+        lease.release()
         return body
 
     async def connected(self, number: int = 1) -> None:
@@ -448,7 +448,7 @@ def test_native_slots_that_are_all_in_use() -> None:
             assert all(chunk is not None and bytes(chunk[0]) == BODY for chunk in held)
             assert await one.get() is None
             assert held[3] is not None
-            held[3][1]()
+            held[3][1].release()
             assert await one.get() == BODY
 
     run(work())

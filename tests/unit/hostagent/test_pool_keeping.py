@@ -22,7 +22,19 @@ from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, Refusal
 from hostagent.pool.index import HEADER_BYTES, Found, PoolIndex, index_bytes
 from hostagent.pool.records import RECORD_BYTES, Record
 from kvchunk.ids import ChunkKey
-from kvclient.client import AgentClient, AgentUnavailableError, PoolFullError, PutOutcome, Status
+from kvchunk.parts import ByteRange
+from kvclient import fetched
+from kvclient.client import (
+    AgentClient,
+    AgentUnavailableError,
+    Fetched,
+    FetchStream,
+    LeaseLostError,
+    PoolFullError,
+    PutOutcome,
+    Status,
+)
+from kvclient.polled_client import PolledClient
 from kvpolicy.value.costs import PRIORS
 from tests.digests import digest, hashed
 from tests.unit.hostagent.agent_harness import free_port, key
@@ -263,14 +275,6 @@ def test_what_an_engine_may_still_use_is_given_to_nobody_for_a_while() -> None:
     for chunk in full:
         assert isinstance(chunk, Chunk)
         pool.abort(chunk)
-    heir.now_ns += int(limits.ADOPTED_SHOWN_S * SECOND)
-    heir.say(events.TimerFired())
-    others = [pool.reserve(key(number), None, PAGE) for number in range(10, 10 + PAGES - 2)]
-    assert pool.find(key(1)) is None, "it went to make room"
-    assert pool.reserve(key(9), None, PAGE) is Refusal.FULL
-    for chunk in others:
-        assert isinstance(chunk, Chunk)
-        pool.abort(chunk)
     heir.now_ns += int(limits.ADOPTED_HELD_S * SECOND)
     heir.say(events.TimerFired())
     assert isinstance(pool.reserve(key(9), None, PAGES * PAGE), Chunk)
@@ -282,7 +286,7 @@ def test_two_claims_to_one_place_or_key_are_one_chunk() -> None:
     index.begin(PAGES * PAGE)
     for number, offset in ((1, 0), (2, 0), (1, PAGE), (3, PAGES * PAGE), (4, 17)):
         record = Record(key(number), None, 0, "", offset, PAGE, digest(number), 0)
-        index.ready(index.hold(record), record, in_use=False)
+        index.ready(index.hold(record), record)
     heir = Heir(buffer)
     heir.verify({key(number): number for number in range(5)})
     assert [chunk.key for chunk in heir.core.pool.ready_chunks()] == [key(1)]
@@ -353,6 +357,56 @@ def test_an_agent_that_is_killed_has_its_pool_again(folder: Path, manager: Servi
                 assert nothing.outcome is Status.NOT_FOUND
     log = manager.end()
     assert "the pool of the agent before is taken over: 20 chunks" in log
+
+
+def test_readers_notice_that_the_agent_restarted(folder: Path, manager: ServiceManager) -> None:
+    """The new agent may give the memory under a lease to other chunks: no copy may pass for right."""
+    path, keys = folder / "agent.sock", [key(1), key(2)]
+    with AgentClient(path) as here, AgentClient(path, local_reads=False) as asking, AgentClient(path) as idle:
+        for number in (1, 2):
+            here.put(key(number), None, content(number))
+        held: list[Fetched | fetched.Found[memoryview] | fetched.Found[list[memoryview]] | FetchStream] = []
+        for client in (here, asking):
+            held.append(client.fetch(keys, deadline_s=5))
+            held.append(client.fetch(keys, deadline_s=5, any_order=True))
+            held.append(client.fetch(keys, deadline_s=5, ranges=[ByteRange(0, 100)]))
+            stream = client.fetch_stream(keys, deadline_s=5)
+            assert len(list(stream)) == 2
+            held.append(stream)
+        polled = PolledClient(path)
+        leased = polled.lease_here(keys)
+        for one in held:
+            one.check()
+        manager.end()
+        manager.start()
+        for one in held:
+            for call in (one.check, one.release):
+                with pytest.raises(LeaseLostError, match="drop what was copied"):
+                    call()
+            one.release()
+        if leased is not None:
+            with pytest.raises(LeaseLostError):
+                leased.release()
+        with pytest.raises(AgentUnavailableError):
+            idle.fetch(keys, deadline_s=5)
+        polled.close()
+
+
+@pytest.mark.parametrize("local_reads", [True, False])
+def test_leaving_a_with_says_so_but_not_in_place_of_what_went_wrong(
+    folder: Path, manager: ServiceManager, local_reads: bool
+) -> None:
+    with AgentClient(folder / "agent.sock", local_reads=local_reads) as client:
+        client.put(key(1), None, content(1))
+        first, second = (client.fetch([key(1)], deadline_s=5) for _ in range(2))
+        with client.fetch_stream([key(1)], deadline_s=5) as third:
+            assert len(list(third)) == 1
+            with pytest.raises(LeaseLostError), first:
+                manager.end()
+            with pytest.raises(ZeroDivisionError), second:
+                raise ZeroDivisionError
+            with pytest.raises(LeaseLostError):
+                third.release()
 
 
 def test_bytes_that_changed_meanwhile_are_not_served(folder: Path, manager: ServiceManager) -> None:

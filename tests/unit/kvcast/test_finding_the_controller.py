@@ -126,3 +126,20 @@ def test_no_access_to_an_agents_socket_names_the_group() -> None:
     assert f"permission denied; join the group that may, {name} (usermod -aG {name} USER" in said[1]
     assert said[1].count("join the group that may") == 2, "the doctor says it, too"
     assert f"this user may not enter {folder}" in said[2]
+
+
+def test_a_name_may_stand_for_several_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"ctl.test": ["192.0.2.1", "192.0.2.2"], "one.test": ["192.0.2.3"]}
+
+    def look(host: str, port: None, family: int, kind: int) -> list[object]:
+        if host not in names:
+            raise OSError("no such name")
+        return [(family, kind, 6, "", (address, 0)) for address in names[host]]
+
+    monkeypatch.setattr("socket.getaddrinfo", look)
+    for given, each in (
+        ("ctl.test:4800", ["192.0.2.1:4800", "192.0.2.2:4800"]),
+        ("one.test:4800", ["one.test:4800"]),
+        ("nowhere.test:1,ctl.test:2,192.0.2.1:2", ["nowhere.test:1", "192.0.2.1:2", "192.0.2.2:2"]),
+    ):
+        assert find_controller(given).each() == each

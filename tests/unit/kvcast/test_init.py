@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,9 +16,9 @@ from kvcast.setup.files import pool_for, segment_for
 from kvcast.setup.machine import Interface, Machine, data_interface, look
 from kvproto.wire.data import FILL_OVERHEAD_BYTES
 
-MANAGEMENT = Interface("eth0", True, 1500, 1_000_000_000, "192.0.2.5", default_route=True)
-DATA = Interface("eth1", True, 9000, 100_000_000_000, "198.51.100.1", default_route=False)
-DOWN = Interface("eth2", False, 9000, None, None, default_route=False)
+MANAGEMENT = Interface("eth0", True, 1500, 1_000_000_000, ("192.0.2.5", "192.0.2.6"), default_route=True)
+DATA = Interface("eth1", True, 9000, 100_000_000_000, ("198.51.100.1",), default_route=False)
+DOWN = Interface("eth2", False, 9000, None, (), default_route=False)
 FLAGS = ("--controller", "192.0.2.9:4800", "--switch", "192.0.2.8:9559", "--nodes", "n1=1,n2=2", "--node", "n1")
 
 
@@ -74,6 +75,37 @@ def test_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str], word
     assert main(["init", "--dir", str(tmp_path), *FLAGS, *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("machine")
+def test_several_controllers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Agents get the list; the controller's own file says where this one listens, on whichever of its addresses."""
+    both = ("--controller", "192.0.2.6:4800,192.0.2.9:4801")
+    assert main(["init", "--dir", str(tmp_path), *FLAGS, *both]) == 0
+    assert hostagent.config.load(tmp_path / "agent.yaml").controllers == ("192.0.2.6:4800", "192.0.2.9:4801")
+    assert controlplane.config.load(tmp_path / "controller.yaml").listen == "192.0.2.6:4800"
+    elsewhere = ("--controller", "192.0.2.8:4800,192.0.2.9:4801", "--force")
+    assert main(["init", "--dir", str(tmp_path), *FLAGS, *elsewhere]) == 2
+    assert "0 of them on this machine" in capsys.readouterr().err
+    assert main(["init", "--dir", str(tmp_path), *FLAGS, *elsewhere, "--only", "agent"]) == 0
+    for wrong in ("192.0.2.6:4800,", "192.0.2.6:4800,192.0.2.6:4800", "a b:4800"):
+        with pytest.raises(SystemExit):
+            main(["init", "--dir", str(tmp_path), *FLAGS, "--controller", wrong])
+
+
+@pytest.mark.parametrize("daemon", [controlplane.daemon, hostagent.daemon], ids=["controller", "agent"])
+def test_check_takes_no_list_for_a_host(tmp_path: Path, daemon: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    if daemon is controlplane.daemon:
+        config.write_text("listen: 'a:4800,b:4800'\ninsecure: true\nswitch: {target: none}\n")
+    else:
+        config.write_text(
+            "node: n1\ndata: {address: 192.0.2.5}\ninsecure: true\npool: {size: 1GiB}\n"
+            "controller: {address: 'a:4800,b:4800'}\n"
+        )
+    assert daemon.main(["--config", str(config), "--check"]) == 2
+    said = capsys.readouterr().err
+    assert "is not one HOST:PORT" in said or "write a list, [a:4800, b:4800]" in said
 
 
 @pytest.mark.usefixtures("machine")
@@ -139,7 +171,7 @@ def test_a_machine_with_odd_memory_and_nobody_to_ask(
 def test_the_switch_and_controllers_machine_needs_no_data_interface(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cables = tuple(Interface(f"eth{port}", True, 9000, None, None, default_route=False) for port in (1, 2))
+    cables = tuple(Interface(f"eth{port}", True, 9000, None, (), default_route=False) for port in (1, 2))
     monkeypatch.setattr(init, "look", lambda: Machine("sw", (MANAGEMENT, *cables), 20 << 30))
     monkeypatch.setattr("sys.stdin", io.StringIO())
     words = ("--only", "controller", "--switch", "192.0.2.5:9559")

@@ -12,7 +12,7 @@ from kvproto.events import (
     SegmentsSent,
 )
 from kvproto.ids import Address, FillId
-from kvproto.limits import FILL_WINDOW, HOLDER_QUEUE_SEGMENTS_MAX, MS
+from kvproto.limits import FILL_WINDOW, HOLDER_PEER_SEGMENTS_MAX, HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters
 from kvproto.session.timing import FILL_RIDES_MAX_NS, FILL_RIDES_NS, FILL_TIMEOUT_NS
@@ -116,6 +116,27 @@ def test_the_queue_is_bounded() -> None:
         it.handle(get(first, 4096, segments=shelf.chunks[KEY]), 0)
     assert it.counts.segments_refused > 0
     assert it.counts.segments_queued <= HOLDER_QUEUE_SEGMENTS_MAX + 1
+
+
+def test_one_peer_that_asks_for_everything_leaves_half_of_the_queue_to_others() -> None:
+    """As 800 datagrams of 60 bytes do that ask for 13 GB."""
+    shelf = Shelf()
+    shelf.chunks[KEY] = 4 * HOLDER_QUEUE_SEGMENTS_MAX
+    it = Holder(HolderParameters(send_burst_segments=1), shelf)
+    out = []
+    for first in range(800):
+        out += it.handle(get(first * 80, 4096, segments=shelf.chunks[KEY], member=first % 64), 0)
+    assert it.queued_segments <= HOLDER_PEER_SEGMENTS_MAX + 1
+    before = it.queued_segments
+    other = ControlReceived(Control(Op.GET, OTHER, 4096, segment=0, count=4096, member=9), Address(8))
+    shelf.chunks[OTHER] = 4096
+    out += it.handle(other, 0)
+    assert it.queued_segments == before + 4096
+    while sends := [command for command in out if isinstance(command, SendSegments)]:
+        out = [more for sent in sends for more in it.handle(SegmentsSent(sent.key, sent.count), MS)]
+    assert not it.queued_segments
+    it.handle(get(0, 4096, segments=shelf.chunks[KEY]), 900 * MS)
+    assert it.queued_segments == 4096, "what was sent counts no more"
 
 
 def test_a_join_that_gets_here_met_no_switch() -> None:

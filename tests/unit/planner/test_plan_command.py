@@ -30,7 +30,11 @@ SHAPE = ["--layers", "4", "--kv-heads", "2", "--head-dim", "64", "--parameters",
 
 def test_a_small_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*SMALL, "--sweep-requests", "6", "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    said, on_the_way = capsys.readouterr()
+    assert "rollout_small.jsonl: 40 requests over " in on_the_way
+    assert "read as JSON lines as Mooncake's, times in ms, blocks of 512 tokens" in on_the_way
+    assert on_the_way.count("to the first token on average") == 6
+    assert "Do not rely on it: 40 requests are too few." in " ".join(said.split())
     for title in (
         "1. Where tokens",
         "2. Time to first token",

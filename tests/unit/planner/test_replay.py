@@ -129,7 +129,7 @@ def test_a_short_prefix_that_all_prompts_share_does_not_draw_them_to_one_node() 
 
 @pytest.fixture(scope="module")
 def chat() -> list[TraceRequest]:
-    return read_trace(CARRIED / "chat_small.jsonl")[:120]
+    return read_trace(CARRIED / "chat_small.jsonl").requests[:120]
 
 
 def rounded(value: Any) -> Any:

@@ -11,10 +11,11 @@ from planner.cluster.options import Cluster, Sharing
 from planner.errors import PlanError
 from planner.hardware import engine_of, find_model
 from planner.plan import Noise, PlanFigures, PlanOptions, SweepPoint, TraceFacts, check, facts_of
-from planner.traces import TraceRequest
+from planner.traces import TimeUnit, Trace, TraceRequest
 from planner.verdict import Range, benefit, conclusions, headline, ranges
 
 CLUSTER = Cluster(engine_of(find_model("llama-3-8b")), switch_bytes=15 * 2**20)
+HASHED = Trace([], "test", TimeUnit.MS, 512)
 BASE = ReplayFigures(
     sharing=Sharing.NONE,
     requests=3600,
@@ -96,12 +97,12 @@ def test_it_says_when_nothing_is_gained() -> None:
 
 def test_facts_of_a_trace() -> None:
     trace = [TraceRequest(0, 1024, 1, (1, 2)), TraceRequest(1000, 1536, 1, (1, 2, 3)), TraceRequest(2000, 512, 1, (4,))]
-    facts = facts_of(trace, CLUSTER)
+    facts = facts_of(replace(HASHED, requests=trace), CLUSTER)
     assert (facts.requests, facts.duration_s, facts.chunks) == (3, 2.0, 4)
     assert facts.once == 0.5
     assert facts.reusable == pytest.approx(1024 / 3072)
     with pytest.raises(PlanError, match="no requests"):
-        facts_of([], CLUSTER)
+        facts_of(replace(HASHED, requests=[]), CLUSTER)
     with pytest.raises(PlanError, match="1 nodes"):
         check(replace(CLUSTER, nodes=1))
 
@@ -125,7 +126,8 @@ def options(**mean_s: float) -> PlanFigures:
         sharing = Sharing[name.upper()]
         crowded = 0.2 if sharing.name.startswith("CAST") else 0.85
         replays[sharing] = replace(BASE, sharing=sharing, ttft_mean_s=seconds, uplink_p99=crowded)
-    return PlanFigures(PlanOptions(CLUSTER, "t"), facts_of([TraceRequest(0, 512, 1, (1,))], CLUSTER), replays)
+    trace = replace(HASHED, requests=[TraceRequest(at, 512, 1, (1,)) for at in range(1000)])
+    return PlanFigures(PlanOptions(CLUSTER, "t"), facts_of(trace, CLUSTER), replays)
 
 
 @pytest.mark.parametrize(
@@ -160,3 +162,26 @@ def test_the_verdict_is_one_sentence(mean_s: dict[str, float], said: str) -> Non
 
 def test_the_verdict_names_the_links_that_casts_would_spare() -> None:
     assert headline(options(unicast=0.6, cast=0.6)).endswith("; casts would only empty the busiest uplink, 85% -> 20%.")
+
+
+def test_no_verdict_on_sharing_without_hashes() -> None:
+    plan = options(unicast=0.5, cast=0.4)
+    plan = replace(plan, trace=replace(plan.trace, hashed=False))
+    assert headline(plan).startswith("No verdict: this trace has no hashes of its prompts")
+    assert not any("pay" in line or "nothing left" in line for line in conclusions(plan))
+
+
+@pytest.mark.parametrize(
+    ("requests", "all_of_it", "last_third", "doubt"),
+    [
+        (499, 0.3, 0.3, " Do not rely on it: 499 requests are too few. Plan 500 at least."),
+        (500, 0.3, 0.4, " The sample is too short to rely on it: its last third could reuse 40% of its tokens and all"),
+        (500, 0.3, 0.37, ""),
+    ],
+)
+def test_a_sample_that_is_too_short_says_so(requests: int, all_of_it: float, last_third: float, doubt: str) -> None:
+    plan = options(unicast=0.99, cast=0.985)
+    plan = replace(plan, trace=replace(plan.trace, requests=requests, reusable=all_of_it, reusable_late=last_third))
+    verdict = headline(plan)
+    assert verdict.startswith("You need no pool")
+    assert doubt in verdict and ("rely" in verdict) == bool(doubt)

@@ -33,7 +33,7 @@ class Replayed:
 
 
 def carried(name: str) -> list[TraceRequest]:
-    return read_trace(Path(planner.traces.__file__).parent / "small" / name)
+    return read_trace(Path(planner.traces.__file__).parent / "small" / name).requests
 
 
 def replay(requests: Sequence[TraceRequest], parameters: PushParameters) -> Replayed:

@@ -360,7 +360,7 @@ def test_on_single_chunks_the_library_lru_is_ours() -> None:
 
 @pytest.mark.parametrize("name", ["chat_small.jsonl", "rollout_small.jsonl"])
 def test_on_the_carried_traces_ours_is_between_lru_and_belady(name: str) -> None:
-    requests = read_trace(CARRIED / name)
+    requests = read_trace(CARRIED / name).requests
     trees = forest(requests)
     ends = session_ends(trees)
     for share in (0.01, 0.05, 0.2):

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from kvclient import forks
 from kvclient.attach import AgentUnavailableError
 
 ANSWER_TIMEOUT_S = 5.0
@@ -54,16 +55,28 @@ class AgentLink(Generic[C]):
         self._closed = threading.Event()
         self._lost = threading.Event()
         self.outages_count = 0
+        self._is_parents = False
+        """This process was forked from the one that made this, and nobody was told so yet."""
         try:
             self._client = self._connect()
         except (AgentUnavailableError, OSError) as error:
             self._tell_lost(str(error))
         self._supervisor = threading.Thread(target=self._supervise, name=f"kvcast-link-{os.getpid()}", daemon=True)
         self._supervisor.start()
+        forks.watch(self)
+
+    def process_forked(self) -> None:
+        """See `kvclient.forks`. Whoever uses a connector in the child runs without the pool: the threads that would
+        connect anew, and those that copy, are the parent's."""
+        self._client, self._is_parents = None, True
+        self._lock, self._closed, self._lost = threading.Lock(), threading.Event(), threading.Event()
 
     @property
     def client(self) -> C | None:
         """The client of this moment."""
+        if self._is_parents:
+            self._is_parents = False
+            self._log.warning("kvcast: %s; the engine runs without the pool here", forks.REMEDY)
         return self._client
 
     @property

@@ -7,6 +7,7 @@ this node's pool the agent is not asked at all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections import deque
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient import messages
-from kvclient.attach import AgentUnavailableError
+from kvclient.attach import AgentUnavailableError, LeaseLostError
 from kvclient.engines.core.claims import Claim, Disclaim
 from kvclient.engines.core.requests import Command, Fetch, LookUp, Release
 from kvclient.engines.link import AgentLink
@@ -224,7 +225,9 @@ class PoolIo:
 
     def _release(self, fetching: _Fetching) -> None:
         if fetching.here is not None:
-            fetching.here.release()
+            # Nobody copied under this lease: it kept the chunks until the workers had leases of their own.
+            with contextlib.suppress(LeaseLostError):
+                fetching.here.release()
 
         def release(client: PolledClient) -> None:
             if client is not fetching.client:

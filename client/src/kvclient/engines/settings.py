@@ -42,10 +42,12 @@ class Settings:
     threads: int = 4
     save_blocks_share: float = 0.25
     expected_s: float = 30.0
+    expected_s_max: float = 60.0
     warm_bytes: int = 0
     warm_nodes: int = 0
     warm_wait_s: float = 2.0
     weights_digest: str = ""
+    weights_version_file: str = ""
     tenant_secret_file: str = ""
     kv_form: str = EXACT
     events: bool = True
@@ -89,6 +91,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "threads": (1, 64),
     "save_blocks_share": (0.01, 0.9),
     "expected_s": (0, 600),
+    "expected_s_max": (0, 600),
     "warm_bytes": (0, 1 << 50),
     "warm_nodes": (0, 65535),
     "warm_wait_s": (0, 600),

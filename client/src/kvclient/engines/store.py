@@ -103,7 +103,7 @@ class ChunkStore:
         return self._ask(chunks, put)
 
     def load(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
-        """Fetch chunks, in any order, and copy each into its pieces. False: its pieces are unchanged."""
+        """Fetch chunks, in any order, and copy each into its pieces. False: its pieces are not the chunk's."""
         loaded: list[bool] = []
         for part in self._fetches(keys, pieces):
             loaded += self._load_some(keys[part], pieces[part])

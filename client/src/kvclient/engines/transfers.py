@@ -1,7 +1,7 @@
 """A worker's copies between leased chunks and its paged cache, in threads. Nothing here raises into the engine's step.
 
-A load holds a lease of its own while it copies, and asks the agent something once more before it calls the copy good:
-an agent that let go of the lease meanwhile (the connection ended) may have given the memory to others.
+A load holds a lease of its own while it copies, and looks whether the agent holds it still before it calls the copy
+good: an agent that ended meanwhile may have left the memory to one that gives it to others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,7 @@ from kvclient.engines.core.saves import Save
 from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
 from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
+from kvclient.forks import Threads
 
 
 @dataclass(slots=True)
@@ -131,13 +131,15 @@ class Transfers:
         self._namespace = ""
         self._log = log
         self._clock = clock
-        self._loaders = ThreadPoolExecutor(rules.threads, thread_name_prefix="kvcast-load")
+        self._loaders = Threads(rules.threads, "kvcast-load")
         # One at a time: no request waits for saves, and they should stay out of the way of loads.
-        self._savers = ThreadPoolExecutor(1, thread_name_prefix="kvcast-save")
+        self._savers = Threads(1, "kvcast-save")
         self._lock = threading.Condition()
         """Notified when a load ends, and when the last of the saves does."""
         self._saves_count = 0
         """Saves under way."""
+        self._abandoned = 0
+        """How often the saves under way were abandoned."""
         self._results = TransferResults()
         self._figures = TransferFigures()
         self.has_results = self.has_figures = False
@@ -165,11 +167,16 @@ class Transfers:
         with self._lock:
             self._saves_count += len(saves)
         try:
-            self._savers.submit(self._save_all, saves, self._layers.mark())
+            self._savers.submit(self._save_all, saves, self._layers.mark(), self._abandoned)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("beginning saves")
             for save in saves:
                 self._save_over(save, "error", None)
+
+    def abandon_saves(self) -> None:
+        """Their blocks may be written again from now on: no save that was begun so far becomes a chunk, unless it has
+        read them already."""
+        self._abandoned += 1
 
     def await_load(self, timeout_s: float) -> None:
         """Wait a moment for a load to end, for an engine that has nothing else to do."""
@@ -251,6 +258,7 @@ class Transfers:
         if load.state is not None:
             keys.append(load.state.keys[self._shard])
         try:
+            # Leaving this raises when the lease was lost before.
             with client.fetch(keys, deadline_s=self._rules.deadline_s) as got:
                 count = self._whole(got, len(load.keys))
                 if load.state is not None:
@@ -264,7 +272,6 @@ class Transfers:
                     if gate is not None and layer is not None:
                         gate.layer_arrived(layer)
                         progress.layers_count += 1
-                client.contains(keys[:1])
                 return count
         except AgentUnavailableError as error:
             self._link.connection_lost(client, str(error))
@@ -295,16 +302,16 @@ class Transfers:
 
     # ------------------------------------------------------------------ saves
 
-    def _save_all(self, saves: Sequence[Save], after: Any) -> None:
+    def _save_all(self, saves: Sequence[Save], after: Any, abandoned: int) -> None:
         for save in saves:
-            self._save(save, after)
+            self._save(save, after, abandoned)
 
-    def _save(self, save: Save, after: Any) -> None:
+    def _save(self, save: Save, after: Any, abandoned: int) -> None:
         started_s = self._clock()
         reason = "error"
         wrote = False
         try:
-            reason, wrote = self._copy_out(save, after) if self._rules.writes else ("", False)
+            reason, wrote = self._copy_out(save, after, abandoned) if self._rules.writes else ("", False)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("saving a chunk")
         finally:
@@ -326,13 +333,13 @@ class Transfers:
                 figures.saved_bytes += self._bytes_of(save)
                 figures.save_s.append(wrote_s)
 
-    def _copy_out(self, save: Save, after: Any) -> tuple[str, bool]:
+    def _copy_out(self, save: Save, after: Any, abandoned: int) -> tuple[str, bool]:
         """(why it is not in the pool, empty if it is; whether it was written here)."""
         client = self._link.client
         if client is None:
             return "away", False
         try:
-            return "", self._put(client, save, after)
+            return self._put(client, save, after, abandoned)
         except AgentUnavailableError as error:
             self._link.connection_lost(client, str(error))
             return "away", False
@@ -342,7 +349,7 @@ class Transfers:
             self._log.warning("kvcast: a chunk is not saved: %s", error)
             return "refused", False
 
-    def _put(self, client: AgentClient, save: Save, after: Any) -> bool:
+    def _put(self, client: AgentClient, save: Save, after: Any, abandoned: int) -> tuple[str, bool]:
         slot = client.reserve(
             save.keys[self._shard],
             save.parents[self._shard],
@@ -351,15 +358,18 @@ class Transfers:
             namespace=self._namespace,
         )
         if slot is None:
-            return False
+            return "", False
         with slot:
             if save.is_state:
                 assert self._states is not None, "a state is saved of an engine without recurrent layers"
                 self._states.gather(save.block_ids, slot.view, after)
             else:
                 self._layers.gather(save.block_ids, slot.view, after)
+            # Looked at behind the copy: then the bytes were read before anything wrote over them.
+            if abandoned != self._abandoned:
+                return "refused", False
             slot.commit()
-        return True
+        return "", True
 
     def _bytes_of(self, save: Save) -> int:
         return self._state_bytes if save.is_state else self._chunk_bytes

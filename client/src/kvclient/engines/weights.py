@@ -1,4 +1,4 @@
-"""The digest of a model's weights: SHA-256 over every byte of every weight file.
+"""The digest of a model's weights: SHA-256 over every byte of every weight file that the engine read.
 
 Two models that differ in one value must never share KV, so the digest covers all bytes. Three things keep that cheap:
 
@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ READERS_MAX: Final = 4
 """Files read at the same time; hashing leaves the interpreter's lock."""
 KEPT_FILES_MAX: Final = 4096
 """Digests in the cache file; beyond that it begins again."""
+VERSION_CHARACTERS_MAX: Final = 256
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 _SHA256_DIGITS: Final = 64
 
@@ -40,18 +41,43 @@ class WeightsError(ValueError):
 
 def digest_of(model: str | os.PathLike[str], suffixes: tuple[str, ...] = WEIGHT_SUFFIXES) -> str:
     """64 hex digits for the weights in a folder, or of a single file. Reads all of them. Raises WeightsError."""
-    files = _files(model, suffixes)
+    return digest_of_files(_files(model, suffixes))
+
+
+def digest_of_files(files: Sequence[Path]) -> str:
+    """64 hex digits for files, by their names and all their bytes, in the order given. Raises WeightsError."""
     kept = _KeptDigests()
     try:
         with ThreadPoolExecutor(READERS_MAX, thread_name_prefix="kvcast-weights") as readers:
             digests = list(readers.map(kept.digest_of, files))
     except OSError as error:
-        raise WeightsError(f"cannot read the weights in {model}: {error}; set weights_digest instead") from error
+        raise WeightsError(f"cannot read the weights: {error}; set weights_digest instead") from error
     kept.save()
     state = hashlib.sha256()
     for file, digest in zip(files, digests, strict=True):
         state.update(f"{file.name} {digest}\n".encode())
     return state.hexdigest()
+
+
+def files_read(folder: str | os.PathLike[str], patterns: Sequence[str]) -> list[Path]:
+    """The files of a folder that the first pattern with any matches, as engines choose what they load. Raises
+    WeightsError for none."""
+    for pattern in patterns:
+        if files := sorted(file for file in Path(folder).glob(pattern) if file.is_file()):
+            return files
+    raise WeightsError(
+        f"no weight files {' or '.join(patterns)} found in {folder}: set weights_digest to any text that changes "
+        "whenever the weights do"
+    )
+
+
+def version_in(path: str) -> str:
+    """The caller's own name of the weights, in a file (`weights_version_file`); empty: no file, or none in it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(VERSION_CHARACTERS_MAX).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def signature_of(model: str | os.PathLike[str], suffixes: tuple[str, ...] = WEIGHT_SUFFIXES) -> Signature:
@@ -120,7 +146,10 @@ class _KeptDigests:
         self._path = Path(base, "kvcast", "weights.json")
         self._new = False
         try:
-            kept = json.loads(self._path.read_text())
+            with self._path.open() as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid():  # of a folder that others write to, too
+                    raise PermissionError
+                kept = json.load(file)
         except (OSError, ValueError):
             kept = {}
         self._kept: dict[str, str] = kept if isinstance(kept, dict) and len(kept) < KEPT_FILES_MAX else {}

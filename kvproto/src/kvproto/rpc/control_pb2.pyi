@@ -1080,6 +1080,7 @@ class ToAgent(_message.Message):
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
     READ_ACCESS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -1096,6 +1097,8 @@ class ToAgent(_message.Message):
     def membership(self) -> Global___Membership: ...
     @_builtins.property
     def read_access(self) -> Global___ReadAccess: ...
+    @_builtins.property
+    def refusals(self) -> Global___Refusals: ...
     def __init__(
         self,
         *,
@@ -1107,16 +1110,72 @@ class ToAgent(_message.Message):
         operator_state: Global___OperatorState | None = ...,
         membership: Global___Membership | None = ...,
         read_access: Global___ReadAccess | None = ...,
+        refusals: Global___Refusals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___ToAgent: _TypeAlias = ToAgent  # noqa: Y015
+
+@_typing.final
+class Refusals(_message.Message):
+    """What the controller has not taken of a message of this agent. All else of the message counts, and the stream goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]: ...
+    def __init__(
+        self,
+        *,
+        refused: _abc.Iterable[Global___Refusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusals: _TypeAlias = Refusals  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """copy, claim, fetch, hint, ...; message: the whole of it"""
+    reason: _builtins.str
+    """of the first one: a line that names the field"""
+    count: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """of the first 64; empty where a record has none"""
+
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        count: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "keys", b"keys", "reason", b"reason", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class ReadAccess(_message.Message):

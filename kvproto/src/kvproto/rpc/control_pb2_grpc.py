@@ -45,7 +45,7 @@ class CoordinatorServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Attach(self, request_iterator, context):
-        """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed message,
+        """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed Hello,
         RESOURCE_EXHAUSTED when there is no index left, ALREADY_EXISTS when the name is attached with a newer incarnation
         or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
         versions of both sides are too far apart.

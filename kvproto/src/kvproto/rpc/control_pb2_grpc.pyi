@@ -41,7 +41,7 @@ class CoordinatorStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CoordinatorAsyncStub: ...
     Attach: _grpc.StreamStreamMultiCallable[_control_pb2.FromAgent, _control_pb2.ToAgent]
-    """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed message,
+    """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed Hello,
     RESOURCE_EXHAUSTED when there is no index left, ALREADY_EXISTS when the name is attached with a newer incarnation
     or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
     versions of both sides are too far apart.
@@ -51,7 +51,7 @@ class CoordinatorStub:
 class CoordinatorAsyncStub(CoordinatorStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.StreamStreamMultiCallable[_control_pb2.FromAgent, _control_pb2.ToAgent]  # type: ignore[assignment]
-    """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed message,
+    """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed Hello,
     RESOURCE_EXHAUSTED when there is no index left, ALREADY_EXISTS when the name is attached with a newer incarnation
     or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
     versions of both sides are too far apart.
@@ -64,7 +64,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_control_pb2.FromAgent],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.ToAgent], _abc.AsyncIterator[_control_pb2.ToAgent]]:
-        """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed message,
+        """The agent speaks first (Hello). The controller closes the stream with INVALID_ARGUMENT for a malformed Hello,
         RESOURCE_EXHAUSTED when there is no index left, ALREADY_EXISTS when the name is attached with a newer incarnation
         or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
         versions of both sides are too far apart.

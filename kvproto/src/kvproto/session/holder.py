@@ -3,7 +3,7 @@
 It owns the queue of segments asked for and the pins of chunks being sent or read. It knows no sockets and no memory.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from kvproto.events import (
     SendFailed,
 )
 from kvproto.ids import Address, FillId
-from kvproto.limits import HOLDER_QUEUE_SEGMENTS_MAX, MS
+from kvproto.limits import HOLDER_PEER_SEGMENTS_MAX, HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.burst import Burst
 from kvproto.session.fill import Fill
 from kvproto.session.parameters import HolderParameters
@@ -48,6 +48,7 @@ class _Order:
     first: int
     count: int
     member: int
+    peer: Address
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +59,7 @@ class HolderCounts:
     answered_already: int = 0
     """Segments asked for that were in the queue or had just been sent for somebody else."""
     segments_refused: int = 0
-    """Asked for while the queue was full; whoever asked asks again."""
+    """Asked for while the queue, or the peer's share of it, was full; whoever asked asks again."""
     naks: int = 0
     rode: int = 0
     """Segments whose cast filled the switch, too."""
@@ -75,6 +76,7 @@ class Holder:
         """Of those, the ones with nothing left to send, the longest unused first."""
         self._queue: deque[_Order] = deque()
         self._waiting = 0
+        self._waiting_for: Counter[Address] = Counter()
         self._on_way = 0
         self._rests = True
         """The shell has nothing to send. Not so where it has reported all, and gets more at once."""
@@ -159,33 +161,42 @@ class Holder:
         if self._inventory.segments_of(get.key) != get.segments:
             self._nak(get, source)
             return
-        if self._waiting + get.count > HOLDER_QUEUE_SEGMENTS_MAX:
-            self.counts.segments_refused += get.count
+        room = min(
+            HOLDER_QUEUE_SEGMENTS_MAX - self._waiting, HOLDER_PEER_SEGMENTS_MAX - self._waiting_for.get(source, 0)
+        )
+        wanted = min(get.count, room)
+        self.counts.segments_refused += get.count - wanted
+        if not wanted:
             return
         self._asked_ns = now_ns
         sending = self._sendings.get(get.key)
         if sending is None:
             sending = self._sendings[get.key] = Sending(get.segments, now_ns)
         since_ns = now_ns - ANSWERED.of(reaction_of(get.tag), None)
-        runs = sending.wanted(get.segment, get.count, get.member, since_ns)
+        runs = sending.wanted(get.segment, wanted, get.member, since_ns)
         free = sum(count for _, count in runs)
-        self.counts.answered_already += get.count - free
+        self.counts.answered_already += wanted - free
         if free and not sending.busy:
             self._pin(get.key)
         for first, count in runs:
             sending.queue(first, count)
-            self._order(get.key, first, count, get.member)
+            self._order(_Order(get.key, first, count, get.member, source))
         self._waiting += free
+        self._waiting_for[source] += free
         self.counts.segments_queued += free
         self._used(get.key, sending, now_ns)
 
-    def _order(self, key: ChunkKey, first: int, count: int, member: int) -> None:
+    def _order(self, order: _Order) -> None:
         """Behind all others; a run that goes on where the last one ends makes that one longer."""
         last = self._queue[-1] if self._queue else None
-        if last is not None and (last.key, last.first + last.count, last.member) == (key, first, member):
-            last.count += count
+        if (
+            last is not None
+            and (last.key, last.member, last.peer) == (order.key, order.member, order.peer)
+            and last.first + last.count == order.first
+        ):
+            last.count += order.count
         else:
-            self._queue.append(_Order(key, first, count, member))
+            self._queue.append(order)
 
     def _used(self, key: ChunkKey, sending: Sending, now_ns: int) -> None:
         sending.used_ns = now_ns
@@ -203,6 +214,9 @@ class Holder:
             sending = self._sendings[order.key]
             sending.leave(order.first, count, order.member, now_ns)
             self._waiting -= count
+            self._waiting_for[order.peer] -= count
+            if not self._waiting_for[order.peer]:
+                del self._waiting_for[order.peer]
             self._on_way += count
             self._hand_over(order.key, order.first, count, now_ns)
             if count == order.count:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from p4switch.codegen.c_unit import CUnit
-from p4switch.codegen.layout import Place, bytes_of, is_wide, member
+from p4switch.codegen.intrinsic import intrinsic_field
+from p4switch.codegen.layout import Place, bytes_of, is_wide, member, member_of
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp, UnaryOp
@@ -42,8 +43,8 @@ def c_place(unit: CUnit, e: ir.LValue) -> Place:
         )
         return Place(f"{base.z}.e[{index}]", f"{base.f}.e[{index}]")
     if base.foreign:
-        return Place(f"{base.z}.{e.field}", "")
-    name = member(e.field)
+        return Place(f"{base.z}.{intrinsic_field(e.field)}", "")
+    name = member_of(e.base.type, e.field)
     if isinstance(e.base.type, irt.HeaderType):
         return Place(f"{base.f}.{name}", "")
     return Place(f"{base.z}.{name}", f"{base.f}.{name}")
@@ -114,7 +115,7 @@ def c_validity(unit: CUnit, header: ir.LValue) -> str:
     """Validity of a header or union."""
     place = c_place(unit, header)
     if isinstance(header.type, irt.UnionType):
-        parts = [f"{place.z}.{member(f.name)}" for f in header.type.fields]
+        parts = [f"{place.z}.{member(i)}" for i in range(len(header.type.fields))]
         return "(" + " | ".join(parts) + ")" if parts else "0"
     return place.z
 

@@ -6,8 +6,8 @@ from p4switch.codegen.c_control_flow import note_write
 from p4switch.codegen.c_expressions import c_place, c_value, low64, masked, resized, saturating64
 from p4switch.codegen.c_hashes import fields_buffer
 from p4switch.codegen.function_writer import FunctionWriter, StatementRules, color_name
-from p4switch.codegen.layout import member, storage_bytes
-from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets
+from p4switch.codegen.layout import member_of, storage_bytes
+from p4switch.codegen.packing import packed_bytes, packed_offsets
 from p4switch.ir import expr as ir
 from p4switch.ir import stmt as s
 from p4switch.ir import types as irt
@@ -40,7 +40,7 @@ def render_register_write(w: FunctionWriter, st: s.RegisterWrite) -> None:
 
 
 def render_register_access(w: FunctionWriter, st: s.RegisterAccess) -> None:
-    w.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "register action %s", {c_string(st.action)});')
+    w.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "register action %s", {w.unit.text(st.action)});')
     w.body(st.body)
 
 
@@ -133,29 +133,25 @@ def render_drop(w: FunctionWriter, st: s.MarkToDrop) -> None:
     if place.foreign:
         w.line(f"ps_mark_to_drop(&{place.z});")
         return
-    w.line(f"{place.z}.{member('egress_spec')} = PS_PORT_DROP; {place.z}.{member('mcast_grp')} = 0;")
+    port, group = (member_of(st.metadata.type, field) for field in ("egress_spec", "mcast_grp"))
+    w.line(f"{place.z}.{port} = PS_PORT_DROP; {place.z}.{group} = 0;")
 
 
 def render_log(w: FunctionWriter, st: s.LogMessage) -> None:
-    parts = st.text.split("{}")
-    shown = st.values[: len(parts) - 1]
-    form = ""
-    for i, part in enumerate(parts):
-        form += part.replace("%", "%%")
-        if i < len(parts) - 1:
-            form += "%llu" if i < len(shown) else "{}"
-    arguments = "".join(f", (unsigned long long)({low64(w.unit, v)})" for v in shown)
+    form = w.unit.text(st.text)
+    shown = st.values[: st.text.count("{}")]
+    values = ", ".join(low64(w.unit, v) for v in shown) or "0"
     w.open("if (PS_UNLIKELY(ctx->log_enabled)) {")
-    w.line(f"char text[{len(st.text.encode()) + 24 * len(parts)}];")
-    w.line(f"int length = snprintf(text, sizeof text, {c_string(form)}{arguments});")
-    w.line("ctx->api->log(ctx, PS_LOG_MSG, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);")
+    w.line(f"const uint64_t values[] = {{{values}}};")
+    w.line(f"ps_log(ctx, {form}, sizeof {form} - 1, values, {len(shown)});")
     w.close()
 
 
 def render_assert(w: FunctionWriter, st: s.Assertion) -> None:
     text = f"assertion failed at {st.location.file}:{st.location.line}: {st.text}"
     w.open(f"if (PS_UNLIKELY(!({c_value(w.unit, st.condition)}))) {{")
-    w.line(f"if (ctx->log_enabled) ctx->api->log(ctx, PS_LOG_MSG, {c_string(text)}, {len(text.encode())});")
+    message = w.unit.text(text)
+    w.line(f"if (ctx->log_enabled) ctx->api->log(ctx, PS_LOG_MSG, {message}, sizeof {message} - 1);")
     if w.block == "deparse":  # the packet's fate is settled
         w.line("goto finished;")
     else:

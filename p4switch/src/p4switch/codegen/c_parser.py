@@ -7,7 +7,7 @@ from typing import Any
 from p4switch.codegen.c_expressions import c_value
 from p4switch.codegen.c_tables import pack_key
 from p4switch.codegen.function_writer import FunctionWriter
-from p4switch.codegen.packing import c_string, table_key_bytes
+from p4switch.codegen.packing import table_key_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import ACCEPT, REJECT, MatchOp, ParserState, SelectCase
@@ -23,8 +23,8 @@ def render_parse(w: FunctionWriter) -> None:
     w.line("(void)turns;")
     for i, state in enumerate(parser.states):
         w.line(f"{_state_label(w, state.name)}: __attribute__((unused));")
-        w.open(f"{{ /* state {state.name} */")
-        w.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "parser state %s", {c_string(state.name)});')
+        w.open(f"{{ /* state {i} */")
+        w.line(f'if (PS_UNLIKELY(ctx->trace_enabled)) ps_trace(ctx, "parser state %s", {w.unit.text(state.name)});')
         w.body(state.body)
         _transition(w, state, i, order)
         w.close()
@@ -32,7 +32,7 @@ def render_parse(w: FunctionWriter) -> None:
     if w.thread.name:  # a transition to reject is an error, too
         w.line("if (!error) error = PS_ERROR_NO_MATCH;")
     w.line("accepted: __attribute__((unused));")
-    names = ", ".join(c_string(name) for name in w.unit.program.errors.members)
+    names = ", ".join(w.unit.text(name) for name in w.unit.program.errors.members)
     w.open("if (PS_UNLIKELY(ctx->trace_enabled && error)) {")
     w.line(f"static const char *const error_names[] = {{{names}}};")
     w.line('ps_trace(ctx, "parser error %s after %u bytes", error_names[error], (unsigned)at);')

@@ -31,7 +31,7 @@ def pack_key(w: FunctionWriter, name: str, key_bytes: int, parts: list[tuple[str
 
 def render_apply_table(w: FunctionWriter, st: s.ApplyTable) -> None:
     table = w.unit.program.tables[st.table]
-    w.open(f"{{ /* table {table.name} */")
+    w.open(f"{{ /* table {table.index} */")
     w.line(f"const struct ps_table *table = &ctx->tables[{st.table}];")
     count = len(table.keys)
     key_bytes = table_key_bytes([k.type for k in table.keys])
@@ -47,7 +47,7 @@ def render_apply_table(w: FunctionWriter, st: s.ApplyTable) -> None:
     w.line("    ps_trace_table(ctx, table, key, ps_hit(table, entry), actions, action);")
     w.open("switch (action->index) {")
     for position, arm in enumerate(st.arms):
-        w.open(f"case {arm.action}: {{ /* {w.unit.program.actions[arm.action].name} */")
+        w.open(f"case {arm.action}: {{")
         if st.action_run is not None:
             w.line(f"{w.unit.roots[st.action_run].z} = {position};")
         _parameters(w, arm)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from p4switch.codegen.c_unit import CUnit
 from p4switch.codegen.layout import bytes_of, storage_bytes
-from p4switch.codegen.packing import c_string, packed_bytes, packed_offsets, table_key_bytes
+from p4switch.codegen.packing import packed_bytes, packed_offsets, table_key_bytes
 from p4switch.ir import types as irt
-from p4switch.ir.program import CounterKind, MatchKind, Program, Table, TableKey
+from p4switch.ir.program import CounterKind, MatchKind, Table, TableKey
 from p4switch.values import ActionCall
 
 _MATCH = {
@@ -24,8 +25,9 @@ CORE_ERRORS = 7
 class Descriptors:
     """Renders static tables of C structs."""
 
-    def __init__(self, program: Program, present: frozenset[str], max_header_bytes: int, flags: list[str]) -> None:
-        self.program = program
+    def __init__(self, unit: CUnit, present: frozenset[str], max_header_bytes: int, flags: list[str]) -> None:
+        self.text = unit.text
+        self.program = unit.program
         self.present = present
         self.max_header_bytes = max_header_bytes
         self.flags = flags
@@ -55,7 +57,7 @@ class Descriptors:
     def _packed_field(self, name: str, number: int, t: Any, offset: int) -> str:
         bits = irt.width_of(t)
         order = "PS_NATIVE" if bits <= 128 else "PS_BIG"
-        return f"{{{c_string(name)}, {number}, {bits}, {offset}, 0, {order}, {{0, 0}}}}"
+        return f"{{{self.text(name)}, {number}, {bits}, {offset}, 0, {order}, {{0, 0}}}}"
 
     def _pack(self, values: tuple[int, ...], types: list[Any]) -> bytes:
         out = bytearray(packed_bytes(types))
@@ -79,7 +81,7 @@ class Descriptors:
             offsets = packed_offsets(types)
             fields = [self._packed_field(p.name, i + 1, p.type, offsets[i][0]) for i, p in enumerate(a.parameters)]
             params = self._array("struct ps_field_desc", f"action_{a.index}_params", fields)
-            items.append(f"{{{c_string(a.name)}, 0, {len(fields)}, {packed_bytes(types)}, {params}}}")
+            items.append(f"{{{self.text(a.name)}, 0, {len(fields)}, {packed_bytes(types)}, {params}}}")
         self.actions = self._array("struct ps_action_desc", "actions", items)
 
     def _key_fields(self, keys: tuple[TableKey, ...], name: str) -> str:
@@ -87,7 +89,7 @@ class Descriptors:
         items: list[str] = []
         for i, k in enumerate(keys):
             bits = irt.width_of(k.type)
-            items.append(f"{{{c_string(k.name)}, {i + 1}, {bits}, {offset}, {_MATCH[k.match]}, PS_BIG, {{0, 0}}}}")
+            items.append(f"{{{self.text(k.name)}, {i + 1}, {bits}, {offset}, {_MATCH[k.match]}, PS_BIG, {{0, 0}}}}")
             offset += bytes_of(bits)
         return self._array("struct ps_field_desc", name, items)
 
@@ -102,7 +104,7 @@ class Descriptors:
             keys = self._key_fields(v.keys, f"value_set_{v.index}_keys")
             key_bytes = table_key_bytes([k.type for k in v.keys])
             items.append(
-                f"{{{c_string(v.name)}, 0, PS_TABLE_VALUE_SET, {v.size}, {len(v.keys)}, {key_bytes}, {keys}, "
+                f"{{{self.text(v.name)}, 0, PS_TABLE_VALUE_SET, {v.size}, {len(v.keys)}, {key_bytes}, {keys}, "
                 "0, PS_NO_ACTION, NULL, NULL, PS_NO_PROFILE, 0, NULL}"
             )
         self.tables = self._array("struct ps_table_desc", "tables", items)
@@ -135,7 +137,7 @@ class Descriptors:
         key_bytes = table_key_bytes([k.type for k in t.keys])
         profile = "PS_NO_PROFILE" if t.implementation is None else str(t.implementation)
         return (
-            f"{{{c_string(t.name)}, 0, {self._table_flags(t)}, {t.size}, {len(t.keys)}, {key_bytes}, {keys}, "
+            f"{{{self.text(t.name)}, 0, {self._table_flags(t)}, {t.size}, {len(t.keys)}, {key_bytes}, {keys}, "
             f"{len(t.actions)}, {t.default_action.action}, {actions}, {default}, {profile}, "
             f"{len(t.entries)}, {entries}}}"
         )
@@ -165,7 +167,7 @@ class Descriptors:
             members = sorted({x.action for i in a.tables for x in program.tables[i].actions})
             actions = self._array("uint32_t", f"profile_{a.index}_actions", [str(m) for m in members])
             selector = int(a.selector_algorithm is not None)
-            profiles.append(f"{{{c_string(a.name)}, 0, {selector}, {a.size}, {len(members)}, {actions}}}")
+            profiles.append(f"{{{self.text(a.name)}, 0, {selector}, {a.size}, {len(members)}, {actions}}}")
         self.profiles = self._array("struct ps_profile_desc", "profiles", profiles)
         registers: list[str] = []
         for r in program.registers:
@@ -175,12 +177,14 @@ class Descriptors:
             initial = b"" if r.initial == 0 else r.initial.to_bytes(size, "little" if native else "big")
             start = self._bytes(f"register_{r.index}_initial", initial)
             order = "PS_NATIVE" if native else "PS_BIG"
-            registers.append(f"{{{c_string(r.name)}, 0, {bits}, {r.size}u, {size}, {order}, {start}}}")
+            registers.append(f"{{{self.text(r.name)}, 0, {bits}, {r.size}u, {size}, {order}, {start}}}")
         self.registers = self._array("struct ps_register_desc", "registers", registers)
-        counters = [f"{{{c_string(c.name)}, 0, {_UNITS[c.kind]}, {c.size}u}}" for c in program.counters if not c.direct]
+        counters = [
+            f"{{{self.text(c.name)}, 0, {_UNITS[c.kind]}, {c.size}u}}" for c in program.counters if not c.direct
+        ]
         self.counters = self._array("struct ps_counter_desc", "counters", counters)
         self.counter_count = len(counters)
-        meters = [f"{{{c_string(m.name)}, 0, {_UNITS[m.kind]}, {m.size}u}}" for m in program.meters if not m.direct]
+        meters = [f"{{{self.text(m.name)}, 0, {_UNITS[m.kind]}, {m.size}u}}" for m in program.meters if not m.direct]
         self.meters = self._array("struct ps_meter_desc", "meters", meters)
         self.meter_count = len(meters)
 
@@ -191,14 +195,14 @@ class Descriptors:
             offsets = packed_offsets(types)
             fields = [self._packed_field(f.name, i + 1, f.type, offsets[i][0]) for i, f in enumerate(d.fields)]
             name = self._array("struct ps_field_desc", f"digest_{d.index}_fields", fields)
-            items.append(f"{{{c_string(d.name)}, 0, {len(fields)}, {name}, {packed_bytes(types)}, 0}}")
+            items.append(f"{{{self.text(d.name)}, 0, {len(fields)}, {name}, {packed_bytes(types)}, 0}}")
         self.digests = self._array("struct ps_digest_desc", "digests", items)
 
     def _errors(self) -> None:
         own = self.program.errors.members[CORE_ERRORS:]
         self.errors = "NULL"
         if own:
-            names = ", ".join(c_string(e) for e in own)
+            names = ", ".join(self.text(e) for e in own)
             self.lines.append(f"static const char *const errors[] = {{{names}, NULL}};")
             self.errors = "errors"
 
@@ -214,7 +218,7 @@ class Descriptors:
             "static const struct ps_program program = {",
             "    .abi_version = PS_ABI_VERSION,",
             "    .descriptor_bytes = sizeof(struct ps_program),",
-            f"    .name = {c_string(p.source.rsplit('/', 1)[-1])},",
+            f"    .name = {self.text(p.source.rsplit('/', 1)[-1])},",
             f"    .flags = {' | '.join(self.flags) or '0'},",
             f"    .architecture = {'PS_TNA' if tna else 'PS_V1MODEL'},",
             f"    .phv_bytes = (sizeof({state}) + 63) / 64 * 64,",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from p4switch.codegen.c_unit import CUnit
-from p4switch.codegen.layout import Place, is_wide, sanitize
+from p4switch.codegen.layout import Place, is_wide
 from p4switch.errors import InternalError
 from p4switch.ir import types as irt
 from p4switch.ir.program import Thread, Variable
@@ -30,8 +30,8 @@ class FunctionWriter:
     """Whether the runtime wants to know that a header was changed."""
     lines: list[str] = field(default_factory=list)
     depth: int = 1
-    taken: set[str] = field(default_factory=set)
-    """C names of variables and labels."""
+    variables: int = 0
+    """How many are declared."""
     labels: dict[str, str] = field(default_factory=dict)
     """C labels, by IR label."""
     used_labels: set[str] = field(default_factory=set)
@@ -59,7 +59,8 @@ class FunctionWriter:
         """Declare a block's variables."""
         layout = self.unit.layout
         for v in variables:
-            name = variable_name(v.name, self.taken)
+            name = f"v{self.variables}"
+            self.variables += 1
             z, f = layout.z_type(v.type), layout.f_type(v.type)
             if z is not None:
                 plain = isinstance(v.type, irt.Bits | irt.Bool | irt.EnumType | irt.HeaderType) and not is_wide(v.type)
@@ -78,21 +79,7 @@ class FunctionWriter:
 
     def label(self, name: str) -> str:
         """C label of an IR label."""
-        if name not in self.labels:
-            self.labels[name] = variable_name("L_" + name, self.taken)
-        return self.labels[name]
-
-
-def variable_name(name: str, taken: set[str]) -> str:
-    """A unique C name for an IR variable or label."""
-    base = f"v_{sanitize(name)}"
-    result = base
-    count = 1
-    while result in taken:
-        count += 1
-        result = f"{base}_{count}"
-    taken.add(result)
-    return result
+        return self.labels.setdefault(name, f"l{len(self.labels)}")
 
 
 def color_name(meter: int) -> str:

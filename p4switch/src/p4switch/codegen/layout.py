@@ -7,7 +7,6 @@ one element more than declared: the target of indexes out of range.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from p4switch.ir import types as irt
@@ -50,11 +49,6 @@ def storage_bytes(t: irt.Type) -> int:
     return bytes_of(bits)
 
 
-def sanitize(name: str) -> str:
-    """A C identifier from any name."""
-    return re.sub(r"\W", "_", name)
-
-
 class Layout:
     """C type definitions of a program, written on demand in order of dependence."""
 
@@ -62,8 +56,7 @@ class Layout:
         self.lines: list[str] = []
         self._z: dict[str, str | None] = {}
         self._f: dict[str, str | None] = {}
-        self._names: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
         self._wide: set[int] = set()
         self._resizes: set[tuple[int, int]] = set()
         self._varbits: set[int] = set()
@@ -72,17 +65,7 @@ class Layout:
 
     def type_name(self, t: irt.Type) -> str:
         """A unique C name for a nominal type."""
-        key = str(t)
-        if key not in self._names:
-            base = sanitize(key)
-            name = base
-            count = 1
-            while name in self._taken:
-                count += 1
-                name = f"{base}_{count}"
-            self._taken.add(name)
-            self._names[key] = name
-        return self._names[key]
+        return f"t{self._numbers.setdefault(str(t), len(self._numbers))}"
 
     # ---------------------------------------------------------------- scalars
 
@@ -150,7 +133,7 @@ class Layout:
                 f"{self.type_name(t.element)}_{t.size}_z",
                 ["uint32_t next;", f"{self.z_type(t.element)} e[{t.size + 1}];"],
             )
-        members = [f"{part} {member(f.name)};" for f in t.fields if (part := self.z_type(f.type)) is not None]
+        members = [f"{part} {member(i)};" for i, f in enumerate(t.fields) if (part := self.z_type(f.type)) is not None]
         return self._define(f"{self.type_name(t)}_z", members)
 
     def _define_f(self, t: irt.StructType | irt.UnionType | irt.StackType | irt.HeaderType) -> str | None:
@@ -163,9 +146,10 @@ class Layout:
             )
         if isinstance(t, irt.HeaderType):
             return self._define(
-                f"{self.type_name(t)}_f", [f"{self.header_field(f.type)} {member(f.name)};" for f in t.fields]
+                f"{self.type_name(t)}_f",
+                [f"{self.header_field(f.type)} {member(i)};" for i, f in enumerate(t.fields)],
             )
-        members = [f"{part} {member(f.name)};" for f in t.fields if (part := self.f_type(f.type)) is not None]
+        members = [f"{part} {member(i)};" for i, f in enumerate(t.fields) if (part := self.f_type(f.type)) is not None]
         return self._define(f"{self.type_name(t)}_f", members)
 
     def header_field(self, t: irt.Type) -> str:
@@ -174,13 +158,19 @@ class Layout:
         return part if part is not None else "struct {}"
 
 
-def member(name: str) -> str:
-    """C name of a field; the prefix keeps it off C's keywords."""
-    return f"m_{sanitize(name)}"
+def member(position: int) -> str:
+    """C name of the field at this position in its type."""
+    return f"m{position}"
+
+
+def member_of(t: irt.Type, name: str) -> str:
+    """C name of the field of that name."""
+    assert isinstance(t, irt.HeaderType | irt.StructType | irt.UnionType)
+    return member(t.fields.index(t.field(name)))
 
 
 def leaves(t: irt.Type, path: str = "") -> list[tuple[str, irt.Type]]:
     """Scalars and varbits of a header or header-like struct in wire order, with their C member path."""
     if isinstance(t, irt.HeaderType | irt.StructType):
-        return [leaf for f in t.fields for leaf in leaves(f.type, f"{path}.{member(f.name)}")]
+        return [leaf for i, f in enumerate(t.fields) for leaf in leaves(f.type, f"{path}.{member(i)}")]
     return [(path, t)]

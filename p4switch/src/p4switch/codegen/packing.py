@@ -1,4 +1,4 @@
-"""Where values lie in keys, action parameters, register cells and digests; C string literals."""
+"""Where values lie in keys, action parameters, register cells and digests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,3 @@ def packed_bytes(types: list[Any]) -> int:
     """Bytes of a natively packed block."""
     offsets = packed_offsets(types)
     return offsets[-1][0] + offsets[-1][1] if offsets else 0
-
-
-def c_string(text: str) -> str:
-    """A C string literal."""
-    out = ""
-    for byte in text.encode():
-        char = chr(byte)
-        out += f"\\{byte:03o}" if byte < 32 or byte > 126 or char in '"\\?' else char
-    return f'"{out}"'

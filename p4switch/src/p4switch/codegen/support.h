@@ -360,6 +360,21 @@ __attribute__((cold, noinline, format(printf, 2, 3))) static void ps_trace(struc
     va_end(arguments);
     ctx->api->log(ctx, PS_LOG_TRACE, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
 }
+/* log_msg: the text with its values, in order, in place of "{}". */
+__attribute__((cold, noinline)) static void ps_log(struct ps_ctx *ctx, const char *form, size_t length,
+                                                   const uint64_t *values, size_t count) {
+    char text[4096];
+    size_t at = 0, next = 0;
+    for (size_t i = 0; i < length && at + 24 < sizeof text; i++) {
+        if (next < count && form[i] == '{' && i + 1 < length && form[i + 1] == '}') {
+            at += (size_t)snprintf(text + at, sizeof text - at, "%llu", (unsigned long long)values[next++]);
+            i++;
+        } else {
+            text[at++] = form[i];
+        }
+    }
+    ctx->api->log(ctx, PS_LOG_MSG, text, at);
+}
 /* Appends "name=0x12 name=0x34" to a text with `room` bytes. Returns its new length. */
 __attribute__((cold, noinline)) static size_t ps_trace_fields(char *text, size_t at, size_t room, const char *between,
                                                               const struct ps_field_desc *fields, uint32_t count,

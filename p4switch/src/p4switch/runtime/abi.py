@@ -9,6 +9,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint8, c_uint16, c_uint3
 from pathlib import Path
 
 from p4switch.build import build_shared_object
+from p4switch.errors import SwitchError
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 """The headers that generated programs include."""
@@ -244,7 +245,12 @@ def runtime() -> ctypes.CDLL:
     """The runtime, built on first use."""
     sources = sorted(_SOURCE_DIR.glob("*.c"))
     built = build_shared_object("runtime", sources, include_dirs=(INCLUDE_DIR, _SOURCE_DIR))
-    library = ctypes.CDLL(str(built))
+    try:
+        library = ctypes.CDLL(str(built))
+    except OSError as error:
+        raise SwitchError(
+            f"{built} does not load ({error}): set XDG_CACHE_HOME to a folder that is not mounted noexec"
+        ) from error
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype = result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from p4switch import doorkeeper
 from p4switch.errors import SwitchError
 from p4switch.listening import host_and_port, is_local, why_not
 from p4switch.proto import p4runtime_pb2 as p4r
@@ -30,6 +32,7 @@ from p4switch.server.limits import (
     STREAM_QUEUE_MAX,
     STREAMS_MAX,
 )
+from p4switch.server.peers import check_local_user
 from p4switch.server.status import Code, StatusError
 from p4switch.server.tls import Certificates, TlsFiles, check_controller
 
@@ -44,21 +47,28 @@ FLAG = "--grpc"
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _Request = TypeVar("_Request", bound=Message)
+_Admission = Callable[[grpc.ServicerContext], None]
+"""Raises StatusError for a peer that may not speak at all."""
 
 
 class P4RuntimeServer:
     """A gRPC server for one device. Use as a context manager, or call start and stop."""
 
-    def __init__(self, device: Device, address: str, tls: TlsFiles | None = None) -> None:
+    def __init__(self, device: Device, address: str, tls: TlsFiles | None = None, *, insecure: bool = False) -> None:
         """Bind `address`: HOST:PORT (port 0 picks one) or unix:PATH. Raises SwitchError when that cannot be done.
 
-        Without `tls`, anyone who reaches the address controls the switch; logs a warning if other machines can.
+        Who shows no certificate must be of the switch's own user on this machine, or root; `insecure`: anybody.
         """
         _check_address(address)
         self._controllers = frozenset() if tls is None else tls.controllers
+        self._takes_anybody = insecure or (tls is not None and tls.ca is not None)
         credentials = None if tls is None else Certificates(tls).credentials()
-        if tls is None and not is_local(address):
-            log.warning("P4Runtime on %s has no TLS: whoever reaches it controls the switch (see --tls-cert)", address)
+        if not is_local(address) and (tls is None or tls.ca is None):
+            log.warning(
+                "P4Runtime on %s asks for no certificates: %s (see --tls-cert, --tls-ca)",
+                address,
+                "whoever reaches it controls the switch" if insecure else "it answers this machine only",
+            )
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._device = device
         self._server = grpc.server(
@@ -66,6 +76,7 @@ class P4RuntimeServer:
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
+                *doorkeeper.OPTIONS,
                 # A primary whose machine has vanished without a word must not stay primary...
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
@@ -77,14 +88,18 @@ class P4RuntimeServer:
         )
         self._server.add_generic_rpc_handlers((_handlers(self),))
         try:
-            if credentials is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, credentials)
+            with _owners_and_groups():
+                if credentials is None:
+                    self._port = self._server.add_insecure_port(address)
+                else:
+                    self._port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise _why_not(address) from error
+        self._door = doorkeeper.Doorkeeper(self._port)
+        self._stopped = threading.Event()
+        self._watch = threading.Thread(target=self._watch_door, name="p4runtime-door", daemon=True)
         host, _, given = address.rpartition(":")
-        self.address = f"{host}:{port}" if given == "0" else address
+        self.address = f"{host}:{self._port}" if given == "0" else address
         """Where clients find the server, with the port that was chosen."""
 
     def __enter__(self) -> P4RuntimeServer:
@@ -97,10 +112,26 @@ class P4RuntimeServer:
     def start(self) -> None:
         """Begin to answer."""
         self._server.start()
+        self._watch.start()
 
     def stop(self) -> None:
         """End streams and RPCs, and close the port."""
+        self._stopped.set()
+        self._watch.join()
         self._server.stop(grace=0.2).wait()
+
+    def _watch_door(self) -> None:
+        ended = 0
+        while not self._stopped.wait(doorkeeper.LOOK_S):
+            before, ended = ended, self._door.look()
+            if ended and not before:
+                log.warning("%d silent connections to P4Runtime were too many and are ended", ended)
+
+    def admit(self, context: grpc.ServicerContext) -> None:
+        """Raise StatusError for a peer that is nobody's business here."""
+        if not self._takes_anybody:
+            check_local_user(context, self._port)
+        self._door.spoke(context.peer())
 
     # -- RPCs ------------------------------------------------------------------------------------
 
@@ -192,6 +223,17 @@ class _QueueSink:
                 raise item
 
 
+@contextlib.contextmanager
+def _owners_and_groups() -> Iterator[None]:
+    """Files that are made meanwhile (a UNIX socket's) are nobody else's."""
+    before = os.umask(0o777)
+    os.umask(before | 0o007)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _check_address(address: str) -> None:
     """gRPC would listen on port 443 where none is given, and on some other port where it is too large."""
     if not address.startswith("unix:"):
@@ -273,32 +315,37 @@ def _clip(message: str) -> str:
 
 def _handlers(server: P4RuntimeServer) -> grpc.GenericRpcHandler[Any, Any]:
     """The service's methods. Requests arrive as bytes, so that we refuse malformed messages, with a proper status."""
+    admit = server.admit
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Capabilities": _unary(server.capabilities, p4r.CapabilitiesRequest),
-        "SetForwardingPipelineConfig": _unary(server.set_pipeline, p4r.SetForwardingPipelineConfigRequest),
-        "GetForwardingPipelineConfig": _unary(server.get_pipeline, p4r.GetForwardingPipelineConfigRequest),
-        "Write": _unary(server.write, p4r.WriteRequest),
-        "Read": _server_stream(server.read, p4r.ReadRequest),
-        "StreamChannel": _both_streams(server.stream, p4r.StreamMessageRequest),
+        "Capabilities": _unary(admit, server.capabilities, p4r.CapabilitiesRequest),
+        "SetForwardingPipelineConfig": _unary(admit, server.set_pipeline, p4r.SetForwardingPipelineConfigRequest),
+        "GetForwardingPipelineConfig": _unary(admit, server.get_pipeline, p4r.GetForwardingPipelineConfigRequest),
+        "Write": _unary(admit, server.write, p4r.WriteRequest),
+        "Read": _server_stream(admit, server.read, p4r.ReadRequest),
+        "StreamChannel": _both_streams(admit, server.stream, p4r.StreamMessageRequest),
     }
     return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
 
 def _unary(
-    handler: Callable[[_Request, grpc.ServicerContext], Message], request_class: type[_Request]
+    admit: _Admission, handler: Callable[[_Request, grpc.ServicerContext], Message], request_class: type[_Request]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     def guarded(raw: bytes, context: grpc.ServicerContext) -> bytes:
         with _translated(context):
+            admit(context)
             return handler(_parse(raw, request_class), context).SerializeToString()
 
     return grpc.unary_unary_rpc_method_handler(guarded)
 
 
 def _server_stream(
-    handler: Callable[[_Request, grpc.ServicerContext], Iterator[Message]], request_class: type[_Request]
+    admit: _Admission,
+    handler: Callable[[_Request, grpc.ServicerContext], Iterator[Message]],
+    request_class: type[_Request],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     def guarded(raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with _translated(context):
+            admit(context)
             for response in handler(_parse(raw, request_class), context):
                 yield response.SerializeToString()
 
@@ -306,10 +353,13 @@ def _server_stream(
 
 
 def _both_streams(
-    handler: Callable[[Iterator[_Request], grpc.ServicerContext], Iterator[Message]], request_class: type[_Request]
+    admit: _Admission,
+    handler: Callable[[Iterator[_Request], grpc.ServicerContext], Iterator[Message]],
+    request_class: type[_Request],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     def guarded(raw: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with _translated(context):
+            admit(context)
             for response in handler((_parse(r, request_class) for r in raw), context):
                 yield response.SerializeToString()
 

@@ -1,6 +1,7 @@
 """TLS of the P4Runtime server: certificates from files, which may be replaced while it runs, and who may control.
 
-A client's identity is the names of its certificate: URIs (SPIFFE), DNS names, common name.
+A client's identity is the URIs (SPIFFE) in its certificate's subject alternative names, and nothing else: authorities
+let their users choose e-mail addresses, DNS names and common names more freely.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from p4switch.server.status import denied
 
 log = logging.getLogger(__name__)
 
-_NAMES = ("x509_subject_alternative_name", "x509_common_name")
-"""Properties of gRPC's authentication context."""
+_URIS = "peer_uri"
+"""The property of gRPC's authentication context that has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """PEM files. `ca`: clients must show a certificate that it has signed; None: clients show none.
 
-    `controllers`: names of certificates that may write, set programs and open streams; empty: every client may.
+    `controllers`: URIs of certificates that may write, set programs and open streams; empty: every client may.
     """
 
     cert: Path
@@ -76,13 +77,14 @@ def check_controller(controllers: frozenset[str], context: grpc.ServicerContext)
         return
     names = identity(context)
     if not names & controllers:
-        raise denied(f"{', '.join(sorted(names)) or 'a client without a name'} may read only: no --tls-controller")
+        who = ", ".join(sorted(names)) or "a client without a URI in its certificate"
+        raise denied(f"{who} may read only: no --tls-controller")
 
 
 def identity(context: grpc.ServicerContext) -> frozenset[str]:
-    """The names in the client's certificate."""
+    """The URIs in the client's certificate."""
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
-    return frozenset(name.decode(errors="replace") for key in _NAMES for name in properties.get(key, ()))
+    return frozenset(name.decode(errors="replace") for name in properties.get(_URIS, ()))
 
 
 def _load(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

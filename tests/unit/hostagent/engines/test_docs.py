@@ -19,7 +19,7 @@ DOCS = (REFERENCE / "vllm.md").read_text()
 def test_every_setting_is_documented_with_its_default(
     page: str, settings: type[Settings] | type[StoreSettings]
 ) -> None:
-    without = {"weights_digest": "of the files", "tenant_secret_file": "none"}
+    without = {"weights_digest": "of the files", "weights_version_file": "none", "tenant_secret_file": "none"}
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", (REFERENCE / page).read_text(), re.MULTILINE))
     for field in dataclasses.fields(settings):
         default = field.default

@@ -124,3 +124,19 @@ def test_versions_that_are_not(version: str) -> None:
         check_version(version)
     assert "\n" not in str(error.value)
     check_version(version, untested=True)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"kvcast.expected_s": 600},
+        {"kvcast.group": 4096, "kvcast.group_place": 4095},
+        {"kvcast.group": 4096},
+        {"do_remote_prefill": True},
+        {"do_remote_prefill": True, "kvcast.chunks": 3},
+    ],
+)
+def test_the_operator_bounds_how_long_a_request_may_wait(parameters: dict[str, Any]) -> None:
+    assert wish_of(parameters, EXPECTED_S, DRAW).expected_s > 1
+    assert wish_of(parameters, EXPECTED_S, DRAW, expected_s_max=1).expected_s == 1
+    assert wish_of(parameters, EXPECTED_S, DRAW, expected_s_max=0).expected_s == 0

@@ -56,7 +56,15 @@ def test_every_fact_of_the_engine_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"tensor_rank": 5}, {"tensor_size": 5}, {"pipeline_rank": 5}, {"pipeline_size": 5}, {"layout": "x"}]
+    "change",
+    [
+        {"tensor_rank": 5},
+        {"tensor_size": 5},
+        {"pipeline_rank": 5},
+        {"pipeline_size": 5},
+        {"layout": "x"},
+        {"model": "x"},
+    ],
 )
 def test_every_fact_of_a_shard_counts(change: dict[str, object]) -> None:
     other = dataclasses.replace(IDENTITY, shards=(dataclasses.replace(SHARD, **change),))
@@ -87,3 +95,15 @@ def test_shards_have_keys_of_their_own_and_parents_in_their_own_chain() -> None:
     assert len(set(keys.flat(0, 3))) == 6
     assert keys.parents(0) == (None, None)
     assert keys.parents(2) == keys.keys[1]
+
+
+def test_nothing_from_unseen_media_on_has_a_key() -> None:
+    tokens = list(range(160))
+    seen = MediaSpan(10, 20, "image")
+    whole = keys_of(IDENTITY, tokens, PLAIN, seen)
+    for start, chunks in ((0, 0), (31, 0), (32, 1), (100, 3), (159, 4)):
+        keys = keys_of(IDENTITY, tokens, PLAIN, seen, MediaSpan(start, start + 1, None))
+        assert keys.keys == whole.keys[:chunks]
+        assert keys.named(5) == chunks
+        assert keys.named(0) == 0
+    assert whole.named(9) == 9

@@ -9,7 +9,7 @@ import pytest
 
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
-from kvclient.engines.core.keys import PrefixKeys
+from kvclient.engines.core.keys import MediaSpan, PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms
 from kvclient.engines.core.requests import Command, Fetch, LookUp, Miss, Release, RequestCaches, Rules, Stage
 from kvclient.messages import Status, Where
@@ -309,6 +309,19 @@ def test_requests_may_decline_saves() -> None:
     script.arrive("a", TOKENS, may_save=False)
     assert script.core.next_save_tokens("a") is None
     assert script.core.saves("a", TOKENS, 35, list(range(1, 10))) == []
+
+
+@pytest.mark.parametrize(("start", "chunks"), [(20, 2), (3, 0)])
+def test_nothing_from_unseen_media_on_is_looked_up_or_saved(start: int, chunks: int) -> None:
+    script = Script()
+    keys = PrefixKeys([bytes(32)], CHUNK, [MediaSpan(start, start + 2, None)])
+    commands = script.core.request_arrived("a", TOKENS, keys, may_load=True, may_save=True, away=False)
+    assert [len(command.keys) for command in commands if isinstance(command, LookUp)] == [chunks] * bool(chunks)
+    assert (script.core.next_save_tokens("a") is None) == (chunks == 0)
+    saves = script.core.saves("a", TOKENS, 35, list(range(1, 10)))
+    assert [chunk.chunk for chunk in saves] == list(range(chunks))
+    assert script.core.next_save_tokens("a") is None
+    assert script.core.state_save("a", TOKENS, 32, [1]) is None
 
 
 def test_after_a_reset_nobody_loads_or_saves_what_was_made_before() -> None:

@@ -43,6 +43,22 @@ def test_a_save_is_over_when_all_workers_have_answered() -> None:
         ledger.workers_answered(again.save, 1, 0)
 
 
+def test_abandoned_saves_keep_nothing_and_count_for_nothing() -> None:
+    ledger = SaveLedger(workers_count=2, blocks_max=10)
+    saves = [ledger.offer(savable(number)) for number in (1, 2)]
+    assert saves[0] is not None
+    assert ledger.workers_answered(saves[0].save, 1, 0) is None
+    assert ledger.abandon() == saves
+    assert ledger.abandon() == []
+    assert (ledger.pending_count, ledger.blocks_count) == (0, 0)
+    again = ledger.offer(savable(1))
+    assert again is not None
+    assert ledger.workers_answered(saves[0].save, 1, 0) is None, "its last worker answers a save of before"
+    with pytest.raises(KeyError):
+        ledger.workers_answered(saves[0].save, 1, 0)
+    assert ledger.workers_answered(again.save, 2, 0) is not None
+
+
 def test_saves_do_not_take_the_cache_from_the_engine() -> None:
     ledger = SaveLedger(workers_count=1, blocks_max=5)
     first = ledger.offer(savable(1))

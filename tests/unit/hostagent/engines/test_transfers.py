@@ -176,6 +176,25 @@ def test_a_bug_at_the_beginning_is_told_not_raised(link: AgentLink[AgentClient])
     assert (figures.errors_count, figures.saves_failed) == (2, {"error": 2})
 
 
+def test_what_an_abandoned_save_reads_afterwards_is_no_chunk(cluster: Cluster, link: AgentLink[AgentClient]) -> None:
+    """The engine gives its blocks back and computes on: what is in them may be anything."""
+
+    class Overtaken(HostLayers):
+        def gather(self, *arguments: object, **named: object) -> None:
+            transfers.abandon_saves()
+            super().gather(*arguments, **named)  # type: ignore[arg-type]
+
+    transfers = transfers_of(link, Overtaken(random_layers(1)))
+    transfers.save([save(1, (0, 1, 2, 3)), save(2, (4, 5, 6, 7))], "test")
+    assert finish(transfers, saves=2).saves == {1: False, 2: False}
+    assert transfers.take_figures().saves_failed == {"refused": 2}
+    assert cluster.call(lambda: [cluster.agents[0].core.pool.find(key(number)) for number in (1, 2)]) == [None, None]
+    transfers = transfers_of(link, random_layers(1))
+    transfers.abandon_saves()
+    transfers.save([save(1, (0, 1, 2, 3))], "test")
+    assert finish(transfers, saves=1).saves == {1: True}
+
+
 def test_a_full_pool_is_told(link: AgentLink[AgentClient]) -> None:
     layers = [np.zeros((32, 65536), dtype=np.uint8)]
     client = link.client

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from kvclient.engines import weights
-from kvclient.engines.weights import ADAPTER_SUFFIXES, WeightsDigest, WeightsError, digest_of, signature_of
+from kvclient.engines.weights import (
+    ADAPTER_SUFFIXES,
+    WeightsDigest,
+    WeightsError,
+    digest_of,
+    digest_of_files,
+    files_read,
+    signature_of,
+    version_in,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +153,24 @@ def test_what_goes_wrong_in_the_background_is_raised_where_it_can_be_said(error:
     digest = WeightsDigest(compute)
     with pytest.raises(WeightsError, match=r"no such thing|a bug"):
         digest.get(60)
+
+
+def test_only_files_that_were_read_count(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m", {"x": b"1" * 5000})
+    (folder / "other.pt").write_bytes(b"1")
+    patterns = ("*.pt", "*.safetensors")
+    assert [file.name for file in files_read(folder, patterns)] == ["other.pt"]
+    first = digest_of_files(files_read(folder, patterns))
+    write_safetensors(folder / "model.safetensors", {"x": b"2" * 5000})
+    assert digest_of_files(files_read(folder, patterns)) == first
+    (folder / "other.pt").write_bytes(b"2")
+    assert digest_of_files(files_read(folder, patterns)) != first
+    with pytest.raises(WeightsError, match=r"no weight files \*\.gguf found"):
+        files_read(folder, ("*.gguf",))
+
+
+@pytest.mark.parametrize(("content", "version"), [(b" step 12\n", "step 12"), (b"", ""), (b"\xff", ""), (None, "")])
+def test_a_callers_version_of_the_weights(tmp_path: Path, content: bytes | None, version: str) -> None:
+    if content is not None:
+        (tmp_path / "version").write_bytes(content)
+    assert version_in(str(tmp_path / "version")) == version

@@ -33,6 +33,7 @@ REMOTE_BLOCKS: Final = "remote_block_ids"
 ANNOUNCED_S: Final = 2.0
 """A producer answers after it has put its chunks. A chunk that the directory does not show after this time is lost."""
 EXPECTED_S_MAX: Final = 600.0
+"""The most that a request may ask for. How much of it an engine waits is its operator's choice (`expected_s_max`)."""
 GROUP_MAX: Final = 4096
 GROUP_DRAW_S: Final = 0.1
 """Members of a group without a place begin at random, spread over this time for each member. Every node knows a claim
@@ -62,9 +63,16 @@ class Wish:
     """Our names with values that are not allowed."""
 
 
-def wish_of(parameters: Mapping[str, Any] | None, expected_s: float, draw: float = 0.0) -> Wish:
+def wish_of(
+    parameters: Mapping[str, Any] | None,
+    expected_s: float,
+    draw: float = 0.0,
+    *,
+    expected_s_max: float = EXPECTED_S_MAX,
+) -> Wish:
     """Read a request's `kv_transfer_params`. `expected_s`: how long to wait for a prefill elsewhere; `draw`: a random
-    number from 0 to 1, for when this member of a group begins."""
+    number from 0 to 1, for when this member of a group begins; `expected_s_max`: no request waits longer, whatever it
+    asks for."""
     if not parameters:
         return Wish()
     wrong = [name for name in (NO_LOAD, NO_SAVE, SESSION_END) if not isinstance(parameters.get(name, False), bool)]
@@ -86,7 +94,7 @@ def wish_of(parameters: Mapping[str, Any] | None, expected_s: float, draw: float
         may_save=not parameters.get(NO_SAVE),
         ends_session=bool(parameters.get(SESSION_END)),
         prefills=bool(parameters.get(REMOTE_DECODE)),
-        expected_s=float(expected),
+        expected_s=min(float(expected), expected_s_max),
         chunks=chunks,
         last_key=last_key,
         unknown=tuple(sorted(name for name in parameters if name.startswith(PREFIX) and name not in PARAMETERS)),
@@ -108,7 +116,7 @@ def _group_s(parameters: Mapping[str, Any], draw: float, wrong: list[str]) -> fl
     if not (_is_whole(place) and 0 <= place < group):
         wrong.append(GROUP_PLACE)
         return 0.0
-    return min(EXPECTED_S_MAX, float(place) * GROUP_STEP_S)
+    return float(place) * GROUP_STEP_S
 
 
 def _is_whole(value: object) -> bool:

@@ -21,6 +21,8 @@ class Shard:
     layout: str
     """Digest of shapes, strides, dtypes, attention backend and its packing of this worker's cache."""
     chunk_bytes: int
+    model: str = ""
+    """Digest of the model's buffers (rotary tables, scales) and attention flags, as this worker has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,10 @@ class EngineIdentity:
     engine: str
     """Name and version of the engine: packing of a cache may change with it."""
     extra: str
-    """Whatever else decides bytes (rope scaling, quantisation, draft model), in a canonical text."""
+    """Whatever else decides bytes (load format, quantisation, draft model, media), in a canonical text."""
     shards: tuple[Shard, ...]
+    generation: str = ""
+    """Of weights that changed since they were loaded (`core.generations`); empty: they are what was loaded."""
     tenant_secret: bytes = field(default=b"", repr=False)
     """See `KvIdentity.tenant_secret`."""
     may_lose: bool = False
@@ -67,7 +71,7 @@ class EngineIdentity:
             weights_digest=self.weights_digest,
             dtype=self.dtype,
             cache_dtype=self.cache_dtype,
-            layout=shard.layout,
+            layout=f"{shard.layout};model={shard.model}" if shard.model else shard.layout,
             chunk_tokens=self.chunk_tokens,
             tensor_parallel_rank=shard.tensor_rank,
             tensor_parallel_size=shard.tensor_size,
@@ -75,7 +79,8 @@ class EngineIdentity:
             pipeline_parallel_size=shard.pipeline_size,
             adapter=binding.adapter,
             tenant_salt=binding.salt,
-            extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}{';kv=lossy' * self.may_lose}",
+            extra=f"engine={self.engine};block_tokens={self.block_tokens};{self.extra}{';kv=lossy' * self.may_lose}"
+            + (f";weights {self.generation}" if self.generation else ""),
             tenant_secret=self.tenant_secret,
         )
 

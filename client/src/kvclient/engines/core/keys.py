@@ -16,7 +16,8 @@ class MediaSpan:
 
     start: int
     end: int
-    digest: str
+    digest: str | None
+    """Of its data; None: nobody here has seen them, so no chunk from here on has a key."""
 
 
 class PrefixKeys:
@@ -27,16 +28,23 @@ class PrefixKeys:
         self._digests = tuple(digests)
         self._chunk_tokens = chunk_tokens
         self._media = tuple(sorted(media, key=lambda span: (span.start, span.end)))
+        unseen = [span.start // chunk_tokens for span in self._media if span.digest is None]
+        self._chunks_max = min(unseen, default=None)
         self.keys: list[tuple[ChunkKey, ...]] = []
 
     @property
     def chunks_count(self) -> int:
         return len(self.keys)
 
+    def named(self, chunks: int) -> int:
+        """How many of so many leading chunks have keys, now or once their tokens are known."""
+        return chunks if self._chunks_max is None else min(chunks, self._chunks_max)
+
     def extend(self, tokens: Sequence[int], chunks_max: int | None = None) -> None:
-        """Derive the keys of all full chunks of `tokens` (the whole sequence from its beginning) not derived yet."""
+        """Derive the keys of all full chunks of `tokens` (the whole sequence from its beginning) not derived yet, as
+        far as they have any."""
         size = self._chunk_tokens
-        count = len(tokens) // size
+        count = self.named(len(tokens) // size)
         if chunks_max is not None:
             count = min(count, chunks_max)
         first = len(self.keys)

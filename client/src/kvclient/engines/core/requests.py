@@ -337,7 +337,7 @@ class RequestCaches:
     def next_save_tokens(self, request: str) -> int | None:
         """How many tokens of a request have to be computed until `saves` has something; None: it never will."""
         state = self._requests.get(request)
-        if state is None or not state.may_save:
+        if state is None or not state.may_save or state.keys.named(state.next_save + 1) == state.next_save:
             return None
         return (state.next_save + 1) * self._rules.chunk_tokens
 
@@ -359,7 +359,7 @@ class RequestCaches:
         rules = self._rules
         blocks = rules.chunk_tokens // rules.block_tokens
         end = min(computed_tokens, len(tokens)) // rules.chunk_tokens
-        end = min(end, len(block_ids) // blocks)
+        end = state.keys.named(min(end, len(block_ids) // blocks))
         if end <= state.next_save:
             return []
         state.keys.extend(tokens, end)
@@ -383,6 +383,8 @@ class RequestCaches:
         state = self._requests.get(request)
         end, rest = divmod(end_tokens, self._rules.chunk_tokens)
         if state is None or not state.may_save or rest or end == 0 or end_tokens > len(tokens):
+            return None
+        if state.keys.named(end) < end:
             return None
         chunk = end - 1
         is_here = chunk < len(state.states) and state.states[chunk] is Where.LOCAL
@@ -432,7 +434,7 @@ class RequestCaches:
     def _look(self, request: str, state: _Request, tokens: Sequence[int], *, away: bool) -> tuple[Command, ...]:
         size = self._rules.chunk_tokens
         # The engine always computes at least the last token itself: its output is the next token.
-        chunks = max(0, len(tokens) - 1) // size
+        chunks = state.keys.named(max(0, len(tokens) - 1) // size)
         state.where = []
         state.states = []
         state.first_chunk = state.held_chunks = 0

@@ -11,7 +11,8 @@ keys say, because
 * a full block is not written again while anybody has it: what follows goes into later blocks. The exceptions are loads
   that fail in the very step that computes on them, which vLLM repeats in place (`_layers_open` of the scheduler's
   connector says when);
-* vLLM does not reset its prefix cache while blocks are kept: it says that it could not, and is to be asked again.
+* vLLM does not reset its prefix cache while blocks are kept. So a reset abandons the saves under way, and workers are
+  told before they compute the next step: what a save has not read by then does not become a chunk.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class SaveLedger:
         self._workers_count = workers_count
         self._blocks_max = blocks_max
         self._pending: dict[int, _Pending] = {}
+        self._abandoned: dict[int, _Pending] = {}
+        """Workers have still to answer these."""
         self._keys: set[ChunkKey] = set()
         self._next = 0
         self.blocks_count = 0
@@ -83,13 +86,25 @@ class SaveLedger:
         return save
 
     def workers_answered(self, save: int, workers_count: int, failed_count: int) -> Saved | None:
-        """`workers_count` more workers have ended a save. Raises KeyError for a save that is not under way."""
-        pending = self._pending[save]
+        """`workers_count` more workers have ended a save; None: others are still at it, or it was abandoned. Raises
+        KeyError for a save that is not under way."""
+        pending = self._abandoned.get(save) or self._pending[save]
         pending.waiting_count -= workers_count
         pending.failed |= failed_count > 0
         if pending.waiting_count > 0:
+            return None
+        if self._abandoned.pop(save, None) is not None:
             return None
         del self._pending[save]
         self._keys.discard(pending.save.keys[0])
         self.blocks_count -= len(pending.save.block_ids)
         return Saved(pending.save, not pending.failed)
+
+    def abandon(self) -> list[Save]:
+        """No save under way counts any more; returns them, so that their blocks can be given back."""
+        saves = [pending.save for pending in self._pending.values()]
+        self._abandoned.update(self._pending)
+        self._pending.clear()
+        self._keys.clear()
+        self.blocks_count = 0
+        return saves

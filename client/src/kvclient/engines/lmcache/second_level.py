@@ -11,7 +11,6 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +28,7 @@ from kvclient.engines.pieces import Piece
 from kvclient.engines.settings import parse_store_settings, tenant_secret
 from kvclient.engines.store import ChunkStore, StoredChunk
 from kvclient.engines.weights import WeightsError, digest_of
+from kvclient.forks import Threads
 
 log = logging.getLogger("kvcast")
 
@@ -42,7 +42,7 @@ class _Tasks(Generic[T]):
     """Tasks of one kind, one at a time, and their results until they are asked for."""
 
     def __init__(self, name: str) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kvcast-{name}")
+        self._thread = Threads(1, f"kvcast-{name}")
         self._event = create_event_notifier()
         self._lock = threading.Lock()
         self._done: dict[int, T] = {}
@@ -115,6 +115,12 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         for tasks in (self._stores, self._lookups, self._loads):
             tasks.close()
         self._store.close()
+
+    def get_memory_tags(self) -> Any:
+        """LMCache 0.5.7 and later choose by this where to look: in DRAM that other hosts share."""
+        from lmcache.v1.distributed.api import MemoryResidency, MemorySegment, MemoryTags  # not in 0.5.6
+
+        return MemoryTags(MemorySegment.DRAM, MemoryResidency.REMOTE)
 
     # ------------------------------------------------------------------ events
 

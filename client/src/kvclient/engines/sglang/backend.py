@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from kvclient.engines.core.named_keys import leading
 from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece
 from kvclient.engines.settings import SettingsError, parse_store_settings, tenant_secret
+from kvclient.engines.sglang.engine_weights import ENGINE_WEIGHTS, EngineWeights
 from kvclient.engines.sglang.pages import KV, HostPages, ModelFacts
 from kvclient.engines.store import ChunkStore, StoredChunk
-from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of
+from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of_files
 
 log = logging.getLogger("kvcast")
 
@@ -37,7 +39,9 @@ WEIGHTS_WAIT_S = 600.0
 class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not there where this is checked
     """The backend of one rank. See docs/how-to/sglang.md."""
 
-    def __init__(self, storage_config: Any, kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, storage_config: Any, kwargs: Mapping[str, Any], engine_weights: EngineWeights = ENGINE_WEIGHTS
+    ) -> None:
         """Raises SettingsError for settings that kvcast does not know, or a secret that cannot be read. An
         agent that is away raises nothing."""
         settings = parse_store_settings((storage_config.extra_config or {}).get(SETTINGS, {}))
@@ -49,7 +53,10 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         namespace = str(storage_config.model_name or "sglang")
         self._store = ChunkStore(link, log, namespace=namespace, deadline_s=settings.load_deadline_s)
         self._host_pools: dict[str, Any] = {}
-        self._pages: dict[str, HostPages] = {}
+        self._pages: dict[tuple[str, str], HostPages] = {}
+        """By pool, and by the weights that the engine computes with."""
+        self._engine_weights = engine_weights
+        engine_weights.backend_attached()
         self._told: set[str] = set()
 
     def close(self) -> None:
@@ -69,9 +76,16 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         self._host_pools.setdefault(str(host_pool_name), host_pool)
 
     def _pages_of(self, name: str) -> HostPages | None:
-        """A pool's pages; None: it is not registered, or the weights have no digest."""
-        made = self._pages.get(name)
-        if made is not None or name not in self._host_pools:
+        """A pool's pages; None: it is not registered, or the weights have no name now."""
+        if name not in self._host_pools:
+            return None
+        generation = self._engine_weights.name()
+        if generation is None:
+            if self._engine_weights.problem:
+                self._tell(f"kvcast: {self._engine_weights.problem}; the engine runs without the pool")
+            return None
+        made = self._pages.get((name, generation))
+        if made is not None:
             return made
         try:
             digest = self._weights if isinstance(self._weights, str) else self._weights.get(WEIGHTS_WAIT_S)
@@ -81,7 +95,10 @@ class KvcastHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is not ther
         if digest is None:
             return None
         facts = _model_facts(self._config, self._server, digest, self._secret)
-        return self._pages.setdefault(name, HostPages(name, self._host_pools[name], self._config, facts))
+        extra = f"{facts.extra};rotary={self._engine_weights.rotary}{f';weights {generation}' if generation else ''}"
+        facts = replace(facts, extra=extra)
+        pages = HostPages(name, self._host_pools[name], self._config, facts)
+        return self._pages.setdefault((name, generation), pages)
 
     def _pages_with(self, name: str, keys: Sequence[str], host_indices: Any) -> HostPages | None:
         """A pool's pages, if these indices are the places of so many pages."""
@@ -246,7 +263,7 @@ def _server_arguments() -> Any:
 def _model_facts(config: Any, server: Any, weights_digest: str, secret: bytes) -> ModelFacts:
     told = {
         name: str(getattr(server, name, None) or "")
-        for name in ("quantization", "kv_cache_dtype", "json_model_override_args")
+        for name in ("quantization", "kv_cache_dtype", "json_model_override_args", "load_format")
     }
     told["config"] = _config_digest(_folder(config, server))
     return ModelFacts(
@@ -270,7 +287,26 @@ def _weights(chosen: str, config: Any, server: Any) -> str | WeightsDigest:
             f"kvcast finds no weights of {config.model_name!r} on this machine: set weights_digest among its settings "
             "to any text that changes whenever the weights do"
         )
-    return WeightsDigest(lambda: digest_of(folder))
+    return WeightsDigest(lambda: digest_of_files(_files_read(folder, server)))
+
+
+def _files_read(folder: Path, server: Any) -> list[Path]:
+    """The weight files that SGLang reads of a folder, or a file. Raises WeightsError."""
+    if folder.is_file():
+        return [folder]
+    load_format = str(getattr(server, "load_format", None) or "auto")
+    try:
+        from sglang.srt.configs.load_config import LoadConfig
+        from sglang.srt.model_loader.loader import DefaultModelLoader
+
+        loader = DefaultModelLoader(LoadConfig(load_format=load_format))
+        _, files, *_ = loader._prepare_weights(str(folder), None, fall_back_to_pt=True)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise WeightsError(
+            f"cannot tell which weight files SGLang reads with load_format {load_format} ({error}): set weights_digest "
+            "among kvcast's settings to any text that changes whenever the weights do"
+        ) from error
+    return sorted(Path(file) for file in files)
 
 
 def _folder(config: Any, server: Any) -> Path | None:

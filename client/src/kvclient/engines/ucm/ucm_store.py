@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from ucm.store.pipeline.errors import StoreNotFoundError, StoreUnhealthyError
@@ -23,6 +23,7 @@ from kvclient.engines.link import AgentLink
 from kvclient.engines.pieces import Piece, piece_at
 from kvclient.engines.settings import SettingsError, parse_store_settings, tenant_secret
 from kvclient.engines.store import ChunkStore, StoredChunk
+from kvclient.forks import Threads
 
 log = logging.getLogger("kvcast")
 
@@ -75,8 +76,8 @@ class KvcastStore(UcmKVStoreBaseV1):  # type: ignore[misc]  # as above
         self._lock_s = settings.lock_s
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._store = ChunkStore(link, log, namespace="ucm", deadline_s=settings.load_deadline_s)
-        self._dumps = ThreadPoolExecutor(1, thread_name_prefix="kvcast-dump")
-        self._loads = ThreadPoolExecutor(1, thread_name_prefix="kvcast-load")
+        self._dumps = Threads(1, "kvcast-dump")
+        self._loads = Threads(1, "kvcast-load")
 
     def close(self) -> None:
         """Give everything back; what waits is not begun."""

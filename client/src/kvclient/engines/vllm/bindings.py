@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding
 from kvclient.engines.core.keys import MediaSpan, PrefixKeys
 from kvclient.engines.vllm.adapters import Adapter, AdapterDigests
+from kvclient.engines.vllm.media import MediaDigests
 
 DIGESTS_MAX = 1024
 
@@ -17,9 +16,9 @@ DIGESTS_MAX = 1024
 class RequestKeys:
     """Keys of one engine's requests."""
 
-    def __init__(self, identity: EngineIdentity) -> None:
+    def __init__(self, identity: EngineIdentity, media: MediaDigests) -> None:
         self._identity = identity
-        self._weights_digest = identity.weights_digest
+        self._media = media
         self._digests: dict[RequestBinding, tuple[bytes, ...]] = {}
         self._adapters = AdapterDigests()
         self._with_adapter: dict[str, Adapter] = {}
@@ -34,7 +33,7 @@ class RequestKeys:
                 return None
             self._with_adapter[request.request_id] = adapter
             name = adapter.name
-        return self._keys(RequestBinding(name, request.cache_salt or ""), _media_of(request))
+        return self._keys(RequestBinding(name, request.cache_salt or ""), self._media_of(request))
 
     def are_true(self, request: Any) -> bool:
         """Whether a request's keys still name what the engine computes: no write to its adapter's files since `of`."""
@@ -51,10 +50,16 @@ class RequestKeys:
         keys.extend(tokens)
         return keys
 
-    def forget(self) -> None:
-        """The weights may be others now: nothing has the keys it had, for good."""
-        self._identity = replace(self._identity, weights_digest=f"{self._weights_digest}+{uuid.uuid4().hex}")
-        self._digests.clear()
+    def _media_of(self, request: Any) -> list[MediaSpan]:
+        """Where placeholders of images and the like are, and what they stand for."""
+        return [
+            MediaSpan(
+                feature.mm_position.offset,
+                feature.mm_position.offset + feature.mm_position.length,
+                self._media.of(feature.identifier, feature.data),
+            )
+            for feature in request.mm_features
+        ]
 
     def _keys(self, binding: RequestBinding, media: Sequence[MediaSpan]) -> PrefixKeys:
         digests = self._digests.get(binding)
@@ -69,13 +74,3 @@ def traceparent_of(request: Any) -> str | None:
     """The trace context of a vLLM request (W3C Trace Context), if vLLM traces."""
     headers = request.trace_headers
     return headers.get("traceparent") if headers else None
-
-
-def _media_of(request: Any) -> list[MediaSpan]:
-    """Where placeholders of images and the like are, and what they stand for."""
-    return [
-        MediaSpan(
-            feature.mm_position.offset, feature.mm_position.offset + feature.mm_position.length, feature.identifier
-        )
-        for feature in request.mm_features
-    ]

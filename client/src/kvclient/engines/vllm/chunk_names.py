@@ -1,22 +1,25 @@
 """How an engine's chunks are named: by the model, its weights and what each worker's cache looks like.
 
-Chunks have names once every worker has reported its cache and all bytes of the weights have been read. Until then the
-connector caches nothing.
+Chunks have names once every worker has reported its cache and all bytes of the weights have been read, and while it is
+certain which weights the engine computes with (`core.generations`). Without names the connector caches nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from kvchunk.kv_layout import LOSSY, KvTerms, parse_layout, with_terms
-from kvclient.engines.core.identity import Shard
+from kvclient.engines.core.generations import Generations, Told
+from kvclient.engines.core.identity import EngineIdentity, Shard
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings, SettingsError
 from kvclient.engines.vllm.bindings import RequestKeys
 from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_namespace, make_identity, weights_digest
-from kvclient.engines.weights import WeightsError
+from kvclient.engines.vllm.media import MediaDigests
+from kvclient.engines.weights import WeightsError, version_in
 from kvclient.polled_client import PolledClient
 
 log = logging.getLogger("vllm.kvcast")
@@ -46,13 +49,21 @@ class ChunkNames:
         self._settings = settings
         self._block_tokens = block_tokens
         self._link = link
-        self._weights = weights_digest(vllm_config, settings)
+        self._weights, self._files = weights_digest(vllm_config, settings)
+        parallel = vllm_config.parallel_config
+        self._generations = Generations(
+            product(range(parallel.pipeline_parallel_size), range(parallel.tensor_parallel_size)),
+            has_cache=bool(vllm_config.cache_config.enable_prefix_caching),
+        )
+        self._generation = ""
+        """Of the weights of now; empty: they are those that were loaded."""
         self._workers: dict[WorkerRank, ShardFacts] = {}
         """Reports so far."""
         self._shards: tuple[Shard, ...] = ()
         """The shards that all workers keep together; empty until all have reported."""
         self._silent_steps = 0
         self._given_up = False
+        self._media = MediaDigests(trusted=vllm_config.ec_transfer_config is None)
         self.keys: RequestKeys | None = None
         self.namespace = ""
         """The namespace of chunks: `kvcast ls` shows it, and starting engines ask for it. Empty: not known yet."""
@@ -63,13 +74,49 @@ class ChunkNames:
 
     @property
     def awaits_workers(self) -> bool:
-        """Whether workers still have to report their caches, with the next step or the one after. Until then it is open
-        whether chunks will have names."""
-        return not self._shards and not self._given_up
+        """Whether workers still have to report their caches or their weights, with the next step or the one after.
+        Until then it is open whether chunks will have names."""
+        return not self._given_up and not (self._shards and self._generations.is_settled)
+
+    @property
+    def question(self) -> int:
+        """The last one about the weights, which workers answer with the next step."""
+        return self._generations.question
+
+    def weights_may_have_changed(self, *, cache_emptied: bool) -> None:
+        """Nothing has a name until all workers have told their weights. `cache_emptied`: vLLM's own cache is empty."""
+        self._generations.weights_may_have_changed(cache_emptied=cache_emptied)
+        self._silent_steps = 0
+        self.keys = None
+
+    def weights_told(self, workers: Mapping[WorkerRank, tuple[int, str]]) -> set[Told]:
+        """What the checksums of these workers change."""
+        told = {self._generations.worker_told(rank, *answer) for rank, answer in workers.items()}
+        if told - {Told.NOTHING}:
+            self.keys = None
+        if Told.CHANGED in told:
+            version = version_in(self._settings.weights_version_file) if self._settings.weights_version_file else ""
+            self._generation = self._generations.name(version)
+            self.namespace = ""
+            self._media.weights_changed()
+            log.info("kvcast: the weights have changed: %s", self._generation or "they are those of the start again")
+        if Told.CHANGED in told and self._generations.is_stale:
+            log.warning(
+                "kvcast: vLLM's own prefix cache has KV of other weights: nothing is loaded or saved until "
+                "reset_prefix_cache() has emptied it"
+            )
+        return told
 
     def workers_reported(self, workers: Mapping[WorkerRank, ShardFacts]) -> None:
         """These workers have reported their caches."""
         self._workers.update(workers)
+        for rank, told in workers.items():
+            self._generations.worker_loaded(rank, told.weights)
+            if unread := sorted(told.files - self._files):
+                self._give_up(
+                    f"vLLM has loaded {', '.join(unread)}, which kvcast does not read for this model: set "
+                    "weights_digest to any text that changes whenever the weights do"
+                )
         parallel = self._vllm_config.parallel_config
         replicas = self._kv_cache_config.kv_tp_replicas
         shards = []
@@ -86,6 +133,7 @@ class ChunkNames:
                         parallel.pipeline_parallel_size,
                         facts.layout,
                         facts.chunk_bytes,
+                        facts.model,
                     )
                 )
         self._shards = tuple(shards)
@@ -97,7 +145,9 @@ class ChunkNames:
         if self.awaits_workers:
             self._silent_steps += 1
             if self._silent_steps > SILENT_STEPS_MAX:
-                self._give_up("a worker did not report its cache: install the same release of kvcast on all nodes")
+                self._give_up(
+                    "a worker did not report its cache or its weights: install the same release of kvcast on all nodes"
+                )
 
     @property
     def shard_bytes(self) -> int:
@@ -115,7 +165,7 @@ class ChunkNames:
         if self._settings.kv_form == LOSSY and not self._shards:
             return None  # the namespace tells how numbers lie in the workers' caches
         if not self.namespace and (digest := self._weights.get(wait_s)) is not None:
-            identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, ())
+            identity = self._identity(digest, ())
             self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
         return self.namespace or None
 
@@ -134,7 +184,7 @@ class ChunkNames:
 
     def find(self) -> RequestKeys | None:
         """The keys, if there are any by now. If there will never be any, one line of the log says why."""
-        if self.keys is None and self._shards and not self._given_up:
+        if self.keys is None and not self.awaits_workers and not self._given_up and not self._generations.is_stale:
             try:
                 self._make()
             except (WeightsError, SettingsError) as error:
@@ -145,14 +195,19 @@ class ChunkNames:
         self._given_up = True
         log.error("kvcast: nothing is cached: %s", reason)
 
+    def _identity(self, digest: str, shards: tuple[Shard, ...]) -> EngineIdentity:
+        return make_identity(
+            self._vllm_config, self._settings, self._block_tokens, digest, shards, generation=self._generation
+        )
+
     def _make(self) -> None:
         """Make the keys, once the weights are known. Raises WeightsError, SettingsError."""
         digest = self._weights.get()
         if digest is None:
             return
-        identity = make_identity(self._vllm_config, self._settings, self._block_tokens, digest, self._shards)
+        identity = self._identity(digest, self._shards)
         self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
-        self.keys = RequestKeys(identity)
+        self.keys = RequestKeys(identity, self._media)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",
             identity.model,

@@ -22,13 +22,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+from vllm.v1.core.sched.interface import SchedulerInterface
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvchunk.ids import ChunkKey
 from kvclient.client import Where
 from kvclient.engines.settings import SettingsError, parse_settings
+from kvclient.engines.vllm.callers import caller_of
 from kvclient.engines.vllm.facts import check_engine
-from kvclient.engines.vllm.idle import calling_scheduler
 from kvclient.engines.vllm.metadata import StepOrders
 from kvclient.engines.vllm.metrics import KvcastPromMetrics, KvcastStats
 from kvclient.engines.vllm.plugin import register
@@ -115,7 +116,18 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """See base. The scheduler itself calls: it is there to publish events."""
         super().bind_kv_cache_manager(kv_cache_manager)
-        self._at_scheduler.watch_while_idle(calling_scheduler())
+        self._at_scheduler.watch_while_idle(caller_of(SchedulerInterface))
+        reset = kv_cache_manager.reset_prefix_cache
+
+        def noticed() -> bool:
+            """Whoever has changed the weights resets this cache. vLLM tells a connector only if it is asked to."""
+            self._guarded("giving blocks back", self._at_scheduler.reset_begins, _nothing)
+            emptied = bool(reset())
+            changed = partial(self._at_scheduler.weights_may_have_changed, cache_emptied=emptied)
+            self._guarded("forgetting what was computed", changed, _nothing)
+            return emptied
+
+        kv_cache_manager.reset_prefix_cache = noticed
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """See base."""
@@ -183,8 +195,9 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         return self._at_scheduler.has_saves
 
     def reset_cache(self) -> bool:
-        """See base: chunks from before are never used again by this engine."""
-        return self._at_scheduler.reset()
+        """See base: chunks keep their names unless the weights have changed."""
+        self._at_scheduler.weights_may_have_changed(cache_emptied=False)
+        return True
 
     def where(self, tokens: Sequence[int]) -> list[tuple[ChunkKey, Where]]:
         """For tools, not vLLM: see KvcastConnectorScheduler.where."""
@@ -203,6 +216,11 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
     def restore_kv_caches(self) -> None:
         """vLLM 0.33: the cache's memory is back, at the addresses of before."""
         self._at_worker.wake()
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """See base: a step begins."""
+        super().bind_connector_metadata(connector_metadata)
+        self._at_worker.step_begins(self._step_orders())
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """See base."""

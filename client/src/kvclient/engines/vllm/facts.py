@@ -6,18 +6,20 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 import vllm
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader import get_model_loader
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
     group_kernel_blocks,
     iter_layer_specs,
@@ -30,12 +32,16 @@ from kvclient.engines.core.kv_axes import CachePage, chunk_layout
 from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
-from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of, signature_of
+from kvclient.engines.vllm.model import WorkersModel, files_of_source
+from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of_files, files_read, signature_of
 
 WorkerRank: TypeAlias = tuple[int, int]
 """Pipeline rank, tensor rank."""
 
 
+DEFAULT_LOADER: Final = frozenset(("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "pt"))
+"""Formats of vLLM's default loader, which lists the files that it reads."""
+OTHER_LOADERS: Final = {"runai_streamer": ("*.safetensors",), "sharded_state": ("model-rank-*-part-*.safetensors",)}
 NAMESPACE_MODEL_CHARACTERS = 140
 """Of the end of a model's name or path, in the namespace of its chunks."""
 
@@ -52,6 +58,12 @@ class ShardFacts:
     """How a chunk's numbers lie (`kvchunk.kv_layout`); empty: unknown."""
     state_bytes: int = 0
     """Of the states of its recurrent layers behind one token."""
+    model: str = ""
+    """Digest of the model's buffers and flags (`WorkersModel.digest`)."""
+    weights: str = ""
+    """Checksum of the parameters as they were loaded."""
+    files: frozenset[str] = frozenset()
+    """Names of the files that they were loaded from, as far as this worker can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class CacheGroups:
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> tuple[Settings, CacheGroups]:
     """The settings with a number of tokens in a chunk, and what the engine caches. Raises SettingsError for what kvcast
     does not do."""
+    _check_causality(vllm_config)
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
@@ -120,13 +133,23 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     return settings, CacheGroups(block_tokens, order, kept, states)
 
 
+def _check_causality(vllm_config: Any) -> None:
+    """Raises SettingsError where KV of a token depends on later ones, as all layers are told at once."""
+    attention = getattr(vllm_config, "attention_config", None)
+    if getattr(attention, "use_non_causal", False) or getattr(vllm_config.model_config, "is_diffusion", False):
+        raise SettingsError(
+            "kvcast cannot cache this model: its tokens attend to later ones (use_non_causal), so a prefix has other "
+            "KV in every prompt"
+        )
+
+
 def _check_kinds(specs: Sequence[Sequence[Any]], full: Sequence[int], states: Sequence[int]) -> None:
     """Raises SettingsError for layers that keep something else than what kvcast knows, or no KV of every token."""
     odd = {
-        type(spec).__name__
+        reason
         for number, group in enumerate(specs)
         for spec in group
-        if number not in states and not _is_shareable(spec)
+        if number not in states and (reason := _not_understood(spec))
     }
     if odd or not full:
         kinds = ", ".join(sorted(odd)) or ("states of recurrent layers only" if states else "sliding windows only")
@@ -168,8 +191,48 @@ def _token_bytes(model: Any, spec: Any) -> int:
     return int(head_bytes * heads * model.get_total_num_hidden_layers())
 
 
-def _is_shareable(spec: Any) -> bool:
-    return isinstance(spec, FullAttentionSpec) or type(spec) is SlidingWindowSpec
+_SIZES: Final = frozenset(
+    (
+        "block_size",
+        "block_stride_alignment",
+        "dcp_sharded",
+        "max_tp_shards",
+        "num_kv_heads",
+        "head_size",
+        "head_size_v",
+        "dtype",
+        "kv_quant_mode",
+        "page_size_padded",
+        "num_head_slots",
+        "state_content_bytes",
+        "sliding_window",
+        "attention_chunk_size",
+        "extra_retained_tokens",
+        "cache_dtype_str",
+        "alignment",
+        "model_version",
+        "cache_role",
+        "is_index_group_leader",
+    )
+)
+"""Fields of vLLM's descriptions that say how much there is, where it lies, or how far a token looks back. Whatever they
+are, the KV of a token follows from the tokens up to it."""
+
+
+def _not_understood(spec: Any) -> str:
+    """What a layer keeps that may not be KV of single tokens, each made from no later ones; empty: it is that.
+
+    A description of another class, or one with a field that kvcast does not know set to something, means more.
+    """
+    kind = type(spec).__name__
+    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec):
+        return kind
+    told = [
+        f"{field.name}={getattr(spec, field.name)}"
+        for field in fields(spec)
+        if field.name not in _SIZES and getattr(spec, field.name) != field.default
+    ]
+    return f"{kind} with {', '.join(told)}" if told else ""
 
 
 def _kept(specs: Sequence[Any], block_tokens: int, chunk_blocks: int) -> int:
@@ -282,21 +345,56 @@ def _backends(vllm_config: Any, names: list[str]) -> list[str]:
     return sorted(found)
 
 
-def weights_digest(vllm_config: Any, settings: Settings) -> WeightsDigest:
-    """The digest of the weights, as configured or, in the background, from the files. Raises SettingsError."""
+def weights_digest(vllm_config: Any, settings: Settings) -> tuple[WeightsDigest, frozenset[str]]:
+    """The digest of the weights, as configured or, in the background, from the files, and names of these. Raises
+    SettingsError."""
     configured = settings.weights_digest
     if configured:
-        return WeightsDigest(lambda: configured)
-    model = vllm_config.model_config
-    if vllm_config.load_config.load_format == "dummy":
+        return WeightsDigest(lambda: configured), frozenset()
+    files = weight_files(vllm_config)
+    return WeightsDigest(lambda: digest_of_files(files)), frozenset(file.name for file in files)
+
+
+def weight_files(vllm_config: Any) -> list[Path]:
+    """The files that vLLM reads for this model, and for its draft. Raises SettingsError."""
+    files = _files_of(vllm_config.model_config, vllm_config.load_config)
+    speculative = vllm_config.speculative_config
+    draft = speculative.draft_model_config if speculative is not None else None
+    if draft is not None and draft.model != vllm_config.model_config.model:
+        files += _files_of(draft, speculative.draft_load_config or vllm_config.load_config)
+    return files
+
+
+def _files_of(model: Any, load: Any) -> list[Path]:
+    if load.load_format == "dummy":
         raise SettingsError(
             "the weights are random (load_format dummy): set weights_digest to share KV among engines with equal ones"
         )
-    folder = _weights_folder(model.model, model.revision)
-    return WeightsDigest(lambda: digest_of(folder))
+    folder = _weights_folder(model.model, model.revision, load.download_dir)
+    try:
+        if load.load_format in OTHER_LOADERS:
+            return files_read(folder, OTHER_LOADERS[load.load_format])
+        if load.load_format in DEFAULT_LOADER:
+            loader = get_model_loader(load)
+            return sorted(Path(file) for file in files_of_source(loader, loader.Source(folder, None)))
+    except (RuntimeError, WeightsError) as error:
+        raise SettingsError(f"no digest of {model.model}'s weights: {error}; set weights_digest") from error
+    raise SettingsError(
+        f"kvcast does not know which files load_format {load.load_format} reads: set weights_digest to any text that "
+        "changes whenever the weights do"
+    )
 
 
-def _weights_folder(model: str, revision: str | None) -> str:
+def files_loaded(vllm_config: Any, settings: Settings, model: WorkersModel) -> frozenset[str]:
+    """Names of the files that a worker has loaded, where vLLM can list them for its very model."""
+    load = vllm_config.load_config
+    if settings.weights_digest or load.load_format not in DEFAULT_LOADER:
+        return frozenset()
+    folder = _weights_folder(vllm_config.model_config.model, vllm_config.model_config.revision, load.download_dir)
+    return frozenset(model.files_read(get_model_loader(load), folder))
+
+
+def _weights_folder(model: str, revision: str | None, cache: str | None) -> str:
     """Where the files of a model lie: a path, or the hub's cache. Raises SettingsError."""
     try:
         signature_of(model)
@@ -307,7 +405,7 @@ def _weights_folder(model: str, revision: str | None) -> str:
     try:
         from huggingface_hub import snapshot_download
 
-        return str(snapshot_download(model, revision=revision, local_files_only=True))
+        return str(snapshot_download(model, revision=revision, cache_dir=cache, local_files_only=True))
     except (OSError, ValueError) as error:
         raise SettingsError(f"no digest of {model}'s weights: {error}; set weights_digest") from error
 
@@ -316,10 +414,44 @@ def _is_hub_name(model: str) -> bool:
     return model.count("/") == 1 and not model.startswith((".", "/"))
 
 
-def _media_processing(model: str) -> list[Any]:
-    """How images and sounds become what the model's encoders see, as far as files next to the weights configure it."""
-    files = [Path(model, name) for name in ("processor_config.json", "preprocessor_config.json")]
-    return [json.loads(file.read_text()) for file in files if file.is_file()]
+MEDIA_FILES: Final = (
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "audio_preprocessor_config.json",
+)
+MEDIA_SETTINGS: Final = (
+    "mm_processor_kwargs",
+    "mm_device_do_normalize",
+    "mm_encoder_attn_backend",
+    "mm_encoder_attn_dtype",
+    "mm_encoder_fp8_scale_path",
+    "video_pruning_rate",
+    "video_pruning_method",
+)
+
+
+def _media_processing(vllm_config: Any) -> list[Any]:
+    """How images and sounds become what the model computes with, as files next to the weights and options say."""
+    model = vllm_config.model_config
+    if model.multimodal_config is None:
+        return []
+    told = {name: str(getattr(model.multimodal_config, name, None)) for name in MEDIA_SETTINGS}
+    try:
+        folder = _weights_folder(model.model, model.revision, vllm_config.load_config.download_dir)
+    except SettingsError:
+        return [told]  # weights_digest is set for what is not on this machine
+    files = [Path(folder, name) for name in MEDIA_FILES]
+    return [told, *(json.loads(file.read_text()) for file in files if file.is_file())]
+
+
+def _attention_flags(vllm_config: Any) -> dict[str, str]:
+    """What options say of attention, but for the backends: the layout of the cache binds those that were chosen."""
+    told = asdict(vllm_config.attention_config)
+    flags = {name: str(value) for name, value in told.items() if name not in ("backend", "backend_per_kind")}
+    flags["disable_sliding_window"] = str(vllm_config.model_config.disable_sliding_window)
+    flags["kv_sharing_fast_prefill"] = str(vllm_config.cache_config.kv_sharing_fast_prefill)
+    return flags
 
 
 def _without_names(value: Any) -> Any:
@@ -332,13 +464,18 @@ def _without_names(value: Any) -> Any:
 
 
 def make_identity(
-    vllm_config: Any, settings: Settings, block_tokens: int, digest: str, shards: tuple[Shard, ...]
+    vllm_config: Any,
+    settings: Settings,
+    block_tokens: int,
+    digest: str,
+    shards: tuple[Shard, ...],
+    generation: str = "",
 ) -> EngineIdentity:
-    """Everything together."""
+    """Everything together. `generation`: of weights that have changed since they were loaded."""
     model = vllm_config.model_config
     cache = vllm_config.cache_config
     # The configuration decides how weights become KV (rope, norms, scaling, encoders of images and sounds).
-    configurations = [model.hf_config.to_dict(), _media_processing(model.model)]
+    configurations = [model.hf_config.to_dict(), _media_processing(vllm_config)]
     text = getattr(model, "hf_text_config", None)
     if text is not None:
         configurations.append(text.to_dict())
@@ -347,6 +484,8 @@ def make_identity(
         "configuration": hashlib.blake2b(
             json.dumps(_without_names(configurations), sort_keys=True, default=str).encode(), digest_size=16
         ).hexdigest(),
+        "attention": _attention_flags(vllm_config),
+        "load_format": str(vllm_config.load_config.load_format),
         "quantization": str(model.quantization),
         "speculative": f"{speculative.method}:{speculative.model}" if speculative is not None else "",
     }
@@ -362,6 +501,7 @@ def make_identity(
         engine=f"vllm {vllm.__version__}",
         extra=json.dumps(extra, sort_keys=True, separators=(",", ":")),
         shards=shards,
+        generation=generation,
         tenant_secret=tenant_secret(settings.tenant_secret_file),
         may_lose=settings.kv_form == LOSSY,
     )

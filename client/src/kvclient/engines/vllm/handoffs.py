@@ -40,7 +40,12 @@ class Handoffs:
         """Read what a new request asks for. An unknown name is logged once."""
         if not request.kv_transfer_params:
             return NOTHING_WISHED
-        wish = wish_of(request.kv_transfer_params, self._settings.expected_s, random.random())
+        wish = wish_of(
+            request.kv_transfer_params,
+            self._settings.expected_s,
+            random.random(),
+            expected_s_max=self._settings.expected_s_max,
+        )
         for name in wish.unknown:
             self._warn(name, f"a request has {name!r}, which kvcast does not know and ignores. {KNOWN}")
         for name in wish.wrong:
@@ -59,7 +64,7 @@ class Handoffs:
         """Leading chunks of a new request that another engine computes or has computed."""
         if wish.expected_s <= 0:
             return 0
-        chunks = request.num_prompt_tokens // self._settings.chunk_tokens
+        chunks = keys.named(request.num_prompt_tokens // self._settings.chunk_tokens)
         if wish.chunks is not None:
             chunks = min(chunks, wish.chunks)
             keys.extend(request.all_token_ids, chunks)

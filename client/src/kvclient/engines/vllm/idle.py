@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from vllm.distributed.kv_events import KVEventBatch
-from vllm.v1.core.sched.interface import SchedulerInterface
 
 from kvclient import messages
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError
@@ -19,23 +17,6 @@ from kvclient.engines.vllm.events import PoolNews
 from kvclient.messages import Where
 
 log = logging.getLogger("vllm.kvcast")
-
-
-def calling_scheduler() -> Any:
-    """The scheduler that calls its connector at this moment; None when none does.
-
-    vLLM takes a connector's events at the end of a step only and gives it no publisher. Among those who call is the one
-    that has it.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, SchedulerInterface):
-            return caller
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return None
 
 
 class IdleNews:

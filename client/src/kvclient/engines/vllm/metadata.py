@@ -21,6 +21,8 @@ class StepOrders(KVConnectorMetadata):
     saves: list[Save] = field(default_factory=list)
     namespace: str = ""
     """Under which the saves put chunks."""
+    question: int = 0
+    """The last one about the weights (`core.generations`): workers answer a new one before they compute."""
     is_anything: bool = False
     """There is something to copy."""
     holds_answers: bool = False
@@ -43,11 +45,14 @@ class StepReports(KVConnectorWorkerMetadata):
     """What these workers' caches are; each says it once."""
     loads: dict[str, tuple[int, int]] = field(default_factory=dict)
     saves: dict[int, tuple[int, int]] = field(default_factory=dict)
+    weights: dict[WorkerRank, tuple[int, str]] = field(default_factory=dict)
+    """Question and checksum, by worker: answers, and changes that nobody asked for."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> StepReports:
         """The reports of another worker added."""
         assert isinstance(other, StepReports)
         self.shards |= other.shards
+        self.weights |= other.weights
         for request, (done, failed) in other.loads.items():
             before = self.loads.get(request, (0, 0))
             self.loads[request] = (before[0] + done, before[1] + failed)

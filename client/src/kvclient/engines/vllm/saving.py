@@ -120,3 +120,9 @@ class Saving:
         """The weights may have changed: save nothing of the present requests, and announce nothing of them."""
         self._due.clear()
         self._to_tell.clear()
+
+    def abandon(self) -> None:
+        """Give the blocks of all saves under way back, at once. Workers are told with their next step."""
+        for save in self._ledger.abandon():
+            self._block_pool.free_blocks([self._block_pool.blocks[block] for block in save.block_ids])
+        self._to_tell.clear()

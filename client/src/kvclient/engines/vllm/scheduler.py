@@ -18,6 +18,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, AgentUnavailableError, ChunkSource, Status, Where
 from kvclient.engines.core.claims import Claim, ClaimLedger, Disclaim
+from kvclient.engines.core.generations import Told
 from kvclient.engines.core.keys import PrefixKeys
 from kvclient.engines.core.prefill import FetchTerms, PrefillModel, positions_of
 from kvclient.engines.core.requests import (
@@ -142,16 +143,22 @@ class KvcastConnectorScheduler:
         if self._news.is_on and scheduler is not None:
             self._idle_news = IdleNews(self._settings, self._news, scheduler, lambda: self._times.ended_s)
 
-    def reset(self) -> bool:
-        """vLLM resets caches when the weights may have changed: use nothing made before."""
-        if self._names.keys is not None:
-            self._names.keys.forget()
+    def reset_begins(self) -> None:
+        """vLLM is about to empty its own cache, which it cannot while saves keep blocks."""
+        self._saving.abandon()
+
+    def weights_may_have_changed(self, *, cache_emptied: bool) -> None:
+        """vLLM resets caches when the weights may have changed: whether they have, the workers say with the next step.
+        `cache_emptied`: vLLM's own cache is empty."""
+        self._names.weights_may_have_changed(cache_emptied=cache_emptied)
+        self._distrust()
+
+    def _distrust(self) -> None:
+        """What requests of this moment computed may stand on KV of other weights than their keys say."""
         self._do(self._caches.distrust())
         for request_id in self._requests:
             self._disclaim(request_id)
         self._saving.distrust()
-        self._news.withdraw()
-        return True
 
     def note_failure(self, doing: str) -> None:
         """Log and count an unexpected exception, caught while `doing`."""
@@ -216,7 +223,7 @@ class KvcastConnectorScheduler:
         keys = names.of(request)
         usable = keys is not None and request.prompt_embeds is None and not request.resumable
         keys = keys or PrefixKeys((), self._settings.chunk_tokens)
-        may_load = usable and self._settings.load != "off" and wish.may_load and not request.skip_reading_prefix_cache
+        may_load = usable and self._settings.load != "off" and wish.may_load and self._needs_no_whole_prompt(request)
         self._requests[request.request_id] = request
         self._do(
             self._caches.request_arrived(
@@ -231,6 +238,12 @@ class KvcastConnectorScheduler:
         )
         self._saving.note_next(request)
         self._stats.add("lookups")
+
+    def _needs_no_whole_prompt(self, request: Any) -> bool:
+        """Whether a request can do with the outputs of its last tokens. Poolers that cannot (of means, of each token)
+        ask for the whole prompt, or make vLLM compute prompts in one piece."""
+        in_pieces = self._vllm_config.scheduler_config.enable_chunked_prefill or request.pooling_params is None
+        return in_pieces and not request.skip_reading_prefix_cache
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """See KVConnectorBase_V1.get_num_new_matched_tokens."""
@@ -302,7 +315,7 @@ class KvcastConnectorScheduler:
         chunks = keys.keys[:chunks_count]
         queue_s = self._line.queue_s(request_id)
         last = (request.num_prompt_tokens - 1) // self._settings.chunk_tokens
-        state = state_keys(chunks[last - 1]) if self._groups.states and last else ()
+        state = state_keys(chunks[last - 1]) if self._groups.states and 0 < last <= len(chunks) else ()
         claim = self._claims.begin(request_id, chunks, computed_tokens, queue_s, time.monotonic(), state)
         if claim is not None:
             self._tell_claim(claim)
@@ -400,7 +413,8 @@ class KvcastConnectorScheduler:
             self._swept_s = now_s
             self._io.sweep(self._news.announced_keys())
         is_idle = not scheduler_output.total_num_scheduled_tokens
-        if not (is_idle or orders.holds_answers or orders.loads or orders.layerwise_loads or orders.saves):
+        has_orders = orders.holds_answers or orders.loads or orders.layerwise_loads or orders.saves
+        if not (is_idle or has_orders or self._names.awaits_workers):
             return NOTHING
         orders.is_idle = is_idle
         orders.has_requests = bool(self._requests)
@@ -409,6 +423,7 @@ class KvcastConnectorScheduler:
     def take_orders(self) -> StepOrders:
         """The orders so far, once."""
         orders, self._orders = self._orders, StepOrders()
+        orders.question = self._names.question
         orders.is_anything = bool(orders.loads or orders.layerwise_loads or orders.saves or orders.holds_answers)
         return orders
 
@@ -423,6 +438,12 @@ class KvcastConnectorScheduler:
     def _take_reports(self, reports: StepReports) -> None:
         if reports.shards:
             self._names.workers_reported(reports.shards)
+        if reports.weights:
+            told = self._names.weights_told(reports.weights)
+            if Told.NOTICED in told:
+                self._distrust()
+            if Told.CHANGED in told:
+                self._news.withdraw()
         workers = self._vllm_config.parallel_config.world_size
         for request_id, (done, failed) in reports.loads.items():
             before = self._load_reports.pop(request_id, (0, 0))

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.v1.worker.worker_base import WorkerBase
 
 from kvclient.client import AgentClient
 from kvclient.engines.core.requests import Load
-from kvclient.engines.layout import paged_layers
+from kvclient.engines.layout import LayoutError, paged_layers
 from kvclient.engines.link import AgentLink
 from kvclient.engines.paged import GroupedLayers, StateLayers
 from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import CopyRules, LayerGate, Transfers
-from kvclient.engines.vllm.facts import CacheGroups, layer_views, shard_facts, state_views
+from kvclient.engines.vllm.callers import caller_of
+from kvclient.engines.vllm.facts import CacheGroups, files_loaded, layer_views, shard_facts, state_views
 from kvclient.engines.vllm.metadata import NO_REPORTS, StepOrders, StepReports
 from kvclient.engines.vllm.metrics import KvcastStats
+from kvclient.engines.vllm.model import WorkersModel
 
 LOCAL_DEADLINE_S = 1.0
 IDLE_WAIT_S = 0.001
@@ -56,9 +61,18 @@ class KvcastConnectorWorker:
         self._failed_blocks: set[int] = set()
         self._reports = StepReports()
         self._outages_told = 0
+        self._rank = (0, 0)
+        self._model: WorkersModel | None = None
+        self._checksum = ""
+        """Of the weights that this worker computes with."""
+        self._answered = 0
+        """The last question about them that was answered."""
+        self._outdated = -1
+        """Orders that know no later question have keys of other weights: they are not carried out."""
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """The paged cache is there. Raises LayoutError for one that cannot be copied by pages."""
+        """The paged cache is there, and the model is loaded. Raises LayoutError for a cache that cannot be copied by
+        pages, and for a worker that does not show its model."""
         groups = layer_views(self._kv_cache_config, kv_caches, self._groups)
         made = [paged_layers(list(views.values())) for views in groups]
         blocks = [self._blocks_in_chunk, *self._groups.kept_blocks]
@@ -70,7 +84,16 @@ class KvcastConnectorWorker:
         replicas = self._kv_cache_config.kv_tp_replicas
         tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
         pipeline_rank, tensor_rank = get_pp_group().rank_in_group, get_tensor_model_parallel_rank()
-        self._reports.shards[pipeline_rank, tensor_rank] = facts
+        self._rank = pipeline_rank, tensor_rank
+        worker = caller_of(WorkerBase)
+        if worker is None:
+            raise LayoutError("kvcast cannot see the model of this worker: it is none of vLLM's own kinds of workers")
+        self._model = WorkersModel(worker, self._vllm_config)
+        self._checksum = self._model.take_checksum()
+        files = files_loaded(self._vllm_config, self._settings, self._model)
+        self._reports.shards[self._rank] = replace(
+            facts, model=self._model.digest(), weights=self._checksum, files=files
+        )
         shards_in_stage = max(1, tensor_size // replicas)
         self._transfers = Transfers(
             self._link,
@@ -86,6 +109,42 @@ class KvcastConnectorWorker:
             ),
             log,
             time.monotonic,
+        )
+
+    def step_begins(self, orders: StepOrders) -> None:
+        """Before anything is computed: answer a question about the weights, and notice when they changed."""
+        if self._model is None or not (orders.question > self._answered or self._model.weights_touched):
+            return
+        try:
+            self._look_at_weights(self._model, orders)
+        except Exception:  # a bug of ours must not end the engine; without an answer nothing is shared
+            log.exception("kvcast: the checksum of the weights failed: this worker loads and saves nothing any more")
+            self._outdated = sys.maxsize
+
+    def _look_at_weights(self, model: WorkersModel, orders: StepOrders) -> None:
+        before, self._checksum = self._checksum, model.take_checksum()
+        is_asked = orders.question > self._answered
+        if is_asked:
+            self._answered = orders.question
+            if self._transfers is not None:
+                # The scheduler has given their blocks back: what this step computes may overwrite them.
+                self._transfers.abandon_saves()
+        if before != self._checksum:
+            self._outdated = self._answered - is_asked
+        if is_asked or before != self._checksum:
+            self._reports.weights[self._rank] = self._answered, self._checksum
+
+    def _trusted(self, orders: StepOrders) -> StepOrders:
+        """Orders without what stands on keys of other weights: such loads and saves fail."""
+        if orders.question > self._outdated:
+            return orders
+        for save in orders.saves:
+            self._reports.saves[save.save] = (1, 1)
+        return replace(
+            orders,
+            loads=[Load(load.request, (), 0, load.block_ids) for load in orders.loads],
+            layerwise_loads=[Load(load.request, (), 0, load.block_ids) for load in orders.layerwise_loads],
+            saves=[],
         )
 
     def sleep(self) -> None:
@@ -104,6 +163,7 @@ class KvcastConnectorWorker:
         self._gate = None
         if self._transfers is None or not orders.is_anything:
             return
+        orders = self._trusted(orders)
         for load in orders.loads:
             self._async_loads.add(load.request)
             self._transfers.load(load)
@@ -131,7 +191,7 @@ class KvcastConnectorWorker:
             self._gate.wait_all()
             self._gate = None
         if self._transfers is not None:
-            self._transfers.save(orders.saves, orders.namespace)
+            self._transfers.save(self._trusted(orders).saves, orders.namespace)
             if orders.holds_answers:
                 self._transfers.await_saves(self._settings.answer_timeout_s)
 

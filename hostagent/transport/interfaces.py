@@ -1,0 +1,139 @@
+"""The IPv4 addresses of this machine's interfaces, all of them: an interface may have several, and the one that a node
+uses need not be its first."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from hostagent.config import DataConfig
+from hostagent.transport.base import TransportError
+
+_IFF_LOOPBACK: Final = 1 << 3
+
+
+class _IfAddrs(ctypes.Structure):
+    """One of getifaddrs(3)'s list."""
+
+
+_IfAddrs._fields_ = [
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other_end", ctypes.c_void_p),
+    ("statistics", ctypes.c_void_p),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """An address that an interface has."""
+
+    interface: str
+    address: str
+    prefix_bits: int
+    is_loopback: bool
+    """The interface's traffic stays on this machine; its address may be reached by others, though."""
+
+
+def addresses() -> list[InterfaceAddress]:
+    """Of all interfaces, in the kernel's order. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    try:
+        return list(_listed(first))
+    finally:
+        libc.freeifaddrs(first)
+
+
+def _listed(one: ctypes._Pointer[_IfAddrs]) -> Iterator[InterfaceAddress]:
+    while one:
+        entry = one.contents
+        address = _ipv4(entry.address)
+        if address is not None:
+            bits = int.from_bytes(_ipv4(entry.netmask) or bytes(4), "big").bit_count()
+            name = entry.name.decode(errors="surrogateescape").partition(":")[0]  # behind it an alias has its label
+            yield InterfaceAddress(name, socket.inet_ntoa(address), bits, bool(entry.flags & _IFF_LOOPBACK))
+        one = entry.next
+
+
+def _ipv4(sockaddr: int | None) -> bytes | None:
+    """The address in a sockaddr; None: there is none, or of another family."""
+    if not sockaddr:
+        return None
+    family, _, address = struct.unpack("=HH4s", ctypes.string_at(sockaddr, 8))
+    return address if family == socket.AF_INET else None
+
+
+def ask_interface(name: str, request: int) -> bytes:
+    """Answer of one of the SIOCGIF... requests of netdevice(7): the 24 bytes after the name. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
+def entry_of(address: str) -> InterfaceAddress | None:
+    """Where an address is; None: on no interface."""
+    return next((one for one in addresses() if one.address == address), None)
+
+
+def interface_with(address: str) -> str | None:
+    """The interface that has an address, the loopback excepted; None: there is none."""
+    found = entry_of(address)
+    return None if found is None or found.is_loopback else found.interface
+
+
+def sending_interface(address: str, chosen: str = "") -> str | None:
+    """By which interface datagrams from an address leave: the chosen one, else the one that has it; None: it is one of
+    the loopback's, and routes decide.
+
+    Raises TransportError where nothing says it: a default route would take KV to the management network.
+    """
+    found = entry_of(address)
+    if chosen and (found is None or found.interface != chosen):
+        return chosen
+    if found is None and not address.startswith("127."):
+        raise TransportError(
+            f"no interface of this machine has {address}: data.address is one of {_list(addresses())}, or set"
+            " data.interface, too"
+        )
+    return None if found is None or found.is_loopback else found.interface
+
+
+def interface_address(config: DataConfig) -> str:
+    """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
+    if not config.interface:
+        return config.address
+    names = [name for _, name in socket.if_nameindex()]
+    if config.interface not in names:
+        raise TransportError(f"there is no interface {config.interface}; set data.interface to one of {_join(names)}")
+    entries = addresses()
+    own = [one for one in entries if one.interface == config.interface]
+    if config.address:
+        elsewhere = [one for one in entries if one.address == config.address and not one.is_loopback]
+        if elsewhere and config.interface not in {one.interface for one in elsewhere}:
+            raise TransportError(
+                f"data.address {config.address} is {elsewhere[0].interface}'s, not data.interface {config.interface}'s,"
+                f" which has {_list(own)}: correct one of the two"
+            )
+        return config.address
+    if not own:
+        raise TransportError(f"interface {config.interface} has no IPv4 address; give it one")
+    return own[0].address
+
+
+def _list(entries: list[InterfaceAddress]) -> str:
+    return _join([one.address for one in entries])
+
+
+def _join(names: list[str]) -> str:
+    return ", ".join(names) or "none"
