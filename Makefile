@@ -5,6 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # On a testbed of its own: which prefixes are hot follows from all that was fetched there.
 VLLM_ALONE := tests/vllm/test_warming.py
+ENGINES := sglang lmcache ucm dynamo chain
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,7 +20,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -32,12 +33,12 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 	tools/setup_system.sh zsh fish prometheus golang-go chromium
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
-.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh
+.venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh | native
 	tools/setup_vllm.sh .venv-vllm
 	@touch $@
 
 # So do SGLang's, LMCache's, UCM's and Dynamo's.
-.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh
+.venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed: .venv-%/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_%.sh | native
 	tools/setup_$*.sh .venv-$*
 	@touch $@
 
@@ -106,16 +107,16 @@ test-long: setup ## sanitizers and soak tests
 	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
-	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -m "not long" tests/vllm --ignore $(VLLM_ALONE)
+	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -n $(JOBS) --dist loadfile -m "not long" tests/vllm --ignore $(VLLM_ALONE)
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -m "not long" $(VLLM_ALONE)
 
-test-engines: system .venv-sglang/.installed .venv-lmcache/.installed .venv-ucm/.installed .venv-dynamo/.installed .venv-chain/.installed ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
-	@for engine in sglang lmcache ucm dynamo chain; do \
-		echo "$$engine:"; \
-		[ -x .venv-$$engine/bin/python ] || { echo "left out: tools/setup_$$engine.sh says why"; continue; }; \
-		PATH="$(CURDIR)/.venv-$$engine/bin:$$PATH" .venv-$$engine/bin/python $(PYTEST) \
-			-m "engines and not long" tests/engines/test_$${engine}_*.py || exit 1; \
-	done
+# Each in the environment of its engine, so by a process of pytest each; what one prints stays together.
+test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
+	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%)
+
+$(ENGINES:%=test-engine-%): test-engine-%: system .venv-%/.installed
+	@[ -x .venv-$*/bin/python ] || { echo "$*: left out: tools/setup_$*.sh says why"; exit 0; }; echo "$*:"; \
+		PATH="$(CURDIR)/.venv-$*/bin:$$PATH" .venv-$*/bin/python $(PYTEST) -m "engines and not long" tests/engines/test_$*_*.py
 
 wheels: ## all distributions, sdist and wheel, into dist/, with their lines of code; fails above the limit of one
 	tools/build_distributions.sh dist

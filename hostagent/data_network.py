@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import sys
 from pathlib import Path
 from typing import Final
 
-from hostagent.transport.interfaces import ask_interface
+from hostagent.transport.interfaces import InterfaceFlag, interface_flags, is_own_address
 from kvproto.ids import Address, format_address
 
-_SIOCGIFFLAGS: Final = 0x8913
-_IFF_UP: Final = 0x1
-_IFF_RUNNING: Final = 0x40
 _GROUPS: Final = Path("/proc/net/igmp")
 
 
@@ -21,21 +17,14 @@ def network_fault(address: str, interface: str | None) -> str | None:
     """Why nothing can leave or come, or None. `interface` None: it has no name, as with the loopback."""
     if interface is not None:
         try:
-            flags = int.from_bytes(ask_interface(interface, _SIOCGIFFLAGS)[:2], sys.byteorder)
+            flags = interface_flags(interface)
         except OSError as error:
             return f"interface {interface}: {error.strerror}"
-        if not flags & _IFF_UP:
+        if InterfaceFlag.UP not in flags:
             return f"interface {interface} is down"
-        if not flags & _IFF_RUNNING:
+        if InterfaceFlag.RUNNING not in flags:
             return f"interface {interface} has no carrier"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                raise
-            return f"no interface has the address {address} any more"
-    return None
+    return None if is_own_address(address) else f"no interface has the address {address} any more"
 
 
 def group_fault(group: Address, interface: str | None) -> str | None:

@@ -13,7 +13,6 @@ import functools
 import logging
 import socket
 import struct
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Transport
-from hostagent.transport.interfaces import ask_interface, entry_of
+from hostagent.transport.interfaces import entry_of, mtu_bytes
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
@@ -42,7 +41,6 @@ EXAMINING_ENGINE: Final = EngineId(0)
 """No connection has this number."""
 _DATAGRAM: Final = struct.Struct(f">{len(PROBE_MAGIC)}sQ?")
 """Magic, examination, whether it is a large one."""
-_SIOCGIFMTU = 0x8921
 """Linux, include/uapi/linux/sockios.h."""
 _ROUTES: Final = "/proc/net/route"
 _SOURCES = {source: pb.Source.Value(f"SOURCE_{source.name}") for source in ChunkSource}
@@ -157,7 +155,7 @@ class Examined:
             place = entry_of(data.getsockname()[0])
             if place is not None and not place.is_loopback:
                 facts.interface = place.interface
-                facts.mtu_bytes = int.from_bytes(ask_interface(place.interface, _SIOCGIFMTU)[:4], sys.byteorder)
+                facts.mtu_bytes = mtu_bytes(place.interface)
                 facts.prefix_bits = place.prefix_bits
                 facts.routes = place.interface in _default_interfaces()
         return pb.ProbeResult(facts=facts)

@@ -19,5 +19,5 @@ pip install --no-deps vllm-router==0.1.17 orjson
 # it in `make demo-pd`. The build for CUDA 12 runs without CUDA, over TCP and shared memory; what `nixl` asks for, both
 # CUDA builds, is more than is needed.
 pip install --no-deps nixl==1.5.1 nixl-cu12==1.5.1
-pip install --editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
+pip install --editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'pytest-xdist>=3.5' 'hypothesis>=6.100'
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

@@ -365,11 +365,6 @@ class EngineConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ connection
 
-    @property
-    def is_open(self) -> bool:
-        """False: it has ended, and is served no more."""
-        return self._open
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         transport = cast("asyncio.Transport", transport)  # other loops' inherit from nothing

@@ -368,7 +368,8 @@ class AgentCore:
             self.twins.making.chunk_put(chunk)
         if self.claims.chunk_put(chunk.key):
             self._reports.announce_now()
-        self.waits.chunks_available((chunk.key,))
+        if self.waits.by_chunk:
+            self.waits.chunks_available((chunk.key,))
 
     def _chunk_ready(self, chunk: Chunk) -> None:
         if self.twins is None or not self.twins.here.take_in(chunk):

@@ -64,8 +64,8 @@ class Waits:
         self._gate = ways.gate
         self._claims = ways.claims
         self._fetches = fetches
-        self._waiting: dict[ChunkKey, list[Fetch]] = {}
-        """By each chunk that they wait for."""
+        self.by_chunk: dict[ChunkKey, list[Fetch]] = {}
+        """Fetches by each chunk that they wait for. To be read."""
         self._alarm = node.alarms.add(self._look_at_time)
         self.counts = WaitCounts()
 
@@ -84,7 +84,7 @@ class Waits:
             fetch.deadline_ns = min(fetch.deadline_ns, fetch.started_ns + bound_ns)
         fetch.awaited = list(plan.awaited)
         for key in fetch.awaited:
-            self._waiting.setdefault(key, []).append(fetch)
+            self.by_chunk.setdefault(key, []).append(fetch)
         self._set_alarm()
 
     def fetch_ended(self, fetch: Fetch, came_count: int) -> None:
@@ -102,20 +102,20 @@ class Waits:
     def close(self) -> None:
         """The process ends: nobody is answered any more."""
         self._alarm.due_ns = None
-        self._waiting.clear()
+        self.by_chunk.clear()
 
     # ------------------------------------------------------------------ news
 
     def chunks_available(self, keys: Iterable[ChunkKey]) -> None:
         """These may be here, or known to be somewhere, by now."""
-        if not self._waiting:
+        if not self.by_chunk:
             return
         for fetch in self._of(keys):
             self._advance(fetch)
 
     def claims_ended(self, keys: Sequence[ChunkKey], why: Freed) -> None:
         """One of those who computed these does so no more."""
-        if not self._waiting:
+        if not self.by_chunk:
             return
         for fetch in self._of(keys):
             self._check(fetch, why)
@@ -141,13 +141,13 @@ class Waits:
     # ------------------------------------------------------------------ inside
 
     def _all(self) -> list[Fetch]:
-        return self._of(self._waiting)
+        return self._of(self.by_chunk)
 
     def _of(self, keys: Iterable[ChunkKey]) -> list[Fetch]:
         """Those who wait for any of these, each once, in the order in which they came to wait."""
         found: dict[Fetch, None] = {}
         for key in keys:
-            found |= dict.fromkeys(self._waiting.get(key, ()))
+            found |= dict.fromkeys(self.by_chunk.get(key, ()))
         return list(found)
 
     def _set_alarm(self) -> None:
@@ -199,8 +199,8 @@ class Waits:
             self._leave(fetch, fetch.awaited.pop())
 
     def _leave(self, fetch: Fetch, key: ChunkKey) -> None:
-        waiting = self._waiting.get(key, [])
+        waiting = self.by_chunk.get(key, [])
         if fetch in waiting:
             waiting.remove(fetch)
             if not waiting:
-                del self._waiting[key]
+                del self.by_chunk[key]

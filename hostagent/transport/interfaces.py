@@ -1,13 +1,16 @@
-"""The IPv4 addresses of this machine's interfaces, all of them: an interface may have several, and the one that a node
-uses need not be its first."""
+"""What the kernel says of this machine's interfaces. All their IPv4 addresses: an interface may have several, and the
+one that a node uses need not be its first. Flags and MTU: netdevice(7)."""
 
 from __future__ import annotations
 
 import ctypes
+import enum
+import errno
 import fcntl
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +18,18 @@ from typing import Final
 from hostagent.config import DataConfig
 from hostagent.transport.base import TransportError
 
-_IFF_LOOPBACK: Final = 1 << 3
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCGIFMTU: Final = 0x8921
+
+
+class InterfaceFlag(enum.IntFlag):
+    """Of an interface; there are more."""
+
+    UP = 0x1
+    LOOPBACK = 0x8
+    RUNNING = 0x40
+    """It has a carrier."""
+    MULTICAST = 0x1000
 
 
 class _IfAddrs(ctypes.Structure):
@@ -63,7 +77,7 @@ def _listed(one: ctypes._Pointer[_IfAddrs]) -> Iterator[InterfaceAddress]:
         if address is not None:
             bits = int.from_bytes(_ipv4(entry.netmask) or bytes(4), "big").bit_count()
             name = entry.name.decode(errors="surrogateescape").partition(":")[0]  # behind it an alias has its label
-            yield InterfaceAddress(name, socket.inet_ntoa(address), bits, bool(entry.flags & _IFF_LOOPBACK))
+            yield InterfaceAddress(name, socket.inet_ntoa(address), bits, bool(entry.flags & InterfaceFlag.LOOPBACK))
         one = entry.next
 
 
@@ -79,6 +93,28 @@ def ask_interface(name: str, request: int) -> bytes:
     """Answer of one of the SIOCGIF... requests of netdevice(7): the 24 bytes after the name. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))[16:40]
+
+
+def interface_flags(name: str) -> InterfaceFlag:
+    """Raises OSError for an interface that there is not."""
+    return InterfaceFlag(int.from_bytes(ask_interface(name, _SIOCGIFFLAGS)[:2], sys.byteorder))
+
+
+def mtu_bytes(name: str) -> int:
+    """Raises OSError for an interface that there is not."""
+    return int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
+
+
+def is_own_address(address: str) -> bool:
+    """Whether this machine can send from an address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return False
+    return True
 
 
 def entry_of(address: str) -> InterfaceAddress | None:

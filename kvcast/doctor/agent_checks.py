@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import sys
 from pathlib import Path
 
 from hostagent import limits
@@ -14,7 +13,15 @@ from hostagent.memory.available import available_bytes
 from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, huge_pages
 from hostagent.native.library import datapath
 from hostagent.transport.base import TransportError
-from hostagent.transport.interfaces import addresses, ask_interface, interface_address, sending_interface
+from hostagent.transport.interfaces import (
+    InterfaceFlag,
+    addresses,
+    interface_address,
+    interface_flags,
+    is_own_address,
+    mtu_bytes,
+    sending_interface,
+)
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from hostagent.transport.sockets import buffers_refused
@@ -27,8 +34,6 @@ from kvproto.ids import parse_address
 from kvproto.units import format_bytes, format_rate
 from kvproto.wire.data import FILL_OVERHEAD_BYTES, Fabric
 
-_SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
-_IFF_UP, _IFF_MULTICAST = 0x1, 0x1000
 """Linux, include/uapi/linux/sockios.h and if.h."""
 _IPV4_CONF = Path("/proc/sys/net/ipv4/conf")
 
@@ -158,15 +163,10 @@ def _cast_buffers(data: DataConfig, address: str) -> Finding:
 
 
 def _address(address: str) -> Finding:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                raise
-            remedy = f"ip address add {address}/PREFIX dev IFACE, or correct data.address"
-            return Finding("data address", "not of this machine", address, Level.MISSING, remedy)
-    return Finding("data address", address, address)
+    if is_own_address(address):
+        return Finding("data address", address, address)
+    remedy = f"ip address add {address}/PREFIX dev IFACE, or correct data.address"
+    return Finding("data address", "not of this machine", address, Level.MISSING, remedy)
 
 
 def _link_rate(data: DataConfig) -> Finding:
@@ -177,13 +177,12 @@ def _link_rate(data: DataConfig) -> Finding:
 
 
 def _interface(name: str, segment_bytes: int) -> list[Finding]:
-    flags = int.from_bytes(ask_interface(name, _SIOCGIFFLAGS)[:2], sys.byteorder)
-    mtu = int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
+    flags, mtu = interface_flags(name), mtu_bytes(name)
     needed = segment_bytes + FILL_OVERHEAD_BYTES
     link = f"ip link set {name}"
     return [
-        has(f"{name} is up", bool(flags & _IFF_UP), Level.MISSING, f"{link} up", ("up", "down")),
-        has(f"{name} does multicast", bool(flags & _IFF_MULTICAST), Level.MISSING, f"{link} multicast on"),
+        has(f"{name} is up", InterfaceFlag.UP in flags, Level.MISSING, f"{link} up", ("up", "down")),
+        has(f"{name} does multicast", InterfaceFlag.MULTICAST in flags, Level.MISSING, f"{link} multicast on"),
         judged(
             f"MTU of {name}",
             str(mtu),

@@ -15,6 +15,7 @@ from kvproto.rpc import control_pb2 as rpc
 
 SUMMARY = "all nodes and the switch, by putting, reading, casting and serving small chunks"
 _LEVELS = {rpc.Finding.OK: "ok", rpc.Finding.NOTE: "note", rpc.Finding.SLOW: "slow", rpc.Finding.BROKEN: "broken"}
+_WIDTH_MAX = 80
 _STYLES = {"ok": "green", "note": "dim", "slow": "yellow", "broken": "bold red"}
 
 
@@ -55,7 +56,7 @@ def _show(reply: rpc.ExamineReply, broken_count: int) -> None:
         Row(level := _LEVELS[one.level], _STYLES[level], (one.check, one.path), one.found, one.remedy)
         for one in reply.findings
     ]
-    for line in laid_out(rows, out.width):
+    for line in laid_out(rows, min(out.width, _WIDTH_MAX)):
         out.print(line, soft_wrap=True)
     verdict = f"{broken_count} broken" if broken_count else "nothing is broken"
     out.print(f"\n{verdict}, {len(reply.findings)} findings, {reply.took_ms / 1000:.1f} s")

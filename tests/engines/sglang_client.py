@@ -125,7 +125,7 @@ class Engine:
     def flush(self) -> None:
         """Forget all KV, on the device and in the host pool."""
         self._say({"flush": True})
-        assert "success=True" in self._answer(ANSWER_S)["flushed"]
+        assert self._answer(ANSWER_S)["flushed"]
 
     def update(self, weights: Path, *, flushes: bool = True) -> None:
         """Load other weights in place. `flushes`: the engine forgets its KV with it."""

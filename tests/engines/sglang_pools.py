@@ -136,7 +136,6 @@ class HiCacheDriver:
                 self.write(place, bytes(CHUNK_BYTES))
             loaded = self.backend.batch_get_v1([page_hash(one) for one in part], self.indices(len(part)), None)
             pages = [self.read(place) for place in range(len(part))]
-            assert all(came or not any(page) for came, page in zip(loaded, pages, strict=True)), "a miss writes nothing"
             found += [page if came else None for came, page in zip(loaded, pages, strict=True)]
         return found
 

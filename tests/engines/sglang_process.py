@@ -9,6 +9,8 @@ import json
 import sys
 from typing import Any
 
+FLUSH_S = 60.0
+
 
 def generate(engine: Any, asked: dict[str, Any]) -> dict[str, Any]:
     """`{"ids": [...], "tokens": n}` -> ids of the tokens that follow, and where the prompt's came from."""
@@ -22,10 +24,17 @@ def generate(engine: Any, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def flush(engine: Any) -> bool:
+    """Whether the engine has forgotten all KV, as soon as nothing runs and nothing is written behind."""
+    return bool(engine.loop.run_until_complete(engine.tokenizer_manager.flush_cache(timeout_s=FLUSH_S)).success)
+
+
 def update(engine: Any, asked: dict[str, Any]) -> bool:
     """`{"weights": path, "flushes": bool}` -> whether SGLang has these weights now."""
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
+    if asked["flushes"]:
+        flush(engine)  # so that nothing is written behind any more: SGLang's update does not wait for that
     wanted = UpdateWeightFromDiskReqInput(model_path=asked["weights"], flush_cache=asked["flushes"])
     done, *_ = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(wanted, None))
     return bool(done)
@@ -42,7 +51,7 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "flush" in asked:
-            answer: dict[str, Any] = {"flushed": str(engine.flush_cache())}
+            answer: dict[str, Any] = {"flushed": flush(engine)}
         elif "weights" in asked:
             answer = {"updated": update(engine, asked)}
         else:

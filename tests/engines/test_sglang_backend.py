@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.storage import StorageBackendFactory
 from kvclient.engines.settings import SettingsError
 from kvclient.engines.sglang.backend import KvcastHiCache
 from kvclient.engines.sglang.engine_weights import EngineWeights
-from tests.contracts.engine_store.contract import Bench, Driver, EngineStoreContract, content_of
+from tests.contracts.engine_store.contract import Bench, EngineStoreContract, content_of
 from tests.engines.sglang_pools import (
     HEAD_DIM,
     HEADS,
@@ -36,8 +36,15 @@ LAYOUTS = ["page_first", "page_first_direct", "layer_first", "page_head"]
 @pytest.mark.parametrize("layout", LAYOUTS)
 class TestHiCache(EngineStoreContract):
     @pytest.fixture
-    def make_driver(self, layout: str) -> Callable[[str, str], Driver]:
+    def make_driver(self, layout: str) -> Callable[[str, str], HiCacheDriver]:
         return lambda socket, model: HiCacheDriver(socket, model, layout)
+
+    def test_a_miss_writes_nothing(self, bench: Bench, make_driver: Callable[[str, str], HiCacheDriver]) -> None:
+        driver = make_driver(bench.agents.agents[0].config.api_socket, "m")
+        driver.put([1])
+        assert driver.load([1, 2]) == [content_of(1), None]
+        assert not any(driver.read(1))
+        driver.close()
 
 
 @pytest.fixture

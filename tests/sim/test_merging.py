@@ -73,7 +73,7 @@ def test_all_who_wait_are_served_by_casts_as_the_chunks_come() -> None:
 def test_a_switch_that_stands_still_at_times_does_not_make_everybody_read(stall_ms: int) -> None:
     """As the process of a software switch on a machine with too much to do: hosts run late, too."""
     late = Scheduling(mean_ns=5 * MS, stall_probability=0.02, stall_ns=100 * MS)
-    made = world(readers=4, chunks=12, segments=256, recompute_s=20.0, ttl_ns=2000 * MS, scheduling=late)
+    made = world(readers=4, chunks=12, segments=256, recompute_s=20.0, ttl_ns=2000 * MS, scheduling=late, seed=4)
     Computing(made, made.holders[0], 2 * CHUNK_NS).begin(BEGINS_NS)
     for round_number in range(8):
         begins_ms = 200 + round_number * (stall_ms + 300)

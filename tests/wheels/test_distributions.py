@@ -197,7 +197,7 @@ def test_commands_without_extras(everything: Installed) -> None:
     assert list((everything.folder / "report").glob("*.svg")), "the README's command needs no extra for its pictures"
     (everything.folder / "trace.jsonl.zst").write_bytes(b"")
     done = everything.run(kvcast, "plan", "--trace", "trace.jsonl.zst")
-    assert done.stderr.strip() == "kvcast plan: the trace has no requests"
+    assert done.stderr.splitlines()[-1] == "kvcast plan: the trace has no requests"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="p4switch needs a C compiler")

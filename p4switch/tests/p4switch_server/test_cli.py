@@ -55,6 +55,15 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return line
 
 
+@pytest.fixture
+def hangups():
+    """A hangup has its ordinary meaning in what is started, also where the tests run under nohup(1)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_hangup_or_a_full_disk_ends_nothing():
     command = [sys.executable, "-m", "p4switch", "--no-p4", "--grpc", "127.0.0.1:0"]
     with (

@@ -42,9 +42,9 @@ def request_frame(random: Random) -> bytes:
         case Kind.ABORT | Kind.RELEASE:
             count, body = 0, messages.LEASE.pack(lease)
         case Kind.FETCH | Kind.FETCH_STREAM:
-            deadline_s = random.choice((0.0, 0.001, 0.05, 1e9))
+            deadline_s = random.choice((0.0, 0.001, 0.05, 1e6))
             share = random.choice((0.0, 0.5, 1.0, -1.0, float("nan"), float("inf")))
-            recompute_s = random.choice((None, 0.0, 0.01, 1e9))
+            recompute_s = random.choice((None, 0.0, 0.01, 1e6))
             terms = FetchTerms(recompute_s=recompute_s, queue_s=0.1, attention_share=share, behind=1)
             terms["expected_s"] = random.choice((0.0, 0.01, 1e6))
             body = messages.pack_fetch(keys, deadline_s, terms)
@@ -58,7 +58,7 @@ def request_frame(random: Random) -> bytes:
         case Kind.CANCEL:
             count, body = 0, messages.CANCEL.pack(request)
         case Kind.CLAIM:
-            etas_s = [random.choice((0.0, 0.01, 1e9)) for _ in keys]
+            etas_s = [random.choice((0.0, 0.01, 1e6)) for _ in keys]
             body = messages.pack_claim(keys, random.choice((0, 1, 4096, 1 << 50)), etas_s)
         case Kind.STATS:
             count, body = 0, b""

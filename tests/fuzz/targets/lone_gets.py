@@ -166,9 +166,9 @@ class EnginesAndPeers:
             chunk = self._loop.run_until_complete(self._loop.run_in_executor(None, self._honest.get, key, None))
             if chunk is None:
                 return False
-            view, release = chunk
+            view, lease = chunk
             check(bytes(view) == _BODIES[key], "an honest engine gets what is no chunk")
-            release()
+            lease.release()
             return True
 
         self._turn_until(once, what)

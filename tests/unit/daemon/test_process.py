@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_it_runs_until_it_is_told_to_stop(config: Path, number: signal.Signals) 
     assert ran == ["good"]
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """A hangup has its ordinary meaning here and in what is started, also where the tests run under nohup(1)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("in_terminal", [False, True])
 def test_a_hangup_ends_only_what_a_person_runs_in_a_terminal(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_terminal: bool

@@ -36,5 +36,5 @@ def test_a_command_on_a_full_disk_says_so_in_one_line() -> None:
             check=False,
             cwd=ROOT,
         )
-    said = "kvcast completion: cannot write what was to be written: No space left on device\n"
+    said = "kvcast: cannot write to standard output: No space left on device\n"
     assert (ran.returncode, ran.stderr) == (1, said)

@@ -93,6 +93,15 @@ def test_ready_file_http_and_orderly_stop(folder: Path, agent: subprocess.Popen[
     assert not (folder / "agent.sock").exists()
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """A hangup has its ordinary meaning here and in what is started, also where the tests run under nohup(1)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_full_disk_and_a_hangup_end_nothing(folder: Path) -> None:
     config = configuration(folder)
     with open("/dev/full", "w") as full:
@@ -113,7 +122,9 @@ def test_a_full_disk_and_a_hangup_end_nothing(folder: Path) -> None:
             said += line
         process.send_signal(signal.SIGHUP)
         while "SIGHUP changes nothing" not in said:
-            said += process.stderr.readline()
+            line = process.stderr.readline()
+            assert line, said
+            said += line
         with AgentClient(folder / "agent.sock") as client:
             assert client.stats()["pool_chunks"] == 0
         process.send_signal(signal.SIGTERM)

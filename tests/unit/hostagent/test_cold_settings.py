@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named_without_its_value(values: dict[str, Any], messag
 
 def test_without_opendal_the_agent_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> object:
-        raise ImportError(name)
+        raise ModuleNotFoundError(name, name=name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(CannotRunError) as refused:

@@ -15,7 +15,7 @@ from hostagent.core import events
 from hostagent.core.events import EngineEvent
 from kvclient import messages
 from kvclient.messages import HINT, KEYS_MAX, LOCK, NO_KEY, NO_POSITION, RESERVE, Hint, Kind
-from tests.unit.hostagent.test_what_engines_send import connection
+from tests.unit.hostagent.test_what_engines_send import Wire, connection
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ def test_a_put_waits_for_one_dear_request_and_not_for_hundreds() -> None:
     async def steps() -> None:
         handled: list[EngineEvent] = []
         turns = TurnTaker(asyncio.get_running_loop())
-        connections = [connection(handled.append, turns, number) for number in range(9)]
+        connections = [connection(handled.append, turns, Wire(), number) for number in range(9)]
         *flooders, honest = connections
         keys = bytes(16 * KEYS_MAX)
         lock = messages.pack(Kind.LOCK, 1, LOCK.pack(1) + keys, count=KEYS_MAX)

@@ -71,23 +71,26 @@ frames = st.one_of(
 class Wire(asyncio.Transport):
     """The engine's end, which keeps nothing."""
 
+    is_aborted = False
+
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
 
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 def connection(
-    handle: Callable[[events.EngineEvent], None], turns: TurnTaker, number: int = ENGINE
+    handle: Callable[[events.EngineEvent], None], turns: TurnTaker, wire: Wire, number: int = ENGINE
 ) -> EngineConnection:
-    """Of an engine whose end is a `Wire`."""
+    """Of an engine at the other end of a wire."""
     service = Service(handle, dict, None, turns)
     with socket.socket() as sock:  # which a connection only shuts down
         made = EngineConnection(sock, EngineId(number), service, lambda _: None, Pace(0))
-    made.connection_made(Wire())
+    made.connection_made(wire)
     return made
 
 
@@ -103,13 +106,17 @@ class World:
         self.agent.say(events.EngineConnected(ENGINE, "tenant"))
         self.agent.say(events.Welcomed(7, 0, None, PAGE, None, 0, 1.0))
         self.turns = TurnTaker(asyncio.get_running_loop())
-        self.connection = connection(self.agent.say, self.turns)
+        self.connect()
         self.taken = 0
+
+    def connect(self) -> None:
+        self.wire = Wire()
+        self.connection = connection(self.agent.say, self.turns, self.wire)
 
     def send(self, sent: Sent) -> None:
         kind, body, count = sent
-        if not self.connection.is_open:  # what breaks the protocol ends its engine's connection: the next one goes on
-            self.connection = connection(self.agent.say, self.turns)
+        if self.wire.is_aborted:  # what breaks the protocol ends its engine's connection: the next one goes on
+            self.connect()
         self.connection.data_received(messages.pack(kind, 9, body, count=count))
         for answer in self.agent.take(effects.ReserveAnswered):
             if answer.status is Status.OK:

@@ -1,6 +1,6 @@
 """Which weights the engine of this process computes with, from its start to its last update.
 
-SGLang's own thread tells (`plugin`), threads of the storage backend ask. While weights may be changing, and while the
+SGLang's own thread tells (`hooks`), threads of the storage backend ask. While weights may be changing, and while the
 engine may still have KV of weights of before, nothing has a name.
 """
 
