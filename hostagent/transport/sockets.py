@@ -27,7 +27,7 @@ from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address
 from kvproto.wire.control import Flag
-from kvproto.wire.data import Fabric
+from kvproto.wire.data import QPN_NUMBERED, Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _TRUESIZE_FACTOR = 2
@@ -52,7 +52,7 @@ def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
     drops because their TTL is 0. Raises TransportError where nothing can be sent from that address."""
     size = fabric.datagram_bytes.to_bytes(2, sys.byteorder)
     with bound_udp(address, 0, "data.address") as probe:
-        _send_to_group(probe, ttl=0)
+        _set_multicast(probe, ttl=0)
         probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
         try:
             probe.sendmsg(
@@ -66,7 +66,7 @@ def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
     return None
 
 
-def _send_to_group(sock: socket.socket, ttl: int) -> None:
+def _set_multicast(sock: socket.socket, ttl: int) -> None:
     sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
@@ -79,7 +79,7 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
-        _send_to_group(sock, limits.MULTICAST_TTL)
+        _set_multicast(sock, limits.MULTICAST_TTL)
         self.leave_by_interface()
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         rate = link_rate_bit_s(host.config) // 8
@@ -93,6 +93,7 @@ class SegmentSocket:
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
+        assert fabric.source_qpn != QPN_NUMBERED, "readers know by it which IP identification is 0"
         self._sender.fabric_changed()
         self._fabric = fabric
 

@@ -100,8 +100,11 @@ static void take(struct caster *caster) {
         uint32_t rest = each->count - queued->taken, count = rest < room ? rest : room;
         if (!count) continue;
         uint32_t most = segments_of_buffer(sender, &queued->job);
-        /* What would leave by a buffer that is not full waits for the next batch, and so does what is behind it. */
-        if (count < rest) room = count = count > most ? count - count % most : count;
+        if (count < rest) {
+            /* The batch is full. What would leave by a last buffer that is not full waits for the next batch. */
+            if (count > most) count -= count % most;
+            room = count;
+        }
         caster->parts[caster->parts_count++] = (struct part){queued, queued->job.first + queued->taken, count, most};
         queued->taken += count;
         room -= count;
