@@ -91,7 +91,7 @@ fuzz: $(VENV)/.installed ## fuzzers of all that strangers can reach: make fuzz S
 		$(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET)))
 
 soak: setup ## everything goes wrong under load, in namespaces (root): make soak MINUTES=15 [SEED=7]
-	$(RUN) $(PY) -m tests.soak --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=p4switch/tests $(RUN) $(PY) -m tests.soak --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED))
 
 roce: $(VENV)/.installed ## packages and the image for guests with soft-RoCE (needs root for the packages)
 	PYTHON=$(CURDIR)/$(PY) PYTHONPATH=$(CURDIR):$(CURDIR)/client/src:$(CURDIR)/kvproto/src:$(CURDIR)/p4switch/src tools/setup_roce.sh

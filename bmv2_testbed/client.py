@@ -104,9 +104,10 @@ class Testbed:
         """Send a signal to a process by name."""
         self._ask("kill", name=name, signal_number=signal_number)
 
-    def restart(self, name: str) -> None:
-        """Start a process that ended again, as it was started."""
-        self._ask("restart", name=name)
+    def restart(self, name: str, *, with_kept: bool = False) -> None:
+        """Start a process that ended again, as it was started; `with_kept`: with the files that it gave to be kept for
+        that, an agent's pool."""
+        self._ask("restart", name=name, with_kept=with_kept)
 
     def start_daemons_again(self, *, plain: bool, settings: Mapping[str, Any]) -> None:
         """Start agents and the controller again, the latter with other settings and, unless `plain`, with the switch,

@@ -116,9 +116,10 @@ class Cluster:
         """Start a process in a place of the network: a host's name, or `switch`."""
         return self.processes.start(name, argv, self._place(place))
 
-    def restart(self, name: str) -> None:
-        """Start a daemon again that has ended; `await_ready` waits until it is back."""
-        self.processes.restart(name)
+    def restart(self, name: str, with_kept: bool = False) -> None:
+        """Start a daemon again that has ended; `await_ready` waits until it is back. `with_kept`: with the files that
+        it gave to be kept, an agent's pool; else it starts with nothing."""
+        self.processes.restart(name, with_kept=with_kept)
         if name == SWITCH:
             self.await_ready(SWITCH, time.monotonic() + START_DEADLINE_S)
 

@@ -24,8 +24,9 @@ SHAPER_BURST_S: Final = 0.002
 SHAPER_QUEUE_S: Final = 0.02
 SHAPER_QUEUE_BYTES_MIN: Final = 256 * 1024
 
-START_DEADLINE_S: Final = 60.0
-"""Longest wait for network, switch, controller and agents together (a switch program may have to be compiled)."""
+START_DEADLINE_S: Final = 180.0
+"""Longest wait for network, switch, controller and agents together (a switch program may have to
+be compiled, on a machine that does ten other things)."""
 
 GUEST_BOOT_DEADLINE_S: Final = 600.0
 GUEST_START_DEADLINE_S: Final = 1200.0

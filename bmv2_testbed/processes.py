@@ -1,4 +1,8 @@
-"""Processes of a run: started somewhere in the network, watched, killed and started again by name."""
+"""Processes of a run: started somewhere in the network, watched, killed and started again by name.
+
+The supervisor is what a service manager is to a daemon: it hears when the daemon is ready, and keeps the files that the
+daemon gives it (a file descriptor store, as systemd's) until somebody says with which of them it starts again.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -35,13 +39,26 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-Launch = Callable[[Sequence[str], Mapping[str, str], IO[bytes], IO[bytes]], Process]
-"""Starts argv with this environment and these files as stdout and stderr, in its place of the network."""
+class Launch(Protocol):
+    """Starts argv with this environment, these files as stdout and stderr, and these descriptors open under their own
+    numbers, in its place of the network."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        out: IO[bytes],
+        err: IO[bytes],
+        descriptors: Sequence[int],
+        /,
+    ) -> Process: ...
+
 
 _SPECS = (importlib.util.find_spec(package) for package in ("bmv2_testbed", "kvproto", "kvclient", "p4switch"))
 _SEARCH = tuple({str(Path(spec.origin).resolve().parent.parent): None for spec in _SPECS if spec and spec.origin})
 """Where the packages of all distributions were found."""
 _NOTIFICATION_BYTES_MAX = 4096
+_NOTIFICATION_FILES_MAX = 4
 _LISTENING_POLL_S = 0.02
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -49,6 +66,29 @@ _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def python_module(module: str, *arguments: str) -> list[str]:
     """Command line that runs a module of this project with this very interpreter."""
     return [sys.executable, "-m", module, *arguments]
+
+
+_HAND_OVER = """
+import fcntl, os, sys
+names, numbers, *argv = sys.argv[1:]
+given = [int(number) for number in numbers.split(",")]
+aside = [fcntl.fcntl(one, fcntl.F_DUPFD, 3 + len(given)) for one in given]
+for one in given:
+    os.close(one)
+for place, one in enumerate(aside):
+    os.dup2(one, 3 + place)
+    os.close(one)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(aside)), LISTEN_FDNAMES=names)
+os.execvp(argv[0], argv)
+"""
+
+
+def handing_over(kept: Mapping[str, int], argv: Sequence[str]) -> list[str]:
+    """Command line of a program that finds these files as sd_listen_fds(3) says. Whoever starts it leaves their
+    descriptors open."""
+    if not kept:
+        return list(argv)
+    return [sys.executable, "-c", _HAND_OVER, ":".join(kept), ",".join(map(str, kept.values())), *argv]
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -78,6 +118,43 @@ class _Running:
     notifications: socket.socket
     """Where the process says READY=1 (sd_notify), if it does."""
     ready: bool = False
+    kept: dict[str, int] = field(default_factory=dict)
+    """Descriptors that it gave to be kept for its next start, by name."""
+
+    def hear(self) -> None:
+        """Take in what it has said so far (sd_notify(3))."""
+        while True:
+            try:
+                said, given, _, _ = socket.recv_fds(
+                    self.notifications, _NOTIFICATION_BYTES_MAX, _NOTIFICATION_FILES_MAX, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return
+            words = dict(line.partition("=")[::2] for line in said.decode().splitlines())
+            self.ready |= words.get("READY") == "1"
+            name = words.get("FDNAME", "stored")
+            if {"FDSTORE", "FDSTOREREMOVE"} & words.keys() and name in self.kept:
+                os.close(self.kept.pop(name))
+            for descriptor in given:
+                self.kept[name] = descriptor
+
+    def is_ready(self) -> bool:
+        """Whether it has said so."""
+        self.hear()
+        return self.ready
+
+    def take_kept(self) -> dict[str, int]:
+        """What it gave to be kept, the caller's from now on."""
+        self.hear()
+        kept, self.kept = self.kept, {}
+        return kept
+
+    def close(self) -> None:
+        """Hear nothing of it any more, and let go of what it gave."""
+        self.notifications.close()
+        for descriptor in self.kept.values():
+            os.close(descriptor)
+        self.kept.clear()
 
 
 class Supervisor:
@@ -94,16 +171,20 @@ class Supervisor:
         known = self._running.get(name)
         if known is not None and known.process.poll() is None:
             raise TestbedError(f"process {name} is already running")
-        return self._launch(name, argv, environment or {}, launch)
+        return self._launch(name, argv, environment or {}, launch, {})
 
-    def restart(self, name: str) -> int:
-        """Start a process again that has ended, with the same command line in the same place."""
+    def restart(self, name: str, *, with_kept: bool = False) -> int:
+        """Start a process again that has ended, with the same command line in the same place; `with_kept`: with the
+        files that it gave to be kept."""
         known = self._get(name)
         if known.process.poll() is None:
             raise TestbedError(f"process {name} is still running: kill it first")
-        return self._launch(name, known.argv, known.environment, known.launch)
+        kept = known.take_kept() if with_kept else {}
+        return self._launch(name, known.argv, known.environment, known.launch, kept)
 
-    def _launch(self, name: str, argv: Sequence[str], environment: Mapping[str, str], launch: Launch) -> int:
+    def _launch(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], launch: Launch, kept: dict[str, int]
+    ) -> int:
         self._close_notifications(name)
         address = self._notify_address(name)
         notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -111,12 +192,14 @@ class Supervisor:
         known = child_environment({**environment, NOTIFY_VARIABLE: str(address)})
         with self._log(name, "out").open("ab") as out, self._log(name, "err").open("ab") as err:
             try:
-                process = launch(argv, known, out, err)
+                process = launch(handing_over(kept, argv), known, out, err, list(kept.values()))
             except OSError as error:
                 notifications.close()
                 address.unlink()
+                for descriptor in kept.values():
+                    os.close(descriptor)
                 raise TestbedError(f"cannot start {name} ({argv[0]}): {error.strerror}") from error
-        self._running[name] = _Running(argv, environment, launch, process, notifications)
+        self._running[name] = _Running(argv, environment, launch, process, notifications, kept=kept)
         return process.pid
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
@@ -175,7 +258,7 @@ class Supervisor:
                 ended = os.pidfd_open(entry.process.pid)
                 closing.callback(os.close, ended)
                 waiting.register(ended, select.EPOLLIN)
-            while not _has_said_ready(entry):
+            while not entry.is_ready():
                 if entry.process.poll() is not None:
                     said = last_line(self.log_tail(name))
                     raise TestbedError(
@@ -210,7 +293,7 @@ class Supervisor:
     def _close_notifications(self, name: str) -> None:
         entry = self._running.get(name)
         if entry is not None:
-            entry.notifications.close()
+            entry.close()
             self._notify_address(name).unlink(missing_ok=True)
 
     def _notify_address(self, name: str) -> Path:
@@ -221,16 +304,6 @@ class Supervisor:
 
     def _read(self, name: str, stream: str) -> str:
         return self._log(name, stream).read_text(errors="replace")
-
-
-def _has_said_ready(entry: _Running) -> bool:
-    """Take in what the process has said so far."""
-    while not entry.ready:
-        try:
-            entry.ready = b"READY=1" in entry.notifications.recv(_NOTIFICATION_BYTES_MAX).split(b"\n")
-        except BlockingIOError:
-            break
-    return entry.ready
 
 
 def process_cpu_s(pid: int) -> float:

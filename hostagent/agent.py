@@ -198,7 +198,7 @@ class Agent:
             self._certificates,
             self.tokens,
         )
-        self.metrics.watch_refusals(self.attachment.refused)
+        self.metrics.watch_refusals(self.attachment.refused, self.attachment.refusals.counts)
         self.examined = Examined(
             self.handle,
             self.memory,

@@ -46,9 +46,11 @@ INTAKE_INLINE_BYTES_MAX = 256 * KIB
 API_LOCK_S_MAX = 600.0
 API_LOCKS_MAX = 16384
 """Locks of one engine: four times the keys of one request."""
-LOCKS_ENDED_AT_ONCE = 4096
+LOCKS_ENDED_AT_ONCE = 128
 API_LOCKED_SHARE_MAX = 0.5
 """Of the pool, locked by all engines together: what is fetched and put needs room, too."""
+SLICE_KEYS = 128
+"""Of a request with more keys so many are worked at a time, in some 0.5 ms: then others have their turns."""
 LOCAL_READS_LOOK_S = 0.25
 """How often the agent looks at what engines read without asking, and at chunks that had to stay for them. It learns of
 so many hits of a connection at most (`kvclient.catalog.HITS`) as come within that time."""

@@ -119,12 +119,13 @@ class AgentMetrics:
         )
         expires.set_function(ends_s)
 
-    def watch_refusals(self, refused: Mapping[str, int]) -> None:
-        """`refused`: what the controller did not take, by what it is."""
-        text = "Of what this agent told the controller, what it did not take"
-        self.registry.register(
-            Watched(lambda: (labelled_counter("refused_by_controller", text, "what", sorted(refused.items())),))
-        )
+    def watch_refusals(self, by_controller: Mapping[str, int], of_controller: Mapping[str, int]) -> None:
+        """What the controller did not take of this agent, and what this agent did not take of it, by what it is."""
+        for name, text, refused in (
+            ("refused_by_controller", "Of what this agent told the controller, what it did not take", by_controller),
+            ("refused_of_controller", "Of what the controller told this agent, what it did not take", of_controller),
+        ):
+            self.registry.register(Watched(partial(_refused, name, text, refused)))
 
     def flat(self) -> dict[str, float]:
         """Every figure of this moment, by name and labels."""
@@ -159,6 +160,10 @@ def _pool_figures(core: AgentCore) -> Iterator[Metric]:
     )
     yield labelled_counter("get_segments", "Segments that GETs asked this node for", "outcome", segments)
     yield from counters(("naks", "Requests for chunks that are not here", counts.naks))
+
+
+def _refused(name: str, text: str, refused: Mapping[str, int]) -> tuple[Metric, ...]:
+    return (labelled_counter(name, text, "what", sorted(refused.items())),)
 
 
 def _transport_figures(counts: TransportCounters) -> Iterator[Metric]:

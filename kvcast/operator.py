@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
@@ -36,6 +36,8 @@ CONNECT_TIMEOUT_S = 5.0
 _TLS_REMEDY = "name the operator's certificate with --tls-cert, --tls-key and --tls-ca"
 KEY_DIGITS = 12
 """Of a key in a table: two of a million keys share them once in 500 pools."""
+_PIPED = 100
+"""Columns, where there is no terminal."""
 _WIDEST = 10_000
 """Columns, of a table that is not fitted to a terminal."""
 _TWIN_FORMS = {Form.PLANES: "lossless", Form.LOSSY: "lossy"}
@@ -197,16 +199,19 @@ def _leading(
 
 
 def console() -> Terminal:
-    """Standard output."""
-    return Terminal()
+    """Standard output; what operators see of a cluster has 100 columns where there is no terminal."""
+    made = Terminal()
+    if not made.is_terminal:
+        made.width = _PIPED
+    return made
 
 
 def print_whole(table: RenderableType) -> None:
     """A table whose cells are for other programs, too: no cell is cut. Lines that are longer than a terminal end at
     its edge."""
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = Terminal()
     most = out.width if out.is_terminal else _WIDEST
-    for line in Console(width=_WIDEST, markup=False, emoji=False).render_lines(table, pad=False):
+    for line in Terminal(width=_WIDEST).render_lines(table, pad=False):
         whole = Segment.adjust_line_length(line, most, pad=False)
         out.print(Segments([*whole, Segment.line()]), soft_wrap=True)
 

@@ -11,7 +11,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 def bar(console: Console) -> Progress:
     """What is done, the share of it, the time so far and still to come; removed at the end."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %", markup=False),
+    )
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     return Progress(*columns, *times, console=console, transient=True)
 

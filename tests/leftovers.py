@@ -48,8 +48,8 @@ _ELECTION_ID: Final = 1
 """Below any controller's: the audit only looks and must never become primary in a controller's place."""
 _POLL_S: Final = 0.05
 _PROCESS: Final = "audit"
-_CALL_S: Final = 60.0
-"""To start, and to ask switch and controller once."""
+_CALL_S: Final = 180.0
+"""To start, and to ask switch and controller once, on a machine that does ten other things."""
 _ZERO: Final = {
     ("kvcast_agent_pool_pins", ""): "pins",
     ("kvcast_agent_pool_bytes", "filling"): "bytes of chunks that are being filled",

@@ -69,9 +69,17 @@ class GuestNetwork:
         self._configured: set[int] = set()
 
     def launch(
-        self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+        self,
+        place: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        out: IO[bytes],
+        err: IO[bytes],
+        descriptors: Sequence[int],
     ) -> Process:
         """Start a process in a guest (by its host's name) or next to the switch (`switch`)."""
+        if descriptors:
+            raise TestbedError("no files of this machine reach the programs of a guest")
         if place != "switch":
             return self.guest(self._host_of(place)).start(argv, environment, out, err)
 

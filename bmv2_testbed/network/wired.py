@@ -95,15 +95,27 @@ class WiredNetwork:
         self._net = _build(spec)
 
     def launch(
-        self, place: str, argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+        self,
+        place: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        out: IO[bytes],
+        err: IO[bytes],
+        descriptors: Sequence[int],
     ) -> subprocess.Popen[bytes]:
         """Start a process in a host (by its name) or next to the switch (`switch`)."""
         if place == "switch":
             return subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                argv,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                pass_fds=descriptors,
             )
         process: subprocess.Popen[bytes] = self._node(place).popen(
-            list(argv), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            list(argv), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=descriptors
         )
         return process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,7 +40,7 @@ class Doubts:
     words are forgotten. At most DOUBTS_MAX are remembered; the oldest go first."""
 
     def __init__(self) -> None:
-        self._doubts: dict[tuple[ChunkKey, NodeIndex | None], _Doubt] = {}
+        self._doubts: OrderedDict[tuple[ChunkKey, NodeIndex | None], _Doubt] = OrderedDict()
 
     def add(self, key: ChunkKey, holder: NodeIndex | None, node: NodeIndex, now_ns: int) -> int:
         """`node` says that the copy at `holder` (None: in the switch) is bad. How many say so now, if this is news;

@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias, assert_never, cast
 
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
+from hostagent.api.slices import Slices, is_sliced
 from hostagent.api.tenancy import Admission, Pace
 from hostagent.api.turns import AT_ONCE_US, COSTS_US, OTHER_US, TURN_US, Turns
 from hostagent.core import effects, events
@@ -246,7 +247,9 @@ class ApiServer:
                 for descriptor in lone or ():
                     os.close(descriptor)
         except OSError as error:
-            log.warning("an engine could not be greeted: %s", error.strerror)
+            # Who has gone already wanted to know whether an agent listens, as doctor does.
+            if not isinstance(error, BrokenPipeError):
+                log.warning("an engine could not be greeted: %s", error.strerror)
             self._end_memory(engine)
             return False
         return True
@@ -355,6 +358,8 @@ class EngineConnection(asyncio.Protocol):
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
         """Requests that came and are not handled yet."""
+        self._slices: Slices | None = None
+        """The request that is being worked before these."""
         self._turns = service.turns
         self.paid_us = 0
         self._is_held = False
@@ -384,18 +389,29 @@ class EngineConnection(asyncio.Protocol):
 
     @property
     def next_us(self) -> int | None:
-        """What the next request costs; None: there is none, or it may not be handled now."""
-        if not self._waiting or not self._reads_answers or not self._open or self._is_held:
+        """What the next request costs, or the one at work; None: there is none, or it may not be handled now."""
+        if not self._reads_answers or not self._open or self._is_held:
             return None
-        frame = self._waiting[0]
+        if self._slices is not None:
+            frame = self._slices.frame
+        elif self._waiting:
+            frame = self._waiting[0]
+        else:
+            return None
         base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
         return base_us + key_us * frame.count
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether slices are left of the request that was begun."""
+        return self._slices is not None
 
     def _pump(self) -> None:
         """Handle what costs little while nobody else waits. All else waits for its turn."""
         waiting, turns, left_us = self._waiting, self._turns, AT_ONCE_US
+        may_go_on = self._pace is None and self._slices is None
         try:
-            while waiting and not turns.is_busy and self._pace is None and self._reads_answers and self._open:
+            while may_go_on and waiting and not turns.is_busy and self._reads_answers and self._open:
                 frame = waiting[0]
                 base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
                 left_us -= base_us + key_us * frame.count
@@ -404,13 +420,13 @@ class EngineConnection(asyncio.Protocol):
                 self._dispatch(waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
             self._refuse(error)
-        if waiting and self._open and self._transport is not None:
+        if (waiting or self._slices is not None) and self._open and self._transport is not None:
             self._transport.pause_reading()
             turns.add(self)
 
     def handle_next(self) -> None:
-        """Handle the request that waits for longest, unless the tenant may not ask for more now."""
-        if self._pace is not None:
+        """Handle the request that waits for longest, or its next slice, unless the tenant may not ask for more now."""
+        if self._pace is not None and self._slices is None:
             loop = asyncio.get_running_loop()
             wait_s = self._pace.wait_s(loop.time())
             if wait_s:
@@ -418,10 +434,13 @@ class EngineConnection(asyncio.Protocol):
                 loop.call_later(wait_s, self._let_go)
                 return
         try:
-            self._dispatch(self._waiting.popleft())
+            if self._slices is not None:
+                self._handle_slice(self._slices)
+            else:
+                self._dispatch(self._waiting.popleft())
         except (MalformedFrameError, struct.error) as error:
             self._refuse(error)
-        if not self._waiting and self._open and self._transport is not None:
+        if not self._waiting and self._slices is None and self._open and self._transport is not None:
             self._transport.resume_reading()
 
     def _let_go(self) -> None:
@@ -481,6 +500,8 @@ class EngineConnection(asyncio.Protocol):
             case effects.CommitAnswered(_, request, status, digest):
                 body = digest if status is Status.OK else b""
                 self._send(Kind.COMMIT, request, status, body)
+            case effects.KeysAnswered(_, _, _, values) if self._slices is not None:
+                self._slices.slice_answered(values)
             case effects.KeysAnswered(_, request, kind, values):
                 self._send(kind, request, Status.OK, values, len(values))
             case _:
@@ -493,14 +514,28 @@ class EngineConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def _dispatch(self, frame: Frame) -> None:
-        handler = _HANDLERS.get(frame.kind)
+        handler = HANDLERS.get(frame.kind)
         if handler is None:
             raise MalformedFrameError(f"unknown kind {frame.kind}")
-        if frame.count > messages.KEYS_MAX:
+        if frame.count <= limits.SLICE_KEYS:
+            handler(self, frame)
+        elif frame.count > messages.KEYS_MAX:
             if frame.kind not in messages.ONE_WAY:
                 self._send(Kind(frame.kind), frame.request, Status.TOO_MANY_KEYS)
-            return
-        handler(self, frame)
+        elif is_sliced(frame):
+            self._slices = Slices(frame)
+            self._handle_slice(self._slices)
+        else:
+            handler(self, frame)
+
+    def _handle_slice(self, slices: Slices) -> None:
+        """The next slice of a request of many keys; with the last one it is answered."""
+        part = slices.take()
+        HANDLERS[part.kind](self, part)
+        if slices.is_over:
+            self._slices, values = None, slices.values
+            if values is not None:
+                self._send(Kind(part.kind), part.request, Status.OK, values, len(values))
 
     def _on_fetch(self, frame: Frame) -> None:
         deadline_us, recompute_us, queue_us, attention_share, behind, expected_us = messages.FETCH.unpack_from(
@@ -638,7 +673,7 @@ def _lease(frame: Frame) -> LeaseId:
     return LeaseId(messages.LEASE.unpack(frame.body)[0])
 
 
-_HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
+HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
     Kind.RESERVE: EngineConnection._on_reserve,
     Kind.COMMIT: EngineConnection._on_commit,
     Kind.ABORT: EngineConnection._on_abort,

@@ -3,7 +3,8 @@
 Fair queueing with virtual time, as SFQ has it (Goyal, Vin, Cheng, 1996): a request starts where its connection's last
 one ended, or now if that is later, and ends by its cost later. What ends first is handled first. So an engine that asks
 for less than its share waits for the request that is being handled and for no other; with deficit round robin it would
-wait for as many dear ones as there are connections that have saved up for one. Pure.
+wait for as many dear ones as there are connections that have saved up for one. Of a dear request it waits for one slice
+(`hostagent.api.slices`): whose request is not done stays in its place, and what ends before goes first. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import heapq
 from typing import Final, Generic, Protocol, TypeVar
 
-from kvclient.messages import KEYS_MAX, Kind
+from hostagent.limits import SLICE_KEYS
+from kvclient.messages import Kind
 
 AT_ONCE_US: Final = 600
 """What a connection may ask for without waiting for a turn while nobody else waits: more than a put takes."""
@@ -39,7 +41,9 @@ COSTS_US: Final[dict[int, tuple[int, int]]] = {
 OTHER_US: Final = (100, _KEY)
 
 assert COSTS_US[Kind.RESERVE][0] + COSTS_US[Kind.COMMIT][0] <= AT_ONCE_US
-assert all(base + per_key * KEYS_MAX < 100_000 for base, per_key in COSTS_US.values())
+assert all(base + per_key * SLICE_KEYS > AT_ONCE_US for base, per_key in (*COSTS_US.values(), OTHER_US) if per_key), (
+    "requests that are worked in slices wait for their turns"
+)
 
 
 class Asker(Protocol):
@@ -47,6 +51,11 @@ class Asker(Protocol):
 
     paid_us: int
     """Where its last request ended, in virtual time."""
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its last request is not done: that has another turn, in the same place."""
+        ...
 
     @property
     def next_us(self) -> int | None:
@@ -64,8 +73,8 @@ class Turns(Generic[A]):
         self._waiting: list[tuple[int, int, int, A]] = []
         """Heap of (end of the next request, order of arrival, its start, whose it is)."""
         self._in: set[A] = set()
-        self._served: A | None = None
-        """Whose turn was the last one; it is looked at again with the next."""
+        self._served: tuple[int, int, int, A] | None = None
+        """Whose turn was the last one, as it was in the heap; it is looked at again with the next."""
         self._now_us = 0
         """Start of the request that was handled last."""
         self._serial = 0
@@ -80,16 +89,20 @@ class Turns(Generic[A]):
             self._line_up(asker)
 
     def take(self) -> tuple[A, int] | None:
-        """Whose next request is to be handled now, and what it costs. None: nobody's."""
+        """Whose next request, or slice of one, is to be handled now, and what the request costs. None: nobody's."""
         if self._served is not None:
-            asker, self._served = self._served, None
-            self._line_up(asker)
+            served, self._served = self._served, None
+            asker = served[3]
+            if asker.is_at_work:
+                heapq.heappush(self._waiting, served)
+            else:
+                self._line_up(asker)
         while self._waiting:
-            end_us, _, start_us, asker = heapq.heappop(self._waiting)
+            served = end_us, _, start_us, asker = heapq.heappop(self._waiting)
             if asker.next_us is None:
                 self._in.discard(asker)
                 continue
-            self._now_us, asker.paid_us, self._served = start_us, end_us, asker
+            self._now_us, asker.paid_us, self._served = start_us, end_us, served
             return asker, end_us - start_us
         return None
 

@@ -16,6 +16,7 @@ from hostagent.configured import configured_fabric
 from hostagent.controller import convert
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
 from hostagent.controller.link import ControllerLink
+from hostagent.controller.refusals import Refusals
 from hostagent.core.events import ControllerEvent, ControllerLost, MemberGiven, Welcomed
 from hostagent.transport.base import TransportError
 from hostagent.transport.read_tokens import TokenBook
@@ -55,6 +56,7 @@ class Attachment:
         self._integrity = self._demanded or Integrity.BLAKE3
         self.refused: Counter[str] = Counter()
         """What a controller did not take of what it was told, by what it is (`Refusal.what`)."""
+        self.refusals = Refusals()
         self.hello = hello
         self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
@@ -86,8 +88,8 @@ class Attachment:
     # ------------------------------------------------------------------ the link
 
     def message_received(self, message: pb.ToAgent) -> None:
-        """A message of the controller. Raises RemoteProtocolError, VersionSkewError or SequenceGapError, which end the
-        stream."""
+        """A message of the controller, of which single records may be refused. Raises RemoteProtocolError,
+        VersionSkewError or SequenceGapError, which end the stream."""
         if message.HasField("welcome"):
             if reason := skew("the controller", message.welcome.version, message.welcome.protocol, __version__):
                 raise VersionSkewError(reason)
@@ -103,13 +105,16 @@ class Attachment:
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
             except ValueError as error:
-                raise RemoteProtocolError(f"its key for read tokens is not an Ed25519 public key: {error}") from error
+                self.refusals.add("read_key", f"its key for read tokens is not an Ed25519 public key: {error}")
         if message.HasField("refusals"):
             self._refused(message.refusals)
         if message.HasField("task") and message.task.HasField("probe"):
             self._probe(message.task)
             return
-        for event in convert.events_of(message, self.fabric, self._integrity):
+        made = convert.events_of(message, self.fabric, self.refusals, self._integrity)
+        for what, reason in self.refusals.news(time.monotonic()):
+            log.warning("a %s that the controller sent is refused, the rest is taken: %s", what, reason)
+        for event in made:
             self._handle(event)
             if isinstance(event, Welcomed):
                 log.info("attached to the controller as node %d, member %s", event.node, event.member)

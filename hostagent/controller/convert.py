@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeAlias, assert_never
 
 from hostagent import limits
+from hostagent.controller.refusals import Refusals
 from hostagent.core import effects
 from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry, Variant
 from hostagent.core.events import (
@@ -24,12 +26,12 @@ from hostagent.core.work import (
     FillWork,
     PinWork,
     RecheckWork,
+    RefusedWork,
     Task,
-    UnknownWork,
     UnpinWork,
     Work,
 )
-from kvchunk.ids import KEY_BYTES, ChunkKey, Digest
+from kvchunk.ids import ChunkKey, Digest
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -38,6 +40,7 @@ from kvproto import __version__
 from kvproto.ids import Address, Member
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import MEMBERS_MAX
+from kvproto.records import RecordError, check_chunk, check_size, chunk_key
 from kvproto.rpc import control_pb2 as pb
 from kvproto.wire.data import Fabric
 
@@ -47,46 +50,41 @@ assert all(pb.Source.Value(f"SOURCE_{source.name}") == source.value for source i
 
 
 class RemoteProtocolError(Exception):
-    """The controller sent something impossible; the stream is closed and opened again."""
+    """The controller named a fabric that cannot be, and nothing goes without one: another stream is opened."""
 
 
 class VersionSkewError(Exception):
     """The controller is too old or too new for this agent; one line names both versions."""
 
 
-def key_of(raw: bytes) -> ChunkKey:
-    """A key; raises RemoteProtocolError for another length."""
-    if len(raw) != KEY_BYTES:
-        raise RemoteProtocolError(f"a key of {len(raw)} bytes: keys have {KEY_BYTES}")
-    return ChunkKey(raw)
-
-
 def address_of(raw: bytes) -> Address:
-    """An IPv4 address; raises RemoteProtocolError for another length."""
+    """An IPv4 address; raises RecordError for another length."""
     if len(raw) != 4:
-        raise RemoteProtocolError(f"an address of {len(raw)} bytes: IPv4 addresses have 4")
+        raise RecordError(f"an address of {len(raw)} bytes: IPv4 addresses have 4")
     return Address(int.from_bytes(raw, "big"))
 
 
-def events_of(message: pb.ToAgent, fabric: Fabric, integrity: Integrity = Integrity.BLAKE3) -> list[ControllerEvent]:
-    """The events in a message. `fabric`, `integrity`: those that this node uses after the message."""
-    kind = message.WhichOneof("message")
-    if kind == "welcome":
-        welcome = message.welcome
-        said: list[ControllerEvent] = [_welcomed(welcome, fabric, integrity)]
-        if welcome.HasField("switch_state"):
-            said.append(_switch_state(welcome.switch_state))
-        return said
-    if kind == "directory":
-        return [DirectoryChanged(delta_of(message.directory, integrity))]
-    if kind == "task":
-        return [TaskGiven(task_of(message.task))]
-    if kind == "cancel":
-        return [TaskCancelled(message.cancel.task)]
-    if kind == "switch_state":
-        return [_switch_state(message.switch_state)]
-    if kind == "membership":
-        return [MemberGiven(_member(message.membership))]
+def events_of(
+    message: pb.ToAgent, fabric: Fabric, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3
+) -> list[ControllerEvent]:
+    """The events in a message, without the records that are refused. `fabric`, `integrity`: those that this node uses
+    after the message."""
+    match message.WhichOneof("message"):
+        case "welcome":
+            said: list[ControllerEvent] = [_welcomed(message.welcome, fabric, refusals, integrity)]
+            if message.welcome.HasField("switch_state"):
+                said.append(_switch_state(message.welcome.switch_state, refusals))
+            return said
+        case "directory":
+            return [DirectoryChanged(delta_of(message.directory, refusals, integrity))]
+        case "task":
+            return [TaskGiven(task_of(message.task, refusals))]
+        case "cancel":
+            return [TaskCancelled(message.cancel.task)]
+        case "switch_state":
+            return [_switch_state(message.switch_state, refusals)]
+        case "membership":
+            return list(map(MemberGiven, refusals.taken("member", [message.membership], _member)))
     return []
 
 
@@ -100,7 +98,7 @@ def fabric_of(message: pb.Fabric, current: Fabric) -> Fabric:
             segment_bytes=message.segment_bytes or current.segment_bytes,
             from_switch_dscp=message.from_switch_dscp or current.from_switch_dscp,
         )
-    except ValueError as error:
+    except ValueError as error:  # RecordError is one
         raise RemoteProtocolError(str(error)) from error
 
 
@@ -121,13 +119,14 @@ def integrity_of(welcome: pb.Welcome, demanded: Integrity | None) -> Integrity:
     return integrity
 
 
-def _welcomed(welcome: pb.Welcome, fabric: Fabric, integrity: Integrity) -> Welcomed:
+def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity: Integrity) -> Welcomed:
+    pool_ip = welcome.fabric.pool_ip
     return Welcomed(
         controller=welcome.controller,
         node=welcome.node,
-        member=_member(welcome),
+        member=next(iter(refusals.taken("member", [welcome], _member)), None),
         segment_bytes=fabric.segment_bytes,
-        pool_address=address_of(welcome.fabric.pool_ip) if welcome.fabric.pool_ip else None,
+        pool_address=next(iter(refusals.taken("pool_address", [pool_ip] if pool_ip else [], address_of)), None),
         interest_ttl_ns=welcome.fabric.interest_ttl_ms * 1_000_000,
         heartbeat_s=welcome.heartbeat_ms / 1000,
         integrity=integrity,
@@ -135,36 +134,35 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, integrity: Integrity) -> Welc
     )
 
 
-def _switch_state(message: pb.SwitchState) -> SwitchStateGiven:
-    return SwitchStateGiven(message.epoch if message.present else None, key_of(message.here) if message.here else None)
+def _switch_state(message: pb.SwitchState, refusals: Refusals) -> SwitchStateGiven:
+    here = refusals.taken("here", [message.here] if message.here else [], chunk_key)
+    return SwitchStateGiven(message.epoch if message.present else None, next(iter(here), None))
 
 
 def _member(message: pb.Welcome | pb.Membership | pb.Node) -> Member | None:
     if not message.HasField("member"):
         return None
     if message.member >= MEMBERS_MAX:
-        raise RemoteProtocolError(f"member {message.member}: a switch has members 0 to {MEMBERS_MAX - 1}")
+        raise RecordError(f"member {message.member}: a switch has members 0 to {MEMBERS_MAX - 1}")
     return Member(message.member)
 
 
-def _size_bytes(message: pb.ChunkEntry | pb.Claim | pb.Variant) -> int:
-    """The size of a chunk, checked."""
-    if not 0 < message.size_bytes <= limits.CHUNK_BYTES_MAX:
-        raise RemoteProtocolError(f"a chunk of {message.size_bytes} bytes: chunks have 1 to {limits.CHUNK_BYTES_MAX}")
-    return message.size_bytes
-
-
-def task_of(message: pb.Task) -> Task:
-    """A task; raises RemoteProtocolError for invalid keys."""
+def task_of(message: pb.Task, refusals: Refusals) -> Task:
+    """A task. One with a key that is none is refused whole, and its controller is told."""
     timeout_s = (message.timeout_ms or limits.TASK_TIMEOUT_MS) / 1000
-    return Task(message.task, _work_of(message), timeout_s, message.foreground)
+    try:
+        work = _work_of(message)
+    except RecordError as error:
+        refusals.add("task", str(error))
+        work = RefusedWork(str(error))
+    return Task(message.task, work, timeout_s, message.foreground)
 
 
 def _work_of(message: pb.Task) -> Work:
     kind = message.WhichOneof("work")
     if kind == "fill":
         fill = message.fill
-        return FillWork(key_of(fill.key), fill.segments, fill.cast_too, fill.readers)
+        return FillWork(chunk_key(fill.key), fill.segments, fill.cast_too, fill.readers)
     if kind == "fetch":
         return FetchWork(_keys_of(message.fetch.keys), message.fetch.pin)
     if kind == "drop":
@@ -175,38 +173,44 @@ def _work_of(message: pb.Task) -> Work:
         return PinWork(_keys_of(message.pin.keys))
     if kind == "unpin":
         return UnpinWork(_keys_of(message.unpin.keys))
-    return UnknownWork()
+    return RefusedWork("this agent does not know the task: update it")
 
 
 def _keys_of(raw: Iterable[bytes]) -> tuple[ChunkKey, ...]:
-    return tuple(key_of(key) for key in raw)
+    return tuple(map(chunk_key, raw))
 
 
-def delta_of(message: pb.DirectoryDelta, integrity: Integrity = Integrity.BLAKE3) -> Delta:
-    """A change of the directory of a fabric with this `integrity`."""
+def delta_of(message: pb.DirectoryDelta, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3) -> Delta:
+    """A change of the directory of a fabric with this `integrity`, without the records that are refused."""
+    namespaces = message.namespaces
     return Delta(
         message.sequence,
         message.snapshot,
         message.snapshot_end,
-        tuple(_node(node) for node in message.nodes),
+        refusals.taken("node", message.nodes, _node),
         tuple(message.nodes_gone),
-        tuple(_chunk(chunk, integrity, message.namespaces) for chunk in message.chunks),
-        tuple(key_of(key) for key in message.chunks_gone),
-        tuple(_claims(one) for one in message.claims),
+        refusals.taken("chunk", message.chunks, lambda chunk: _chunk(chunk, refusals, integrity, namespaces)),
+        refusals.taken("chunk_gone", message.chunks_gone, chunk_key),
+        tuple(_claims(one, refusals) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
     )
 
 
-def _claims(message: pb.NodeClaims) -> NodeClaims:
-    made = []
-    for claim in message.claims.made:
-        if len(claim.keys) != len(claim.eta_ms):
-            raise RemoteProtocolError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
-        made += [
-            ClaimedChunk(key_of(key), _size_bytes(claim), eta_ms / 1000)
-            for key, eta_ms in zip(claim.keys, claim.eta_ms, strict=True)
-        ]
-    return NodeClaims(message.node, tuple(made), tuple(key_of(key) for key in message.claims.withdrawn))
+def _claims(message: pb.NodeClaims, refusals: Refusals) -> NodeClaims:
+    runs = refusals.taken("claim", message.claims.made, partial(_claim_run, refusals))
+    withdrawn = refusals.taken("withdrawn", message.claims.withdrawn, chunk_key)
+    return NodeClaims(message.node, tuple(one for run in runs for one in run), withdrawn)
+
+
+def _claim_run(refusals: Refusals, claim: pb.Claim) -> tuple[ClaimedChunk, ...]:
+    if len(claim.keys) != len(claim.eta_ms):
+        raise RecordError(f"a claim of {len(claim.keys)} keys with {len(claim.eta_ms)} times")
+    check_size(claim.size_bytes)
+    return refusals.taken(
+        "claim",
+        zip(claim.keys, claim.eta_ms, strict=True),
+        lambda one: ClaimedChunk(chunk_key(one[0]), claim.size_bytes, one[1] / 1000),
+    )
 
 
 def _node(message: pb.Node) -> NodeEntry:
@@ -225,17 +229,21 @@ def _digest(raw: bytes, integrity: Integrity) -> Digest:
     try:
         digest = parse_digest(raw)
     except ValueError as error:
-        raise RemoteProtocolError(str(error)) from None
+        raise RecordError(str(error)) from None
     if algorithm_of(digest) is not integrity:
-        raise RemoteProtocolError(f"a digest by {algorithm_of(digest).value}, the fabric's are by {integrity.value}")
+        raise RecordError(f"a digest by {algorithm_of(digest).value}, the fabric's are by {integrity.value}")
     return digest
 
 
-def _chunk(message: pb.ChunkEntry, integrity: Integrity, namespaces: Sequence[str]) -> ChunkEntry:
+def _chunk(message: pb.ChunkEntry, refusals: Refusals, integrity: Integrity, namespaces: Sequence[str]) -> ChunkEntry:
+    key = chunk_key(message.key)
+    parent = chunk_key(message.parent, "parent") if message.parent else None
+    namespace = namespaces[message.namespace_index] if message.namespace_index < len(namespaces) else ""
+    check_chunk(key, parent, message.size_bytes, message.position, namespace)
     return ChunkEntry(
-        key_of(message.key),
-        key_of(message.parent) if message.parent else None,
-        _size_bytes(message),
+        key,
+        parent,
+        message.size_bytes,
         _digest(message.digest, integrity),
         message.position,
         tuple(message.holders),
@@ -243,9 +251,14 @@ def _chunk(message: pb.ChunkEntry, integrity: Integrity, namespaces: Sequence[st
         message.pinned,
         message.value,
         tuple(message.disk_holders),
-        namespaces[message.namespace_index] if message.namespace_index < len(namespaces) else "",
-        tuple(Variant(_size_bytes(one), _digest(one.digest, integrity), tuple(one.holders)) for one in message.others),
+        namespace,
+        refusals.taken("variant", message.others, partial(_variant, integrity)) if message.others else (),
     )
+
+
+def _variant(integrity: Integrity, message: pb.Variant) -> Variant:
+    check_size(message.size_bytes)
+    return Variant(message.size_bytes, _digest(message.digest, integrity), tuple(message.holders))
 
 
 ControllerEffect: TypeAlias = (

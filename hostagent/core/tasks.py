@@ -19,9 +19,9 @@ from hostagent.core.work import (
     FillWork,
     PinWork,
     RecheckWork,
+    RefusedWork,
     Task,
     TaskStatus,
-    UnknownWork,
     UnpinWork,
 )
 from hostagent.pool.chunks import Chunk, ChunkState
@@ -130,8 +130,8 @@ class Tasks:
                 for key in keys:
                     self._unpin(key)
                 self._end_with(running, keys, [])
-            case UnknownWork():
-                self._end(running, TaskStatus.REFUSED, detail="this agent does not know the task: update it")
+            case RefusedWork(why):
+                self._end(running, TaskStatus.REFUSED, detail=why)
             case _:
                 assert_never(task.work)
 

@@ -64,15 +64,17 @@ class Waits:
         self._gate = ways.gate
         self._claims = ways.claims
         self._fetches = fetches
-        self.by_chunk: dict[ChunkKey, list[Fetch]] = {}
+        self.by_chunk: dict[ChunkKey, dict[Fetch, None]] = {}
         """Fetches by each chunk that they wait for. To be read."""
+        self._waiting: dict[Fetch, int] = {}
+        """For how many chunks each waits."""
         self._alarm = node.alarms.add(self._look_at_time)
         self.counts = WaitCounts()
 
     @property
     def waiting_count(self) -> int:
         """Fetches that wait for something to be computed."""
-        return len(self._all())
+        return len(self._waiting)
 
     def begin(self, fetch: Fetch, plan: FetchPlan) -> None:
         """A fetch waits for what its plan says is being computed."""
@@ -84,8 +86,11 @@ class Waits:
             fetch.deadline_ns = min(fetch.deadline_ns, fetch.started_ns + bound_ns)
         fetch.awaited = list(plan.awaited)
         for key in fetch.awaited:
-            self.by_chunk.setdefault(key, []).append(fetch)
-        self._set_alarm()
+            self.by_chunk.setdefault(key, {})[fetch] = None
+        self._waiting[fetch] = len(fetch.awaited)
+        due_ns, alarm = self._due_ns(fetch), self._alarm
+        if alarm.due_ns is None or due_ns < alarm.due_ns:
+            alarm.set(due_ns)  # which may ring too early, for one that waits no more
 
     def fetch_ended(self, fetch: Fetch, came_count: int) -> None:
         """A fetch that waited is over, with so many chunks."""
@@ -103,6 +108,7 @@ class Waits:
         """The process ends: nobody is answered any more."""
         self._alarm.due_ns = None
         self.by_chunk.clear()
+        self._waiting.clear()
 
     # ------------------------------------------------------------------ news
 
@@ -131,17 +137,14 @@ class Waits:
 
     def _look_at_time(self) -> None:
         now_ns = self._clock.now_ns
-        for fetch in self._all():
+        for fetch in list(self._waiting):
             if fetch.deadline_ns <= now_ns:
                 self._cut(fetch, 0, Freed.DEADLINE)
             elif fetch.expected_ns <= now_ns:
                 self._check(fetch, Freed.UNKNOWN)
-        self._set_alarm()
+        self._alarm.set(min(map(self._due_ns, self._waiting), default=None))
 
     # ------------------------------------------------------------------ inside
-
-    def _all(self) -> list[Fetch]:
-        return self._of(self.by_chunk)
 
     def _of(self, keys: Iterable[ChunkKey]) -> list[Fetch]:
         """Those who wait for any of these, each once, in the order in which they came to wait."""
@@ -150,13 +153,10 @@ class Waits:
             found |= dict.fromkeys(self.by_chunk.get(key, ()))
         return list(found)
 
-    def _set_alarm(self) -> None:
-        now_ns = self._clock.now_ns
-        times = [
-            fetch.expected_ns if now_ns < fetch.expected_ns < fetch.deadline_ns else fetch.deadline_ns
-            for fetch in self._all()
-        ]
-        self._alarm.set(min(times, default=None))
+    def _due_ns(self, fetch: Fetch) -> int:
+        """When it is to be looked at."""
+        is_expected = self._clock.now_ns < fetch.expected_ns < fetch.deadline_ns
+        return fetch.expected_ns if is_expected else fetch.deadline_ns
 
     def _advance(self, fetch: Fetch) -> None:
         """Bring what has come to be there, up to the first chunk that is still being computed."""
@@ -199,8 +199,11 @@ class Waits:
             self._leave(fetch, fetch.awaited.pop())
 
     def _leave(self, fetch: Fetch, key: ChunkKey) -> None:
-        waiting = self.by_chunk.get(key, [])
+        waiting = self.by_chunk.get(key, {})
         if fetch in waiting:
-            waiting.remove(fetch)
+            del waiting[fetch]
             if not waiting:
                 del self.by_chunk[key]
+            self._waiting[fetch] -= 1
+            if not self._waiting[fetch]:
+                del self._waiting[fetch]

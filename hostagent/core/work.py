@@ -58,11 +58,13 @@ class UnpinWork:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownWork:
-    """Of a controller that is newer than this agent."""
+class RefusedWork:
+    """Nothing that this agent can do: of a controller that is newer, or with a key that is none."""
+
+    why: str
 
 
-Work: TypeAlias = FillWork | FetchWork | DropWork | RecheckWork | PinWork | UnpinWork | UnknownWork
+Work: TypeAlias = FillWork | FetchWork | DropWork | RecheckWork | PinWork | UnpinWork | RefusedWork
 
 
 @dataclass(frozen=True, slots=True)

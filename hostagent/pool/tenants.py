@@ -19,7 +19,7 @@ and those that were looked at go to the end (1 ms).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Mapping
 from typing import Final, NewType
 
@@ -176,7 +176,7 @@ class Turns:
     """The queues of one pool's tenants."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, dict[ChunkKey, None]] = {}
+        self._queues: dict[str, OrderedDict[ChunkKey, None]] = {}
         self._children: Counter[ChunkKey] = Counter()
 
     @property
@@ -186,7 +186,7 @@ class Turns:
 
     def add(self, tenant: str, key: ChunkKey, parent: ChunkKey | None) -> None:
         """A chunk came."""
-        self._queues.setdefault(tenant, {})[key] = None
+        self._queues.setdefault(tenant, OrderedDict())[key] = None
         if parent is not None:
             self._children[parent] += 1
 
@@ -213,8 +213,7 @@ class Turns:
         found: list[ChunkKey] = []
         for _ in range(len(queue)):
             key = next(iter(queue))
-            del queue[key]
-            queue[key] = None
+            queue.move_to_end(key)
             if self._children[key] <= gone[key] and may_go(key):
                 found.append(key)
                 if len(found) == SAMPLE:

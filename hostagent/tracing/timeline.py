@@ -8,6 +8,7 @@ are asked of. Phases of chunks overlap: one chunk is verified while the next one
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +136,7 @@ class FetchWatch:
         self._fetches: dict[tuple[EngineId, int], Timeline] = {}
         self._awaiting: dict[ChunkKey, list[Timeline]] = {}
         self._reads: dict[ReadId, _Read] = {}
-        self._leases: dict[tuple[EngineId, LeaseId], Timeline] = {}
+        self._leases: OrderedDict[tuple[EngineId, LeaseId], Timeline] = OrderedDict()
         self._begun: Timeline | None = None
         """The fetch whose request the core is handling."""
         self._event_handlers: dict[type, Callable[[Any, int], None]] = {

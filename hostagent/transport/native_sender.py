@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import socket
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -68,7 +68,7 @@ class NativeSender:
         self._pool_address = host.memory.bytes_.ctypes.data
         self._jobs: dict[int, _Waiting] = {}
         self._last_job = 0
-        self._jobs_prepared: dict[tuple[ChunkPlace, Flag | None], tuple[Job, int]] = {}
+        self._jobs_prepared: OrderedDict[tuple[ChunkPlace, Flag | None], tuple[Job, int]] = OrderedDict()
         """By chunk and how it is filled, for the fabric in use."""
         self._outcomes = (Outcome * _OUTCOMES)()
         with contextlib.ExitStack() as undo:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from bmv2_testbed.bench.blend import BlendPlan, blend_table, carry_by_testbed, run_blend
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where there is no model."""
     plan = BlendPlan(args.model, args.windows, args.seed)
-    console = Console()
+    console = Terminal()
     with refusals(), progress(console) as (say, moved):
         report = run_blend(plan, carry_by_testbed(), say, moved)
     console.print(blend_table(report))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from bmv2_testbed.bench.kv_forms import FormsPlan, forms_table, run_forms
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where there is no model."""
     plan = FormsPlan(args.model, args.windows, args.rounds)
-    console = Console()
+    console = Terminal()
     with refusals(), progress(console) as (say, moved):
         figures = run_forms(plan, say, moved)
     console.print(forms_table(figures))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
 from kvcast.arguments import output_folder, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals, size
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where a service is missing."""
     plan = ColdPlan(args.path, args.chunk, args.rounds)
-    console = Console()
+    console = Terminal()
     try:
         with refusals(), progress(console) as (say, moved):
             figures = run_cold(plan, say, moved)

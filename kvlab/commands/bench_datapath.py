@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
 from bmv2_testbed.bench.datapath import DatapathPlan, datapath_table, run_datapath
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, isolation, refusals, size
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     plan = DatapathPlan(args.size, args.segment, tuple(args.readers or (1, 4)), args.repeat)
-    console = Console()
+    console = Terminal()
     with refusals(BuildError), isolation(args) as isolated, progress(console) as (say, moved):
         find_compiler()
         figures = run_datapath(plan, say, moved)

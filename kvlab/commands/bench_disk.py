@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from bmv2_testbed.bench.disk import DiskPlan, disk_table, run_disk
 from kvcast.arguments import output_folder, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals, size
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where the disk or the sizes do not do."""
-    console = Console()
+    console = Terminal()
     try:
         with refusals(ValueError), progress(console) as (say, moved):
             plan = DiskPlan(args.path, args.chunk, args.size // args.chunk, args.rounds, args.seed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
 from bmv2_testbed.bench.fetch import (
     CHUNK_BYTES,
     FetchPlan,
@@ -17,6 +15,7 @@ from bmv2_testbed.bench.fetch import (
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, refusals, size
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         target=Target(args.target),
     )
-    console, runs = Console(), []
+    console, runs = Terminal(), []
     with refusals(), isolation(args) as isolated:
         if isolated:
             console.print(isolated)

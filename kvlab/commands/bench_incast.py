@@ -17,6 +17,7 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import output_file, probability, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:
         raise UsageError("--busy N needs --isolate: only a CPU group can have the same weight as another")
-    console = Console()
+    console = Terminal()
     for peer, reason in absent.items():
         console.print(f"peer {peer} is left out: {reason}")
     with refusals(), isolation(args, args.busy) as isolated:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed.workloads.comparison import TOLERANCE, differences
 from bmv2_testbed.workloads.rows import Row
 from kvcast.arguments import above_zero
+from kvcast.terminal import Terminal
 from kvlab.commands.bench_workloads import add_rows, run_plan
 from kvlab.figures import write_figures
 
@@ -28,13 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a row is off by more and the machine's processors do not explain it, or a byte was wrong."""
-    console = Console()
+    console = Terminal()
     rows, document = run_plan(console, args)
     console.print(_table(rows))
     found = differences(rows, args.tolerance / 100)
     for difference in found:
-        style = "yellow" if difference.explained else "red"
-        console.print(f"[{style}]{difference}[/{style}]", soft_wrap=True)
+        console.print(str(difference), style="yellow" if difference.explained else "red", soft_wrap=True)
     document |= {
         "benchmark": "plan-check",
         "differences": [str(difference) for difference in found],

@@ -23,6 +23,7 @@ from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from kvlab.wiring import refusals
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay the traces with every policy at every size."""
-    console = Console()
+    console = Terminal()
     traces = _load(args)
     with refusals():
         hits = _compared(traces, args.pool, args.hints, console)

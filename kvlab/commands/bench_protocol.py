@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, replace
 
-from rich.console import Console
 from rich.table import Table
 
 from kvcast.arguments import checked, probability, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise UsageError(f"--size, --chunk, --racks: {error}") from error
-    console, results = Console(), []
+    console, results = Terminal(), []
     with progress(console) as (say, moved):
         for seed in range(args.seed, args.seed + args.repeat):
             say(f"seed {seed}")

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from bmv2_testbed.bench.rdma.guest import RdmaPlan, rdma_figures, rdma_table, run_rdma
 from hostagent.config import load
 from kvcast.arguments import between, checked, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvdaemon.errors import ConfigError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; UsageError where there is no guest or no such memory, or a program failed."""
-    console = Console()
+    console = Terminal()
     if args.gpu is not None and args.config is None:
         raise UsageError("--gpu needs --config agent.yaml: the agent's address names the NIC")
     with refusals(), progress(console) as (say, moved):

@@ -6,11 +6,10 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
-from rich.console import Console
-
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json
 from p4switch.bench.__main__ import line, parts
@@ -45,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
     except SwitchError as error:
         raise UsageError(str(error)) from error
     finally:
-        write_figures(Console(), args.json, [dataclasses.asdict(figure) for figure in figures])
+        write_figures(Terminal(), args.json, [dataclasses.asdict(figure) for figure in figures])
     return 0

@@ -14,6 +14,7 @@ from bmv2_testbed.bench.first_token import Case, FirstTokenFigures, FirstTokenPl
 from bmv2_testbed.demo.vllm import MODEL
 from bmv2_testbed.spec import Target
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.engine_demo import play
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, need_vllm
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         target=Target(args.target),
     )
-    console = Console()
+    console = Terminal()
     figures, isolation = play(args, console, partial(run_first_token_bench, plan), MODELS[args.model])
     _show(console, plan, figures)
     facts = {"machine": machine_facts(), "isolation": isolation, "model": args.model, "plan": asdict(plan)}

@@ -14,6 +14,7 @@ from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
 from kvcast.arguments import above_zero, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, add_target, isolation, refusals
@@ -52,7 +53,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
-    console = Console()
+    console = Terminal()
     rows, document = run_plan(console, args)
     for name in dict.fromkeys(row.workload for row in rows):
         show_rows(console, [row for row in rows if row.workload is name], args.seed)
@@ -112,9 +113,9 @@ def show_rows(console: Console, rows: Sequence[Row], seed: int) -> None:
         )
     console.print(table)
     for row in rows:
-        console.print(f"  {row.mode}: {happened(row)} Gates decided: {decisions(row)}.", highlight=False)
+        console.print(f"  {row.mode}: {happened(row)} Gates decided: {decisions(row)}.")
         for problem in row.problems:
-            console.print(f"  [red]{row.mode}: {problem}[/red]")
+            console.print(f"  {row.mode}: {problem}", style="red")
     console.print()
 
 

@@ -16,6 +16,7 @@ from bmv2_testbed.demo.run import DemoFigures, DemoPlan, run_demo
 from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
+from kvcast.terminal import Terminal
 from kvdaemon.programs import programs_directory
 from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
@@ -24,7 +25,7 @@ from kvlab.wiring import add_target, refusals, size
 from kvproto.units import format_rate
 from planner.workloads.workload_catalog import NODES
 
-INTRODUCTION = """[bold]kvcast demo[/bold]: one switch ({target}) running {program}, a controller,
+INTRODUCTION = """kvcast demo: one switch ({target}) running {program}, a controller,
 agents, links of {rate}.
   1. incast: {nodes} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
   2. workloads: {nodes} nodes with one GPU each serve prompts. The GPU is modelled (it waits as long as an H100 computes
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
-    console = Console()
+    console = Terminal()
     plan = DemoPlan(
         incast_bytes=args.size,
         length_s=args.length or math.inf,
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     record.write_text(json.dumps(_to_json(figures), indent=1) + "\n")
     for case in figures.incast:
         for problem in case.problems:
-            console.print(f"[red]incast, {case.mode}: {problem}[/red]")
+            console.print(f"incast, {case.mode}: {problem}", style="red")
     console.print(
         f"took {time.monotonic() - started_s:.0f} s; pictures: {', '.join(map(str, files))}; figures: {record}"
     )

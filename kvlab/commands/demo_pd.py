@@ -8,10 +8,12 @@ from functools import partial
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bmv2_testbed.demo.prefill import PrefillDemoFigures, PrefillDemoPlan, run_prefill_demo
 from bmv2_testbed.demo.prefill_systems import nixl_refusal
 from kvcast.arguments import whole
+from kvcast.terminal import Terminal
 from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvlab.figures import machine_facts, write_figures
 
@@ -25,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
     check_demo_arguments(args, "demo-pd")
-    console = Console()
+    console = Terminal()
     refusal = nixl_refusal()
     plan = PrefillDemoPlan(prompt_tokens=args.tokens, rounds=args.rounds, seed=args.seed, with_nixl=refusal is None)
     console.print(
-        f"[bold]kvcast demo-pd[/bold]: one vLLM engine computes prompts, {plan.decoders} decode (float32, CPU), each "
+        f"kvcast demo-pd: one vLLM engine computes prompts, {plan.decoders} decode (float32, CPU), each "
         "on a host of its own with its agent; a controller; one switch. Then the same with vLLM's NIXL connector."
     )
     if refusal is not None:
@@ -55,7 +57,7 @@ def _show(console: Console, plan: PrefillDemoPlan, figures: PrefillDemoFigures) 
                 f"{times[0] if count == 1 else f'{times[0]} to {times[-1]}'} ms",
                 f"{each.first_token_s[-1] / alone_s:.2f}",
                 f"{each.sent_bytes / figures.prompt_bytes:.2f} S",
-                "yes" if each.same_tokens else "[red]NO[/red]",
+                "yes" if each.same_tokens else Text("NO", "red"),
             )
     console.print(table)
     console.print(

@@ -9,6 +9,7 @@ from functools import partial
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bmv2_testbed.demo.vllm import (
     FIRST_COLD_HOST,
@@ -17,6 +18,7 @@ from bmv2_testbed.demo.vllm import (
     VllmDemoPlan,
     run_vllm_demo,
 )
+from kvcast.terminal import Terminal
 from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvlab.figures import machine_facts, write_figures
 
@@ -29,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it; 1 if any engine said other tokens than the one without kvcast."""
     check_demo_arguments(args, "demo-vllm")
-    console = Console()
+    console = Terminal()
     plan = VllmDemoPlan(document_tokens=args.tokens, seed=args.seed)
     hosts = FIRST_COLD_HOST + plan.cold_engines
     console.print(
-        f"[bold]kvcast demo-vllm[/bold]: {hosts} vLLM engines (float32, CPU) on {hosts} hosts, "
+        f"kvcast demo-vllm: {hosts} vLLM engines (float32, CPU) on {hosts} hosts, "
         "each with its agent; a controller; one switch.\nThe model is small and its weights are random: what it says "
         "means nothing, that all engines say the same does."
     )
@@ -59,14 +61,14 @@ def _show(console: Console, plan: VllmDemoPlan, figures: VllmDemoFigures) -> Non
     )
 
 
-def _row(each: EngineFigures, recompute_s: float) -> tuple[str, ...]:
+def _row(each: EngineFigures, recompute_s: float) -> tuple[str | Text, ...]:
     return (
         each.name,
         f"{each.result.first_token_s * 1000:.0f} ms",
         f"{each.result.first_token_s / recompute_s:.1%}",
         str(each.result.cached_tokens),
         _sources(each.chunks_from),
-        "yes" if each.same_tokens else "[red]NO[/red]",
+        "yes" if each.same_tokens else Text("NO", "red"),
     )
 
 

@@ -7,11 +7,11 @@ import os
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from rich.console import Console
 from rich.progress import Progress
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from planner.cluster.figures import ReplayFigures
@@ -123,9 +123,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace, plan: PlanFigures) -> None:
     """On the terminal, and in the files asked for."""
-    console = Console()
+    console = Terminal()
     verdict = headline(plan)
-    console.print(f"[bold]{verdict}[/bold]\n")
+    console.print(verdict, style="bold")
+    console.print()
     tables = grids(plan)
     for grid in tables:
         console.print(terminal(grid))
@@ -166,7 +167,7 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
     check(cluster)
     name, trace = _trace(args)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
-    with bar(Console(stderr=True)) as shown:
+    with bar(Terminal(stderr=True)) as shown:
         return run_plan(options, trace, _Shown(shown))
 
 
@@ -191,7 +192,7 @@ def _trace(args: argparse.Namespace) -> tuple[str, Trace]:
     name, trace = open_trace(args.trace, args.seed, unit, args.block_tokens)
     if args.requests:
         trace = replace(trace, requests=trace.requests[: args.requests])
-    Console(stderr=True).print(f"{name}: {trace.said()}", style="dim", soft_wrap=True, markup=False, highlight=False)
+    Terminal(stderr=True).print(f"{name}: {trace.said()}", style="dim", soft_wrap=True)
     return name, trace
 
 
@@ -201,7 +202,7 @@ def _scale(args: argparse.Namespace) -> None:
     trace = read.requests
     load = load_of(trace, args.nodes, args.speed)
     engine, rate = _engine(args), link_rate(args.link)
-    with bar(Console(stderr=True)) as shown:
+    with bar(Terminal(stderr=True)) as shown:
         task = shown.add_task("measuring", total=1.0)
         costs = measure(args.scale_sample, lambda what, share: shown.update(task, description=what, completed=share))
         uses = Uses.of(trace, args.speed)
@@ -213,7 +214,7 @@ def _scale(args: argparse.Namespace) -> None:
                 shown.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
                 cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
     growth = grow(costs, load)
-    console = Console()
+    console = Terminal()
     console.print(f"{name} on {args.nodes} nodes, {CHUNKS_PER_NODE:,} chunks a node\n")
     for grid in scale_grids(costs, load, growth, cells):
         console.print(terminal(grid))

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.table import Table
 
 from bmv2_testbed import client, state
@@ -18,6 +17,7 @@ from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.wiring import add_target, rate, size
 from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -150,7 +150,7 @@ def _status(args: argparse.Namespace) -> int:
 def _show(name: str, testbed: Testbed) -> None:
     status = testbed.status()
     spec = testbed.spec()
-    console = Console()
+    console = Terminal()
     processes = Table(title=f"testbed {name}: {spec.target}, {spec.hosts} hosts, {spec.wiring}")
     for heading in ("process", "state", "CPU s"):
         processes.add_column(heading, justify="right" if heading == "CPU s" else "left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from math import exp2
 
@@ -17,7 +18,7 @@ class FetchTally:
         """`chunks_max`: the chunk fetched longest ago is forgotten first. `half_life_s`: of a fetch's weight."""
         self._chunks_max = chunks_max
         self._half_life_s = half_life_s
-        self._counted: dict[ChunkKey, tuple[int, float, int, int | None]] = {}
+        self._counted: OrderedDict[ChunkKey, tuple[int, float, int, int | None]] = OrderedDict()
         """By chunk, fetched longest ago first: fetches, their weight at the last one, when that was, and the time from
         the one before; in ns."""
 

@@ -23,6 +23,7 @@ from controlplane.core.options import CoreOptions, FabricParameters
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.target import HeatReport, Sighting, Up
 from hostagent.controller import convert
+from hostagent.controller.refusals import Refusals
 from hostagent.core.events import ControllerEvent
 from kvpolicy.tiers.push import PushParameters
 from kvproto.rpc import control_pb2 as rpc
@@ -174,7 +175,7 @@ class VirtualController:
 
     def _send(self, session: int, message: rpc.ToAgent) -> None:
         if message is not self._sent.message:
-            self._sent = _Sent(message, convert.events_of(message, _AGENTS_FABRIC))
+            self._sent = _Sent(message, convert.events_of(message, _AGENTS_FABRIC, Refusals()))
         for event in self._sent.events:
             self._peers[session].controller_event(event)
 

@@ -21,6 +21,7 @@ from controlplane.core.ids import ChunkKey
 from controlplane.core.limits import ANNOUNCE_RECORDS_MAX
 from hostagent import limits
 from hostagent.controller.convert import delta_of
+from hostagent.controller.refusals import Refusals
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import ControllerEvent
 from kvproto.integrity import Integrity, digest_of
@@ -183,7 +184,7 @@ def _apply(deltas: Sequence[rpc.DirectoryDelta]) -> float:
     replica = DirectoryReplica("node0")
     began = time.process_time()
     for delta in deltas:
-        replica.apply(delta_of(delta))
+        replica.apply(delta_of(delta, Refusals()))
     return (time.process_time() - began) / max(1, replica.chunks_count)
 
 
@@ -219,7 +220,7 @@ def _replica_bytes(deltas: Sequence[rpc.DirectoryDelta]) -> int:
     def build() -> DirectoryReplica:
         replica = DirectoryReplica("node0")
         for delta in deltas:
-            replica.apply(delta_of(delta))
+            replica.apply(delta_of(delta, Refusals()))
         return replica
 
     return _traced(build)

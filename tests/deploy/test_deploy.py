@@ -26,6 +26,7 @@ from controlplane.metrics import CoreCollector
 from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
 from kvcast.commands import switch
+from p4switch.doorkeeper import DESCRIPTORS_MAX
 from tests.unit.controlplane.helpers import Scene
 from tests.unit.hostagent.agent_harness import cluster
 
@@ -58,6 +59,7 @@ def test_a_unit_runs_what_is_installed_and_waits_until_it_is_ready(path: Path) -
     service = unit["Service"]
     assert service["Type"] == "notify"
     assert service["User"] == "kvcast"
+    assert int(service["LimitNOFILE"]) == DESCRIPTORS_MAX, "else silent connections leave none to others"
     binary = service["ExecStart"].split()[0]
     assert binary.startswith("/opt/kvcast/bin/")
     assert binary.rpartition("/")[2] in commands()
@@ -302,6 +304,22 @@ def test_pods_find_each_other_and_run_what_images_have(render: Any) -> None:
     parser = Parser(prog="kvcast switch")
     switch.add_arguments(parser)
     parser.parse_args(arguments)
+
+
+def test_jobs_have_the_name_by_which_alerts_know_them(render: Any) -> None:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    rules = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+    (jobs,) = re.findall(r'job=~"(.*?)"', rules["KvcastTargetDown"])
+    made = render(FULL)
+    monitors = [one for one in made if one["kind"] in ("PodMonitor", "ServiceMonitor")]
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        watched = [one["metadata"] for one in made if one["kind"] == "Service"]
+        if monitor["kind"] == "PodMonitor":
+            watched = [one["spec"]["template"]["metadata"] for one in made if "template" in one.get("spec", {})]
+        names = [one["labels"][monitor["spec"]["jobLabel"]] for one in watched if wanted <= one["labels"].items()]
+        assert names and all(re.fullmatch(jobs, name) for name in names), monitor["metadata"]["name"]
+    assert monitors
 
 
 def test_security_has_to_be_chosen(render: Any) -> None:

@@ -127,9 +127,9 @@ class Engine:
         self._say({"flush": True})
         assert self._answer(ANSWER_S)["flushed"]
 
-    def update(self, weights: Path, *, flushes: bool = True) -> None:
-        """Load other weights in place. `flushes`: the engine forgets its KV with it."""
-        self._say({"weights": str(weights), "flushes": flushes})
+    def update(self, weights: Path, *, flushes: bool = True, version: str | None = None) -> None:
+        """Load other weights in place. `flushes`: the engine forgets its KV with it; `version`: the caller's name."""
+        self._say({"weights": str(weights), "flushes": flushes, "version": version})
         assert self._answer(ANSWER_S)["updated"]
 
     def close(self) -> None:

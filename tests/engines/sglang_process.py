@@ -30,12 +30,14 @@ def flush(engine: Any) -> bool:
 
 
 def update(engine: Any, asked: dict[str, Any]) -> bool:
-    """`{"weights": path, "flushes": bool}` -> whether SGLang has these weights now."""
+    """`{"weights": path, "flushes": bool, "version": text or null}` -> whether SGLang has these weights now."""
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
     if asked["flushes"]:
         flush(engine)  # so that nothing is written behind any more: SGLang's update does not wait for that
-    wanted = UpdateWeightFromDiskReqInput(model_path=asked["weights"], flush_cache=asked["flushes"])
+    wanted = UpdateWeightFromDiskReqInput(
+        model_path=asked["weights"], flush_cache=asked["flushes"], weight_version=asked["version"]
+    )
     done, *_ = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(wanted, None))
     return bool(done)
 

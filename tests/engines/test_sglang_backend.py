@@ -28,6 +28,7 @@ from tests.engines.sglang_pools import (
     page_hash,
     storage_config,
 )
+from tests.engines.sglang_weights import SmallWeights
 from tests.unit.hostagent.agent_harness import cluster
 
 LAYOUTS = ["page_first", "page_first_direct", "layer_first", "page_head"]
@@ -214,6 +215,38 @@ def test_the_same_update_elsewhere_shares(make: Callable[..., HiCacheDriver]) ->
     first.put([1])
     second.weights.update(2.0)
     assert second.load([1]) == [content_of(1)]
+
+
+def test_the_callers_version_names_an_update_and_no_other(make: Callable[..., HiCacheDriver]) -> None:
+    driver = make()
+    driver.weights.update(2.0, version="step 1")
+    assert driver.weights.seen.name() == "version=step 1"
+    driver.weights.update(2.0)
+    driver.weights.flush()
+    assert driver.weights.seen.name() == "version=step 1", "nothing has changed"
+    driver.put([1])
+    driver.weights.update(3.0)
+    assert str(driver.weights.seen.name()).startswith("checksum="), "no name was given"
+    driver.weights.update(4.0, version="step 1")
+    assert not driver.exists(1), "the name stands for other weights"
+    driver.weights.update(2.0, version="step 1")
+    assert driver.exists(1)
+    driver.weights.change(5.0)
+    driver.weights.flush()
+    assert str(driver.weights.seen.name()).startswith("checksum="), "nobody told of a change"
+
+
+def test_an_update_that_failed_in_part_has_no_version(make: Callable[..., HiCacheDriver]) -> None:
+    """Neither on the rank where it failed, nor on those that compute with what it gives them."""
+    weights = make().weights
+    weights.update(2.0, version="step 1", fails=True)
+    assert str(weights.seen.name()).startswith("checksum=")
+    weights.update(2.0, version="step 1")
+    assert weights.seen.name() == "version=step 1"
+    one = SmallWeights(lambda own: [own, "" if own == "step 1" else own])
+    one.seen.backend_attached()
+    one.update(2.0, version="step 1")
+    assert str(one.seen.name()).startswith("checksum="), "the other rank's part failed"
 
 
 def test_nothing_has_a_name_while_the_engine_may_keep_kv_of_before(

@@ -128,4 +128,11 @@ def test_updated_weights_are_another_model(engines: list[Engine], testbed: clien
     second.update(trained)
     shared = second.generate(prompt)
     assert (shared.ids, shared.from_storage) == (new.ids, pages * PAGE_TOKENS)
-    assert len(keys_in_pool(testbed)) <= known + 2 * (pages + 1), "nothing was stored while KV of before was there"
+    second.update(trained, version="step 1")
+    named = second.generate(prompt)
+    assert (named.ids, named.from_storage) == (new.ids, 0), "the caller's own name is another"
+    until(lambda: len(keys_in_pool(testbed)) >= known + 3 * pages, "pages are written behind")
+    first.update(trained, version="step 1")
+    shared = first.generate(prompt)
+    assert (shared.ids, shared.from_storage) == (new.ids, pages * PAGE_TOKENS)
+    assert len(keys_in_pool(testbed)) <= known + 3 * (pages + 1), "nothing was stored while KV of before was there"

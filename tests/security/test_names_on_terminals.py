@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import random
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
 
-from bmv2_testbed.processes import child_environment
 from controlplane.config import parse
 from controlplane.daemon import Controller
 from kvcast.terminal import Terminal
@@ -22,6 +16,7 @@ from kvcast.top.board import Board, View, Wish
 from kvcast.top.screen import screen
 from kvproto.printable import printable
 from kvproto.rpc import control_pb2 as rpc
+from tests.terminals import on_a_terminal
 from tests.unit.controlplane.test_daemon import QUICK
 from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 
@@ -61,31 +56,6 @@ def _end(it: Cluster) -> None:
     for agent in it.agents:
         it.do(agent.stop())
     it.agents.clear()
-
-
-def on_a_terminal(words: list[str]) -> tuple[int, str]:
-    """Exit status of a command, and what its terminal gets."""
-    ours, theirs = pty.openpty()
-    pieces: list[bytes] = []
-
-    def listen() -> None:
-        try:
-            while piece := os.read(ours, 1 << 16):
-                pieces.append(piece)
-        except OSError:  # nobody has the other end any more
-            return
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    try:
-        environment = child_environment() | {"TERM": "xterm-256color", "COLUMNS": "250", "LINES": "60"}
-        argv = [sys.executable, "-m", "kvcast.cli", *words]
-        status = subprocess.run(argv, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=False).returncode
-    finally:
-        os.close(theirs)
-        listener.join()
-        os.close(ours)
-    return status, b"".join(pieces).decode()
 
 
 @pytest.mark.parametrize("words", [["ls"], ["top", "--once"]])

@@ -6,6 +6,7 @@ import argparse
 import json
 import secrets
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -41,25 +42,35 @@ def main(words: list[str] | None = None) -> int:
     return 1 if report.bad else 0
 
 
+def counted(what: Counter[str]) -> str:
+    """Most frequent ones first."""
+    return ", ".join(f"{count:,} {name}" for name, count in what.most_common()) or "nothing"
+
+
+def speed_text(report: Report) -> str:
+    """What attackers leave to honest hosts."""
+    share, error = report.speed_under_attack, report.speed_error
+    if share is None:
+        return "not measured"
+    attacked, quiet = (report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False))
+    about = "" if error is None else f" ± {error:.0%}"
+    text = f"{share:.0%}{about} ({attacked:.1f} chunks/s, {quiet:.1f} beside as many harmless frames)"
+    work = report.work_under_attack
+    return text if work is None else f"{text}; {work:.0%} for each second of CPU"
+
+
 def tell(report: Report, seed: int, console: Console) -> None:
     """The report as a person reads it."""
     table = Table(title=f"soak, seed {seed}", show_header=False)
     table.add_column(style="dim")
     table.add_column()
-    outcomes = ", ".join(f"{count:,} {name}" for name, count in report.outcomes.most_common())
-    refused = ", ".join(f"{count:,} {name}" for name, count in report.puts_refused.most_common())
+    outcomes, refused = counted(report.outcomes), counted(report.refused) if report.refused else ""
+    opened, ended = (sum(report.silent.get(what, {}).values()) for what in ("opened", "ended"))
+    silence = f"{opened:,}, {ended:,} ended by daemons"
     growth = ", ".join(f"{name} {size / 2**20:+.1f} MiB" for name, size in sorted(report.rss_growth_bytes.items()))
     recovery = ", ".join(
         f"{kind} {median(times):.1f} s (at most {max(times):.1f})" for kind, times in sorted(report.recovery_s.items())
     )
-    speed = "not measured"
-    if report.speed_under_attack is not None:
-        rates = [report.chunks_per_s(attacked=attacked) or 0.0 for attacked in (True, False)]
-        speed = (
-            f"{report.speed_under_attack:.0%} ({rates[0]:.1f} chunks/s, {rates[1]:.1f} beside as many harmless frames)"
-        )
-    if report.work_under_attack is not None:
-        speed += f"; {report.work_under_attack:.0%} for each second of CPU"
     for name, value in (
         ("fetches", f"{report.fetches:,}: {outcomes}"),
         ("chunks compared", f"{report.chunks:,}"),
@@ -67,9 +78,14 @@ def tell(report: Report, seed: int, console: Console) -> None:
         ("late", str(report.late)),
         ("hung", str(report.hung)),
         ("leaked", "\n".join(report.leaked) or "nothing"),
+        ("leases", counted(report.leases) + f"; {report.lost_with_others_bytes} chunks were others when this was said"),
+        ("forks", f"{counted(report.forks)}; untold: {counted(report.untold)}"),
+        ("probes", f"{report.probes:,}; unanswered: {counted(report.unanswered)}"),
+        ("silent connections", silence),
+        ("shown", "\n".join(report.shown) or "nothing that a terminal obeys"),
         ("puts", f"{report.puts:,}" + (f"; refused: {refused}" if refused else "")),
         ("median complete fetch", f"{median(report.fetch_s) * 1e3:.0f} ms" if report.fetch_s else "none"),
-        ("speed under attack", speed),
+        ("speed under attack", speed_text(report)),
         ("troubles", f"{report.troubles.total()} of {len(report.troubles)} kinds"),
         ("agent away", f"{report.away} tries of engines"),
         ("RSS growth", growth or "nobody lived all along"),

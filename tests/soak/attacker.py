@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from bmv2_testbed.configs import DATA_INTERFACE
+from kvdaemon.notify import notify
 from tests.dataplane.frames import Control, Flag, Host, Op, Segment, arp_request, control_frame, ethernet, here_frame
 from tests.fuzz.mutation import mutated_bytes
 from tests.soak.load import CHUNK_BYTES, SEGMENT_BYTES, Clock
@@ -111,6 +112,8 @@ def main() -> int:
                 time.sleep(ahead_s)
             link.send(frame)
             sent += 1
+            if sent == 1:
+                notify("READY=1")
     print(sent)
     return 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from tests.soak.attacker import KINDS
+from tests.soak.load import EPOCH_S
 
 HONEST: Final = 4
 """Hosts 0 to 3 put and fetch."""
@@ -17,35 +19,32 @@ STRANGER: Final = 5
 HOSTS: Final = 6
 CALM_S: Final = (2.0, 5.0)
 """Between the end of one trouble and the next."""
-
-
-TURNS: Final = 8
-"""Without attackers and with them, by turns: at the end, when nothing else is wrong."""
-TURNS_SHARE: Final = 0.25
-"""Of a soak."""
+TURNS_SHARE: Final = 0.4
+"""Of a soak: without attackers and with them, by turns, when nothing else is wrong."""
+TURN_S: Final = EPOCH_S
+"""What is fetched changes with what was put: each turn has one of each moment between two puts."""
+_BETWEEN_TURNS_S: Final = 2.0
+"""For attackers to end and begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some seconds of fetches, with what the member and the stranger send meanwhile."""
+    """TURN_S of fetches, with what the member and the stranger send meanwhile."""
 
-    lasts_s: float
     sent: tuple[str, str]
     harmless: bool
     """As many frames, as large, that mean nothing: what attackers cost a small machine just by sending is no attack."""
 
 
 def turns(seed: int, duration_s: float) -> list[Turn]:
-    """The last part of a soak of this length: in pairs, without and with attacks. They leave a third of their time to
-    attackers that begin and end."""
+    """The last part of a soak of this length: pairs, without and with attacks."""
     random = Random(f"{seed}/turns")
-    lasts_s = duration_s * TURNS_SHARE / TURNS * 2 / 3
     made: list[Turn] = []
-    for _ in range(TURNS // 2):
+    for _ in range(max(1, int(duration_s * TURNS_SHARE / (TURN_S + _BETWEEN_TURNS_S) / 2))):
         one, other = random.sample(sorted(KINDS), 2)
         # Who is first changes, so that what drifts with time is nobody's doing.
         order = (True, False) if len(made) % 4 == 0 else (False, True)
-        made += [Turn(lasts_s, (one, other), harmless) for harmless in order]
+        made += [Turn((one, other), harmless) for harmless in order]
     return made
 
 
@@ -59,7 +58,7 @@ class Trouble:
     calm_s: float
     """After it."""
     detail: str = ""
-    """Of an attack: what is sent; of a port's faults: which."""
+    """Of an attack: what is sent; of a port's faults: which; of a restart: how the agent ends."""
 
     @property
     def name(self) -> str:
@@ -78,11 +77,15 @@ DISTURBANCES: Final = (
     "prefix evicted",
 )
 PORTS: Final = ("loss", "duplicate", "reorder", "corrupt")
+RESTARTS: Final = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM}
+"""How an agent ends that comes back at once with the pool that it had."""
+RESTART_EVERY: Final = 3
+"""Every third trouble is a restart: each meets leases at another moment."""
 
 
 def troubles(seed: int, duration_s: float) -> list[Trouble]:
-    """What goes wrong in this time, in order. Each kind comes once before any comes again, so that a short soak has
-    the same mixture as a long one."""
+    """What goes wrong in this time, in order. Each kind but restarts comes once before any comes again, so that a short
+    soak has the same mixture as a long one."""
     random = Random(seed)
     made: list[Trouble] = []
     bag: list[tuple[str, str]] = []
@@ -93,9 +96,10 @@ def troubles(seed: int, duration_s: float) -> list[Trouble]:
             bag += [("port hurt", fault) for fault in PORTS]
             bag += [(f"{who} sends", kind) for kind in KINDS for who in ("member", "stranger")]
             random.shuffle(bag)
-        kind, detail = bag.pop()
+        restarts = len(made) % RESTART_EVERY == 1
+        kind, detail = ("agent restarted", random.choice(sorted(RESTARTS))) if restarts else bag.pop()
         host = {"member sends": MEMBER, "stranger sends": STRANGER}.get(kind, random.randrange(HONEST))
-        lasts_s, calm_s = random.uniform(1.0, 4.0), random.uniform(*CALM_S)
+        lasts_s, calm_s = 0.0 if restarts else random.uniform(1.0, 4.0), random.uniform(*CALM_S)
         made.append(Trouble(kind, host, lasts_s, calm_s, detail))
         spent_s += lasts_s + calm_s
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,9 @@ from typing import Any
 from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S
 
 _HONEST_PROCESSES = frozenset({"agent", "engine", "controller", "switch"})
+SPEED_MIN = 0.9
+"""Share of their speed that attackers leave to honest hosts."""
+_AWAY = frozenset({"killed", "frozen", "restarted"})
 FDS_SPARE = 48
 """Descriptors that an idle daemon may have more than at the start: connections to peers stay open."""
 
@@ -27,10 +31,11 @@ class Note:
     recovered_s: float
     """When all daemons were attached and programmed again."""
 
-    def excuses(self, host: int, began_s: float, ended_s: float) -> bool:
-        """Whether an agent's silence in that time was this trouble's doing: it was dead or frozen."""
-        away = self.kind in ("agent killed", "agent frozen") and self.host == host
-        return away and began_s <= self.recovered_s and ended_s >= self.began_s
+    def excuses(self, daemon: str, began_s: float, ended_s: float) -> bool:
+        """Whether a daemon's silence in that time was this trouble's doing: it was dead or frozen."""
+        kind, _, what = self.kind.partition(" ")
+        who = f"agent{self.host}" if kind == "agent" else kind
+        return who == daemon and what in _AWAY and began_s <= self.recovered_s and ended_s >= self.began_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,23 @@ class Report:
     hung: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     puts: int = 0
-    puts_refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     away: int = 0
     """Times that an engine found no agent: it was killed or frozen."""
+    leases: Counter[str] = field(default_factory=Counter)
+    """That were held for seconds: by who gave them (the agent, or nobody: local) and how they ended, kept or lost."""
+    lost_with_others_bytes: int = 0
+    """Chunks under leases that were lost, and said so, whose bytes were others by then."""
+    forks: Counter[str] = field(default_factory=Counter)
+    untold: Counter[str] = field(default_factory=Counter)
+    """What children tried with their parents' clients and were not told of the remedy."""
+    probes: int = 0
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """Pages of daemons that lived and did not answer."""
+    silent: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Connections of those who say nothing, by port: opened, and ended by the daemon."""
+    shown: list[str] = field(default_factory=list)
+    """What was wrong with what operators see."""
     troubles: Counter[str] = field(default_factory=Counter)
     leaked: list[str] = field(default_factory=list)
     turns: list[TurnTaken] = field(default_factory=list)
@@ -91,19 +110,35 @@ class Report:
     @property
     def bad(self) -> bool:
         """Whether something came to light that may not be."""
-        return bool(self.wrong or self.hung or self.leaked)
+        found = self.wrong or self.hung or self.leaked or self.untold or self.unanswered or self.shown
+        return bool(found) or self.is_slow
 
     def chunks_per_s(self, *, attacked: bool) -> float | None:
         """What honest hosts together fetched whole in the turns with or without attackers; None: there were none."""
-        some = [turn for turn in self.turns if turn.attacked is attacked]
-        seconds = sum(turn.seconds for turn in some)
-        return sum(turn.chunks for turn in some) / seconds if seconds else None
+        return _chunks_per_s(self.turns, attacked)
 
     @property
     def speed_under_attack(self) -> float | None:
         """Share of their speed without attackers that honest fetches keep, of all turns together."""
-        attacked, quiet = (self.chunks_per_s(attacked=attacked) for attacked in (True, False))
-        return attacked / quiet if attacked is not None and quiet else None
+        return _share(self.turns)
+
+    @property
+    def speed_error(self) -> float | None:
+        """Standard error of that share, by leaving out one pair of turns after the other (the jackknife). None: there
+        are too few."""
+        count = len(self.turns) // 2
+        others = [_share(self.turns[: 2 * pair] + self.turns[2 * pair + 2 :]) for pair in range(count)]
+        shares = [one for one in others if one is not None]
+        if len(shares) < 2:
+            return None
+        middle = sum(shares) / len(shares)
+        return math.sqrt((count - 1) / count * sum((one - middle) ** 2 for one in shares))
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether attackers surely took more than they may: chance alone is no reason."""
+        share, error = self.speed_under_attack, self.speed_error
+        return share is not None and error is not None and share + 2 * error < SPEED_MIN
 
     @property
     def work_under_attack(self) -> float | None:
@@ -139,6 +174,7 @@ class Report:
             "hung": self.hung,
             "leaked": self.leaked,
             "speed_under_attack": self.speed_under_attack,
+            "speed_error": self.speed_error,
             "work_under_attack": self.work_under_attack,
             "turns": [[turn.attacked, round(turn.seconds, 2), turn.chunks] for turn in self.turns],
             "turns_sent": [list(turn.sent) for turn in self.turns],
@@ -146,8 +182,16 @@ class Report:
             "cpu_under_attack": self.cpu_under_attack,
             "outcomes": dict(self.outcomes),
             "puts": self.puts,
-            "puts_refused": dict(self.puts_refused),
+            "refused": dict(self.refused),
             "agent_away": self.away,
+            "leases": dict(self.leases),
+            "lost_with_others_bytes": self.lost_with_others_bytes,
+            "forks": dict(self.forks),
+            "untold": dict(self.untold),
+            "probes": self.probes,
+            "unanswered": dict(self.unanswered),
+            "silent": self.silent,
+            "shown": self.shown,
             "fetch_median_s": round(median(self.fetch_s), 4) if self.fetch_s else None,
             "troubles": dict(self.troubles),
             "recovery_s": {kind: [round(one, 2) for one in times] for kind, times in self.recovery_s.items()},
@@ -155,24 +199,31 @@ class Report:
         }
 
 
+def _chunks_per_s(turns: Sequence[TurnTaken], attacked: bool) -> float | None:
+    some = [turn for turn in turns if turn.attacked is attacked]
+    seconds = sum(turn.seconds for turn in some)
+    return sum(turn.chunks for turn in some) / seconds if seconds else None
+
+
+def _share(turns: Sequence[TurnTaken]) -> float | None:
+    attacked, quiet = (_chunks_per_s(turns, attacked) for attacked in (True, False))
+    return attacked / quiet if attacked is not None and quiet else None
+
+
 def made(lines: Iterable[Mapping[str, Any]], notes: Sequence[Note], ended_s: float) -> Report:
     """The report of engines' lines; `ended_s`: when nobody waited any more."""
     report = Report()
-    under_way: dict[int, float] = {}
+    under_way: dict[tuple[int, str], float] = {}
     complete_s: dict[int, list[float]] = defaultdict(list)
     for line in lines:
-        host, what = line["host"], line["what"]
+        who, what = (line["host"], line["who"]), line["what"]
         if what == "begun":
-            under_way[host] = line["at_s"]
+            under_way[who] = line["at_s"]
         elif what in ("fetched", "lost"):
-            under_way.pop(host, None)
+            under_way.pop(who, None)
             _count_fetch(report, line, notes, complete_s)
-        elif what == "put":
-            report.puts += 1
-        elif what == "refused":
-            report.puts_refused[line["reason"]] += 1
-        elif what == "away":
-            report.away += 1
+        else:
+            _count(report, line, notes)
     for began_s in under_way.values():
         report.hung += ended_s - began_s > DEADLINE_S + HUNG_S
     for note in notes:
@@ -183,11 +234,39 @@ def made(lines: Iterable[Mapping[str, Any]], notes: Sequence[Note], ended_s: flo
     return report
 
 
+def _count(report: Report, line: Mapping[str, Any], notes: Sequence[Note]) -> None:
+    """Whatever is no fetch."""
+    match line["what"]:
+        case "put":
+            report.puts += 1
+        case "refused":
+            report.refused[line["reason"]] += 1
+        case "away":
+            report.away += 1
+        case "leased":
+            report.leases[f"{line['way']} {'lost' if line['lost'] else 'kept'}"] += 1
+            if line["lost"]:
+                report.lost_with_others_bytes += line["wrong"]
+            else:
+                report.wrong += line["wrong"]
+                report.chunks += line["chunks"]
+        case "forked":
+            report.forks[line["how"]] += 1
+            report.untold.update(f"{line['how']}: {name}" for name in line["untold"])
+        case "probed":
+            report.probes += 1
+            excused = any(note.excuses(line["daemon"], line["began_s"], line["at_s"]) for note in notes)
+            if not (line["answered"] or excused):
+                report.unanswered[f"{line['daemon']} /{line['page']}"] += 1
+        case other:
+            raise ValueError(f"no such line: {other}")
+
+
 def _count_fetch(
     report: Report, line: Mapping[str, Any], notes: Sequence[Note], complete_s: dict[int, list[float]]
 ) -> None:
     host, began_s, took_s = line["host"], line["began_s"], line["took_s"]
-    excused = any(note.excuses(host, began_s, began_s + took_s) for note in notes)
+    excused = any(note.excuses(f"agent{host}", began_s, began_s + took_s) for note in notes)
     report.fetches += 1
     if line["what"] == "lost":
         report.outcomes["AGENT_LOST"] += 1

@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.group import agent_socket
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, host_name
+from bmv2_testbed.spec import NO_FAULTS, Faults, TestbedSpec, host_name
 from tests.leftovers import leftovers
-from tests.soak.load import DEADLINE_S, HUNG_S, LATE_S, Clock
-from tests.soak.plan import HONEST, HOSTS, MEMBER, STRANGER, TURNS_SHARE, Trouble, Turn, troubles, turns
+from tests.soak.crew import ATTACK_SPARE_S, ENGINES, LOADERS, PROBE, Crew
+from tests.soak.load import DEADLINE_S, Clock
+from tests.soak.plan import (
+    HONEST,
+    HOSTS,
+    MEMBER,
+    RESTARTS,
+    STRANGER,
+    TURN_S,
+    TURNS_SHARE,
+    Trouble,
+    Turn,
+    troubles,
+    turns,
+)
 from tests.soak.report import (
     Note,
     Report,
@@ -38,11 +48,10 @@ _HURT: Final = {
     "reorder": Faults(reorder=0.1),
     "corrupt": Faults(corrupt=0.03),
 }
-ATTACK_FRAMES_S: Final = 300.0
+SILENT_OPENED_S: Final = 4.0
+"""Connections to each port in a second, throughout: 44 to all of them, four times what once shut everybody out."""
 WARM_S: Final = 6.0
 """Before the first trouble: what daemons allocate once is not growth."""
-_ATTACK_SPARE_S: Final = 90.0
-"""What a busy machine may take to start and end an attacker."""
 Say = Callable[[str], None]
 
 
@@ -67,8 +76,8 @@ class Soak:
     def __init__(self, testbed: Testbed, seed: int, duration_s: float, say: Say) -> None:
         self._testbed, self._seed, self._duration_s, self._say = testbed, seed, duration_s, say
         self._clock = Clock(time.monotonic(), seed, HONEST)
+        self._crew = Crew(testbed, self._clock)
         self._notes: list[Note] = []
-        self._inside: str = testbed.status()["directory"]
         self._looks = 0
 
     def run(self, moved: Callable[[float], None]) -> Report:
@@ -76,25 +85,30 @@ class Soak:
         self._make_stranger()
         before = self._sizes()
         began_s = time.monotonic()
-        until_s = began_s + WARM_S + self._duration_s
-        with self._engines(until_s):
+        troubles_s = self._duration_s * (1 - TURNS_SHARE)
+        with self._crew.at_work():
             time.sleep(WARM_S)
             warm = self._sizes()
-            turns_s = self._duration_s * TURNS_SHARE
-            for trouble in troubles(self._seed, self._duration_s - turns_s):
-                if time.monotonic() >= until_s - turns_s:
-                    break
-                self._say(f"{trouble.name} ({host_name(trouble.host)})")
-                moved(min(0.99, (time.monotonic() - began_s) / (until_s - began_s)))
-                self._suffer(trouble)
-                time.sleep(max(0.0, min(trouble.calm_s, until_s - turns_s - time.monotonic())))
+            with self._crew.silence(SILENT_OPENED_S):
+                for trouble in troubles(self._seed, troubles_s):
+                    passed_s = time.monotonic() - began_s
+                    if passed_s >= WARM_S + troubles_s:
+                        break
+                    self._say(f"{trouble.name} ({host_name(trouble.host)})")
+                    moved(passed_s / (WARM_S + self._duration_s))
+                    self._suffer(trouble)
+                    time.sleep(trouble.calm_s)
+                self._say("what operators see")
+                shown = self._crew.looks()
+            self._crew.stop(LOADERS)
             taken = [self._take_turn(turn) for turn in turns(self._seed, self._duration_s)]
             self._say("all is calm")
-            ended_s = self._await_engines(until_s)
-        lines = list(self._lines())
+            ended_s = self._crew.stop((*ENGINES, PROBE))
+        lines = self._crew.lines()
         report = made(lines, self._notes, ended_s)
-        # On a busy machine the last ones may come after the engines' time.
-        take_turns(report, [turn for turn in taken if turn.ended_s <= until_s], lines)
+        report.shown = shown
+        report.silent = {what: dict(ports) for what, ports in self._crew.silent.items()}
+        take_turns(report, taken, lines)
         # What liars joined stays in the switch until it expires, as what the dead joined.
         take_leftovers(report, leftovers(self._testbed, [MEMBER, STRANGER], patience_s=20.0))
         after = self._sizes()
@@ -104,42 +118,6 @@ class Soak:
         }
         compare_sizes(report, begun, after)
         return report
-
-    # ------------------------------------------------------------------ engines
-
-    @contextmanager
-    def _engines(self, until_s: float) -> Iterator[None]:
-        names = [f"engine{host}" for host in range(HONEST)]
-        clock = ["--began", str(self._clock.began_s), "--seed", str(self._seed), "--hosts", str(HONEST)]
-        for host, name in enumerate(names):
-            out = f"{self._inside}/{name}.lines"
-            words = ["--socket", agent_socket(self._testbed, host), "--out", out, "--host", str(host)]
-            argv = python_module("tests.soak.worker", *words, *clock, "--until", str(until_s))
-            self._testbed.run(name, host_name(host), argv)
-        try:
-            yield
-        finally:
-            running = self._testbed.status()["processes"]
-            for name in names:
-                if running.get(name, 0) is None:
-                    self._testbed.kill(name)
-
-    def _await_engines(self, until_s: float) -> float:
-        """When the last of them had ended, or nobody waited for it any more."""
-        give_up_s = until_s + DEADLINE_S + LATE_S + HUNG_S + 5.0
-        for host in range(HONEST):
-            outcome = self._testbed.wait(f"engine{host}", max(0.1, give_up_s - time.monotonic()))
-            if outcome is not None and outcome.status != 0:
-                raise TestbedError(f"engine{host} broke: {outcome.stderr[-2000:]}")
-        return time.monotonic()
-
-    def _lines(self) -> list[dict[str, Any]]:
-        found = []
-        for host in range(HONEST):
-            path = self._testbed.directory / f"engine{host}.lines"
-            whole = path.read_text().rpartition("\n")[0]
-            found += [json.loads(line) for line in whole.splitlines()]
-        return sorted(found, key=lambda line: float(line["at_s"]))
 
     # ------------------------------------------------------------------ troubles
 
@@ -159,6 +137,8 @@ class Soak:
         match trouble.kind:
             case "agent killed":
                 self._killed(f"agent{trouble.host}", trouble.lasts_s)
+            case "agent restarted":
+                self._restarted(f"agent{trouble.host}", RESTARTS[trouble.detail])
             case "agent frozen":
                 self._frozen(f"agent{trouble.host}", trouble.lasts_s)
             case "controller killed":
@@ -187,6 +167,15 @@ class Soak:
         self._testbed.restart(name)
         self._testbed.await_ready(name)
 
+    def _restarted(self, name: str, end: signal.Signals) -> None:
+        """At once, and with the pool that it had."""
+        self._testbed.kill(name, end)
+        self._testbed.wait(name, DEADLINE_S)
+        self._testbed.restart(name, with_kept=True)
+        self._testbed.await_ready(name)
+        if "is taken over" not in self._testbed.log(name):
+            raise TestbedError(f"{name} did not take its pool over")
+
     def _frozen(self, name: str, lasts_s: float) -> None:
         self._testbed.kill(name, signal.SIGSTOP)
         time.sleep(lasts_s)
@@ -204,40 +193,30 @@ class Soak:
 
     def _evicted(self, trouble: Trouble) -> None:
         """An operator deletes a prefix that is being fetched, whoever has it."""
-        key = self._clock.prefix(self._clock.epoch(time.monotonic()), trouble.host).chunk_keys()[0]
-        controller = f"{CONTROLLER_MANAGEMENT_IP}:{CONTROLLER_PORT}"
-        words = ("evict", key.hex(), "--hosts", "--yes", "--controller", controller)
-        self._testbed.run("evict", "switch", python_module("kvcast.cli", *words))
-        self._testbed.wait("evict", DEADLINE_S)
-        self._testbed.forget("evict")
+        self._crew.evict(self._clock.prefix(self._clock.epoch(time.monotonic()), trouble.host).chunk_keys()[0])
 
     def _take_turn(self, turn: Turn) -> TurnTaken:
-        """Both liars at once."""
-        hosts = dict(zip((MEMBER, STRANGER), turn.sent, strict=True))
+        """Both liars at once, and those who say nothing; it begins when all of them have."""
+        attackers = {f"attacker{host}": host for host in (MEMBER, STRANGER)}
         self._say(f"turn: {', '.join(turn.sent)}{', as harmless frames' if turn.harmless else ''}")
         words = ("--harmless",) if turn.harmless else ()
-        for host, kind in hosts.items():
-            self._attack(f"attacker{host}", Trouble("turn", host, turn.lasts_s, 0.0, kind), *words)
-        began_s, before = time.monotonic(), self._testbed.cpu_s()
-        time.sleep(turn.lasts_s)
-        ended_s, after = time.monotonic(), self._testbed.cpu_s()
-        for host in hosts:
-            self._testbed.finish(f"attacker{host}", turn.lasts_s + _ATTACK_SPARE_S)
+        for (name, host), kind in zip(attackers.items(), turn.sent, strict=True):
+            self._crew.attack(name, host, kind, TURN_S + ATTACK_SPARE_S, *words)
+        with self._crew.silence(SILENT_OPENED_S, harmless=turn.harmless):
+            for name in attackers:
+                self._testbed.await_ready(name)
+            began_s, before = time.monotonic(), self._testbed.cpu_s()
+            time.sleep(TURN_S)
+            ended_s, after = time.monotonic(), self._testbed.cpu_s()
+        for name in attackers:
+            self._crew.end_attack(name)
         return TurnTaken(not turn.harmless, began_s, ended_s, sent=turn.sent, cpu_s=cpu_by_kind(before, after))
 
     def _attacked(self, trouble: Trouble) -> None:
-        self._attack("attacker", trouble)
-        outcome = self._testbed.finish("attacker", trouble.lasts_s + _ATTACK_SPARE_S)
+        self._crew.attack("attacker", trouble.host, trouble.detail, trouble.lasts_s)
+        outcome = self._testbed.finish("attacker", trouble.lasts_s + ATTACK_SPARE_S)
         if not int(outcome.stdout):
             raise TestbedError("an attacker sent nothing")
-
-    def _attack(self, name: str, trouble: Trouble, *more: str) -> None:
-        """Begin; it ends by itself."""
-        clock = ["--began", str(self._clock.began_s), "--seed", str(self._seed), "--hosts", str(HONEST)]
-        words = ["--kind", trouble.detail, "--seconds", str(trouble.lasts_s), "--rate", str(ATTACK_FRAMES_S)]
-        words += ["--port", str(trouble.host + 1)]
-        argv = python_module("tests.soak.attacker", *words, *clock, *more)
-        self._testbed.run(name, host_name(trouble.host), argv)
 
     # ------------------------------------------------------------------ looks
 

@@ -1,102 +1,105 @@
-"""One engine of a soak: puts, fetches and compares until its time is over; a line of JSON for each thing it did."""
+"""One engine of a soak: puts, fetches and compares until it is stopped; a line of JSON for each thing it did."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any, TextIO
 
-from bmv2_testbed.content import content_of, same_content
+from bmv2_testbed.content import content_of
 from kvclient.client import AgentClient, AgentError, AgentUnavailableError
-from tests.soak.load import CHUNK_BYTES, DEADLINE_S, Clock
+from tests.soak.load import CHUNK_BYTES, DEADLINE_S, Clock, Diary, until_stopped, wrong_chunks
 
 _AGAIN_S = 0.2
 """An agent that is away is tried again after this."""
 
 
-class Worker:
-    """`host`: its number among those that put; lines go to `out`."""
+def live(
+    diary: Diary,
+    connect: Callable[[], AgentClient],
+    turn: Callable[[AgentClient], None],
+    end: Callable[[], None] = lambda: None,
+) -> None:
+    """Connect, and take one turn after the other until SIGTERM, then `end()`; anew whenever the agent goes away."""
+    goes_on = until_stopped()
+    while goes_on():
+        try:
+            with connect() as client:
+                while goes_on():
+                    turn(client)
+                end()
+        except AgentUnavailableError as error:
+            diary.tell("away", reason=str(error))
+            time.sleep(_AGAIN_S)
 
-    def __init__(self, socket_path: str, clock: Clock, host: int, out: TextIO) -> None:
-        self._socket_path, self._clock, self._host, self._out = socket_path, clock, host, out
-        self._random = Random(f"{clock.seed}/{host}")
-        self._client: AgentClient | None = None
+
+def fetch(diary: Diary, client: AgentClient, keys: list[bytes]) -> None:
+    """Fetch them and compare every byte."""
+    began_s = time.monotonic()
+    diary.tell("begun", at_s=began_s)
+    try:
+        with client.fetch(keys, deadline_s=DEADLINE_S) as got:
+            took_s = time.monotonic() - began_s
+            wrong = wrong_chunks(keys[: got.count], got.views)
+            outcome, chunks = got.outcome.name, got.count
+    except AgentError as error:
+        took_s, outcome, chunks, wrong = time.monotonic() - began_s, error.status.name, 0, 0
+    except AgentUnavailableError:
+        diary.tell("lost", began_s=began_s, took_s=time.monotonic() - began_s)
+        raise
+    diary.tell("fetched", began_s=began_s, took_s=took_s, outcome=outcome, chunks=chunks, wrong=wrong)
+
+
+class Worker:
+    """An engine of a host that puts."""
+
+    def __init__(self, clock: Clock, diary: Diary) -> None:
+        self._clock, self._diary = clock, diary
+        self._random = Random(f"{clock.seed}/{diary.host}")
         self._put_epoch = -1
 
-    def run(self, until_s: float) -> None:
-        """Until then; what is under way is finished."""
-        while time.monotonic() < until_s:
-            try:
-                if self._client is None:
-                    self._client = AgentClient(self._socket_path)
-                self._turn(self._client)
-            except AgentUnavailableError as error:
-                self._tell("away", reason=str(error))
-                if self._client is not None:
-                    self._client.close()
-                    self._client = None
-                time.sleep(_AGAIN_S)
-        if self._client is not None:
-            self._client.close()
-
-    def _turn(self, client: AgentClient) -> None:
+    def turn(self, client: AgentClient) -> None:
+        """The prefix of this epoch, if it is not there yet; else a fetch."""
         now_s = time.monotonic()
         epoch = self._clock.epoch(now_s)
         if epoch != self._put_epoch:
             self._put_epoch = epoch
             self._put(client, epoch)
         else:
-            self._fetch(client, now_s)
+            fetch(self._diary, client, self._random.choice(self._clock.window(now_s)).chunk_keys())
 
     def _put(self, client: AgentClient, epoch: int) -> None:
-        parent = None
-        for key in self._clock.prefix(epoch, self._host).chunk_keys():
+        parent, label = None, self._clock.label(epoch, self._diary.host)
+        for key in self._clock.prefix(epoch, self._diary.host).chunk_keys():
             try:
-                client.put(key, parent, content_of(key, CHUNK_BYTES))
-                self._tell("put")
+                client.put(key, parent, content_of(key, CHUNK_BYTES), namespace=label)
+                self._diary.tell("put")
             except AgentError as error:
-                self._tell("refused", reason=error.status.name)
+                self._diary.tell("refused", reason=error.status.name)
                 return
             parent = key
 
-    def _fetch(self, client: AgentClient, now_s: float) -> None:
-        prefix = self._random.choice(self._clock.window(now_s))
-        keys = prefix.chunk_keys()
-        self._tell("begun", at_s=now_s)
-        try:
-            with client.fetch(keys, deadline_s=DEADLINE_S) as got:
-                took_s = time.monotonic() - now_s
-                found = zip(keys[: got.count], got.views[: got.count], strict=True)
-                wrong = sum(not same_content(view, content_of(key, CHUNK_BYTES)) for key, view in found)
-                outcome, chunks = got.outcome.name, got.count
-        except AgentError as error:
-            took_s, outcome, chunks, wrong = time.monotonic() - now_s, error.status.name, 0, 0
-        except AgentUnavailableError:
-            self._tell("lost", began_s=now_s, took_s=time.monotonic() - now_s)
-            raise
-        self._tell("fetched", began_s=now_s, took_s=took_s, outcome=outcome, chunks=chunks, wrong=wrong)
 
-    def _tell(self, what: str, **fields: Any) -> None:
-        line = {"what": what, "host": self._host, "at_s": time.monotonic()} | fields
-        self._out.write(json.dumps(line) + "\n")
-        self._out.flush()
+def arguments(description: str | None) -> argparse.Namespace:
+    """Of a process that works on a host."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--began", type=float, required=True)
+    for name in ("--seed", "--hosts", "--host"):
+        parser.add_argument(name, type=int, required=True)
+    return parser.parse_args()
 
 
 def main() -> int:
     """Entry point: one engine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    for name in ("--began", "--until"):
-        parser.add_argument(name, type=float, required=True)
-    for name in ("--seed", "--hosts", "--host"):
-        parser.add_argument(name, type=int, required=True)
-    args = parser.parse_args()
-    with args.out.open("a") as out:
-        Worker(args.socket, Clock(args.began, args.seed, args.hosts), args.host, out).run(args.until)
+    args = arguments(__doc__)
+    with args.out.open("ab", buffering=0) as out:
+        diary = Diary(out, args.host, "engine")
+        worker = Worker(Clock(args.began, args.seed, args.hosts), diary)
+        live(diary, lambda: AgentClient(args.socket), worker.turn)
     return 0
 
 

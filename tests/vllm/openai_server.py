@@ -87,7 +87,7 @@ class _Server:
     log: Path
 
     def await_up(self, give_up_s: float) -> None:
-        while not _is_healthy(self.url):
+        while not is_healthy(self.url):
             said = self.log.read_text(errors="replace") if self.log.exists() else ""
             if not self.process.is_running:
                 raise TestbedError(f"the server did not start: {last_reason(said)}")
@@ -96,7 +96,8 @@ class _Server:
             time.sleep(POLL_S)
 
 
-def _is_healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether a server takes requests."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)

@@ -56,11 +56,11 @@ def ready(launcher: Launcher, folder: Path, servers: Sequence[dict[str, Any]]) -
     """Servers that have read their weights: their URLs."""
     with serving(launcher, servers, folder, "server", {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}) as urls:
         for url in urls:
-            until(lambda url=url: _names_chunks(url), "a server has read its weights")
+            until(lambda url=url: names_chunks(url), "a server has read its weights")
         yield urls
 
 
-def _names_chunks(url: str) -> bool:
+def names_chunks(url: str) -> bool:
     """Whether it looks requests up: it begins to when it has read all bytes of its weights."""
     complete(url, [5, 6, 7], max_tokens=1)
     return metric(url, "lookups") > 0

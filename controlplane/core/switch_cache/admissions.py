@@ -6,7 +6,7 @@ count of fills under way; `SwitchCache` reports what happens and carries out wha
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -72,7 +72,7 @@ class Admissions:
         self._pinned: set[ChunkKey] = set()
         """Chunks that must be in the switch and stay there."""
         self._filling: Counter[NodeIndex] = Counter()
-        self._failed_at: dict[ChunkKey, NodeIndex] = {}
+        self._failed_at: OrderedDict[ChunkKey, NodeIndex] = OrderedDict()
         """Who filled a chunk last, in vain; the oldest first."""
         """Fills under way, by who fills."""
         self.refusals: Counter[str] = Counter()

@@ -6,7 +6,7 @@ hold. Gives agents fills and recoveries as tasks; the core says how they ended.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ class SwitchCache:
         self._awaiting_switch: set[ChunkKey] = set()
         """Chunks whose state waits for the switch to take an entry."""
         self._decisions: Counter[str] = Counter()
-        self._problems: dict[ChunkKey, str] = {}
+        self._problems: OrderedDict[ChunkKey, str] = OrderedDict()
         """Why the last fill of a chunk failed; the oldest first."""
         self.price = FillPrice(cluster.values, free=not self._rules.price_fills)
         self._admissions = Admissions(cluster, self.price)

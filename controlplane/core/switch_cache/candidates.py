@@ -10,6 +10,7 @@ Owns the evidence and the queues; `Admissions` defines what a rank is and which 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -43,7 +44,7 @@ class Candidates:
     def __init__(self, rank: Callable[[ChunkKey, Evidence], Rank]) -> None:
         """`rank(key, evidence)`: its place in line."""
         self._rank = rank
-        self._evidence: dict[ChunkKey, Evidence] = {}
+        self._evidence: OrderedDict[ChunkKey, Evidence] = OrderedDict()
         """The one seen longest ago first."""
         self._ranks: dict[ChunkKey, Rank] = {}
         """Of candidates in line and of those that wait for a holder."""

@@ -7,6 +7,8 @@ that brought nothing, the next reads take the detour, and after VERBS_READ_DETOU
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from hostagent import limits
 
 
@@ -14,9 +16,9 @@ class Detours:
     """Peers by the endpoint of their reads."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}
+        self._failures: OrderedDict[str, int] = OrderedDict()
         """Connections in a row that brought nothing."""
-        self._until_s: dict[str, float] = {}
+        self._until_s: OrderedDict[str, float] = OrderedDict()
 
     def needed(self, endpoint: str, now_s: float) -> bool:
         """Whether to read from this peer over TCP now."""

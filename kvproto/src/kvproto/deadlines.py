@@ -45,11 +45,6 @@ class Deadlines(Generic[T]):
         del self._moments[moment][thing]
 
     @property
-    def moments_count(self) -> int:
-        """How many moments are remembered."""
-        return len(self._order)
-
-    @property
     def next_ns(self) -> int | None:
         """When the first of them is due."""
         while self._order:

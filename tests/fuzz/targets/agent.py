@@ -15,6 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from hostagent.controller.convert import RemoteProtocolError, events_of, fabric_of
+from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
 from hostagent.core.directory import SequenceGapError
 from hostagent.core.events import LoadOutcome, SaveOutcome
@@ -261,7 +262,7 @@ class _Life:
             fabric = Fabric(segment_bytes=PAGE)
             if message.HasField("welcome"):
                 fabric = fabric_of(message.welcome.fabric, fabric)
-            for event in events_of(message, fabric):
+            for event in events_of(message, fabric, Refusals()):
                 self.scene.say(event)
         except (DecodeError, RemoteProtocolError, SequenceGapError):
             self.scene.say(events.ControllerLost())

@@ -9,6 +9,7 @@ from rich.table import Table
 from kvcast import operator
 from kvcast.doctor.layout import Row, laid_out
 from kvcast.operator import print_whole
+from kvcast.terminal import Terminal
 
 REMEDY = "correct data.interface in /etc/kvcast/n1-of-the-long-name/agent.yaml, then systemctl restart kvcast-agent"
 ROWS = [
@@ -51,7 +52,7 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("table", [_table(), "a line"])
 def test_a_table_on_a_terminal_ends_at_its_edge(table: RenderableType, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(force_terminal=True, no_color=True, width=40)
-    monkeypatch.setattr(operator, "Console", lambda **options: Console(**options) if "width" in options else terminal)
+    monkeypatch.setattr(operator, "Terminal", lambda **options: Terminal(**options) if options else terminal)
     with terminal.capture() as shown:
         print_whole(table)
     *_, last = shown.get().splitlines()

@@ -7,21 +7,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
+from bmv2_testbed.processes import handing_over, python_module
+
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 20.0
-_LAUNCH = """
-import os, sys
-kept = [int(word) for word in sys.argv[2].split(",") if word]
-for place, descriptor in enumerate([os.dup2(one, 200 + place, inheritable=True) for place, one in enumerate(kept)]):
-    os.dup2(descriptor, 3 + place, inheritable=True)
-    os.close(descriptor)
-if kept:
-    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(kept)), LISTEN_FDNAMES=sys.argv[3])
-os.execv(sys.executable, [sys.executable, "-m", "hostagent", "--config", sys.argv[1]])
-"""
+DEADLINE_S = 120.0
 
 
 class ServiceManager:
@@ -39,13 +30,11 @@ class ServiceManager:
 
     def start(self) -> None:
         """Start the service and wait until it is ready."""
-        names, descriptors = list(self.store), list(self.store.values())
-        argv = [sys.executable, "-c", _LAUNCH, str(self._config), ",".join(map(str, descriptors)), ":".join(names)]
         self._process = subprocess.Popen(
-            argv,
+            handing_over(self.store, python_module("hostagent", "--config", str(self._config))),
             cwd=ROOT,
             env={**os.environ, "NOTIFY_SOCKET": self._path},
-            pass_fds=descriptors,
+            pass_fds=list(self.store.values()),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import random
@@ -242,6 +243,20 @@ def test_random_bytes_on_the_socket_end_only_that_connection(one: Cluster, seed:
         while raw.recv(65536):
             pass
     assert good.contains([key(1)]) == [Where.NOWHERE]
+
+
+def test_who_only_looks_whether_an_agent_listens_is_no_warning(one: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    path = one.agents[0].config.api_socket
+
+    async def look() -> None:
+        """On the agent's own loop, so that it greets nobody any more."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(path)
+
+    one.do(look())
+    with AgentClient(path) as client:
+        assert client.put(key(1), None, b"x") is PutOutcome.STORED
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_engine_that_reads_no_answers_is_not_served_on(one: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from kvclient.client import Status, Where
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as pb
+from tests.digests import digest
 from tests.unit.hostagent.agent_harness import MIB, key
 from tests.unit.hostagent.channel_script import Script, Stage, delta, staged, task
 
@@ -234,12 +236,9 @@ def test_a_name_that_stands_for_several_leads_to_the_one_that_takes_it(
     "nonsense",
     [
         delta(17),
-        delta(1, chunks=[pb.ChunkEntry(key=b"short", size_bytes=1)]),
-        delta(1, chunks=[pb.ChunkEntry(key=bytes(16))]),
         pb.ToAgent(welcome=pb.Welcome(fabric=pb.Fabric(segment_bytes=5, integrity=pb.INTEGRITY_BLAKE3))),
-        task(1, pin=pb.PinChunks(keys=[b"x"])),
     ],
-    ids=["gap", "short key", "empty chunk", "segment size", "task key"],
+    ids=["gap", "segment size"],
 )
 def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsense: pb.ToAgent) -> None:
     stage.made.add(controllers=[stage.address])
@@ -251,3 +250,27 @@ def test_nonsense_ends_the_stream_and_the_agent_comes_back(stage: Stage, nonsens
     client = stage.made.client(0)
     client.put(key(1), None, b"x")
     assert client.contains([key(1)]) == [Where.LOCAL]
+
+
+def test_a_bad_record_of_the_controller_costs_that_record(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.made.add(controllers=[stage.address])
+    agent = stage.made.agents[0]
+    stage.script.attach("n0", 0)
+    stage.made.until(lambda: agent.core.connected)
+    bad = [pb.ChunkEntry(key=b"short", size_bytes=1), pb.ChunkEntry(key=bytes(16)), pb.ChunkEntry(key=key(8))]
+    good = pb.ChunkEntry(key=key(9), size_bytes=1, digest=digest(9), holders=[1])
+    with caplog.at_level(logging.WARNING):
+        stage.script.say("n0", delta(1, chunks=[*bad, good]))
+        stage.script.say("n0", delta(2, chunks=bad))
+        stage.script.say("n0", task(1, pin=pb.PinChunks(keys=[b"x"])))
+        stage.script.say("n0", pb.ToAgent(read_access=pb.ReadAccess(verify_key=b"no key")))
+        result = stage.script.hear("n0", "task_result")
+    assert (result.task, result.status, result.detail) == (1, pb.TaskResult.REFUSED, "key has 1 bytes, not 16")
+    stage.made.until(lambda: agent.attachment.refusals.counts["read_key"] == 1)
+    assert agent.attachment.refusals.counts == {"chunk": 6, "task": 1, "read_key": 1}
+    assert agent.metrics.flat()["refused_of_controller_total{chunk}"] == 6
+    assert agent.core.directory.find(key(9)) is not None
+    said = [one.getMessage() for one in caplog.records if "that the controller sent is refused" in one.getMessage()]
+    assert [one.split()[1] for one in said] == ["chunk", "task", "read_key"], "one line of a kind"
+    assert "hello" not in [one.WhichOneof("message") for one in list(stage.script.heard["n0"].queue)]
+    assert agent.core.connected, "the stream goes on"

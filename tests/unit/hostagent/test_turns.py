@@ -1,5 +1,5 @@
-"""Fairness among engines by what requests cost: whoever asks for little waits for the one dear request that is being
-handled, however many wait."""
+"""Fairness among engines by what requests cost: whoever asks for little waits for the one slice of a
+dear request that is being handled, however many wait."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hostagent.api.server import TurnTaker
 from hostagent.api.turns import AT_ONCE_US, COSTS_US, Turns
 from hostagent.core import events
 from hostagent.core.events import EngineEvent
+from hostagent.limits import SLICE_KEYS
 from kvclient import messages
 from kvclient.messages import HINT, KEYS_MAX, LOCK, NO_KEY, NO_POSITION, RESERVE, Hint, Kind
 from tests.unit.hostagent.test_what_engines_send import Wire, connection
@@ -23,6 +24,7 @@ class Asker:
     costs_us: list[int]
     paid_us: int = 0
     served_us: int = 0
+    is_at_work = False
 
     @property
     def next_us(self) -> int | None:
@@ -75,7 +77,7 @@ def test_who_asks_for_little_comes_first_up_to_its_share() -> None:
     assert cheap.served_us > 30_000
 
 
-def test_a_put_waits_for_one_dear_request_and_not_for_hundreds() -> None:
+def test_a_put_waits_for_one_slice_and_not_for_hundreds_of_dear_requests() -> None:
     async def steps() -> None:
         handled: list[EngineEvent] = []
         turns = TurnTaker(asyncio.get_running_loop())
@@ -85,7 +87,7 @@ def test_a_put_waits_for_one_dear_request_and_not_for_hundreds() -> None:
         lock = messages.pack(Kind.LOCK, 1, LOCK.pack(1) + keys, count=KEYS_MAX)
         hint = messages.pack(Kind.HINT, 1, HINT.pack(Hint.EXPECTED, 1) + keys, count=KEYS_MAX)
         for flooder in flooders:
-            flooder.data_received((lock + hint) * 16)
+            flooder.data_received((lock + hint) * 2)
         assert handled == [], "dear ones wait for their turn even where nobody else asks"
         await asyncio.sleep(0)
         put = messages.pack(Kind.RESERVE, 2, RESERVE.pack(keys[:16], NO_KEY, 4096, NO_POSITION))
@@ -97,8 +99,8 @@ def test_a_put_waits_for_one_dear_request_and_not_for_hundreds() -> None:
             while not any(isinstance(event, events.ReserveRequested) for event in handled[before:]):
                 await asyncio.sleep(0)
             (place,) = [at for at, event in enumerate(handled[before:]) if isinstance(event, events.ReserveRequested)]
-            assert place <= 1, "one turn of the loop, which ends with the first dear request"
-        while len(handled) < 8 * 32 + puts:
+            assert place <= 1, "one turn of the loop, which ends with the first slice of a dear request"
+        while len(handled) < 8 * 4 * (KEYS_MAX // SLICE_KEYS) + puts:
             await asyncio.sleep(0)
 
     asyncio.run(steps())

@@ -15,6 +15,7 @@ from controlplane.core.events import MessageReceived
 from hostagent.api.server import EngineConnection, Service, TurnTaker
 from hostagent.api.tenancy import Pace
 from hostagent.controller import convert
+from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
 from hostagent.core.events import EngineId
 from kvchunk.ids import ChunkKey
@@ -140,7 +141,9 @@ class World:
         self.controller.now = max(self.controller.now, self.agent.now_ns)
         self.controller.advance()
         for message in self.controller.sent[2][self.heard :]:
-            convert.events_of(message, Fabric(), convert.Integrity.BLAKE3)
+            refused = Refusals()
+            convert.events_of(message, Fabric(), refused)
+            assert not refused.counts
         self.heard = len(self.controller.sent[2])
 
 

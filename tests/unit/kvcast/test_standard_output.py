@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +40,14 @@ def test_a_terminal_without_our_characters_gets_them_escaped() -> None:
         status, text, said = run(*words, PYTHONIOENCODING="ascii", LC_ALL="C")
         assert (status, said) == (0, "")
         assert text.isascii()
+
+
+def test_every_command_writes_to_the_one_terminal_that_does_nothing() -> None:
+    """Names of models, traces, nodes and processes come to tables and bars of every command."""
+    root = Path(__file__).parents[3]
+    sources = [path for name in ("kvcast", "kvlab", "planner", "bmv2_testbed") for path in (root / name).rglob("*.py")]
+    own = re.compile(r'\bConsole\(|\brich\.print|\[/?(?:bold|red)\b|TextColumn\(\s*"[^"]*\{(?![^)]*markup=False)')
+    assert [str(path) for path in sources if own.search(path.read_text())] == []
 
 
 def test_half_a_character_is_no_word() -> None:

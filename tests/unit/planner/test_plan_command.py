@@ -113,6 +113,17 @@ def test_a_model_by_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mine, 2 KiB of KV a token" in capsys.readouterr().out
 
 
+def test_names_of_models_and_traces_do_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "\x1b]0;owned\x07[bold].csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00+00:00,2162,5\n")
+    words = ["plan", "--trace", str(trace), "--nodes", "2", "--no-sweep", "--jobs", "1", "--model", "[/x]\x1b[31m"]
+    assert cli.main([*words, *SHAPE]) == 0
+    shown, on_the_way = capsys.readouterr()
+    assert "\x1b" not in shown + on_the_way
+    assert r"\x1b]0;owned[bold].csv: 1 request" in on_the_way
+    assert r"[/x]\x1b[31m, 2 KiB of KV a token" in shown
+
+
 def test_units() -> None:
     assert link_rate("100g") == link_rate("100Gbit/s") == 12.5e9
     assert memory_bytes("256g") == memory_bytes("256GiB") == 256 * 2**30

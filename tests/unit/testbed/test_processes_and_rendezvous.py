@@ -25,9 +25,13 @@ from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 
 
 def _launch(
-    argv: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    descriptors: Sequence[int],
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(argv, env=environment, stdout=out, stderr=err)
+    return subprocess.Popen(argv, env=environment, stdout=out, stderr=err, pass_fds=descriptors)
 
 
 def test_processes_by_name(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def test_a_process_says_when_it_is_ready(tmp_path: Path) -> None:
     gate_read, gate_write = os.pipe()
 
     def launch(*args: Any) -> subprocess.Popen[bytes]:
-        argv, environment, out, err = args
+        argv, environment, out, err, _ = args
         return subprocess.Popen(argv, env=environment, stdin=gate_read, stdout=out, stderr=err)
 
     supervisor.start("slow", [sys.executable, "-c", program], launch)
@@ -89,6 +93,39 @@ def test_a_process_says_when_it_is_ready(tmp_path: Path) -> None:
     supervisor.await_ready("slow", time.monotonic() + 10)  # It was, before it ended.
     supervisor.forget("slow")
     assert list(tmp_path.iterdir()) == []
+
+
+KEEPER = """
+import os
+from kvdaemon import notify
+kept = notify.kept_files()
+print({name: os.pread(descriptor, 100, 0).decode() for name, descriptor in kept.items()})
+if not kept:
+    for name in ("one", "other"):
+        descriptor = os.memfd_create(name)
+        os.write(descriptor, b"of " + name.encode())
+        notify.keep_file(name, descriptor)
+else:
+    notify.forget_file("other")
+"""
+
+
+def test_what_a_process_gives_to_be_kept_is_there_at_its_next_start(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    supervisor.start("keeper", [sys.executable, "-c", KEEPER], _launch)
+    assert supervisor.wait("keeper", 10) is not None
+    for with_kept in (True, True, False, False):
+        supervisor.restart("keeper", with_kept=with_kept)
+        assert supervisor.wait("keeper", 10) is not None
+    outcome = supervisor.wait("keeper", 10)
+    assert outcome is not None
+    found = ["{}", "{'one': 'of one', 'other': 'of other'}", "{'one': 'of one'}", "{}", "{}"]
+    assert outcome.stdout.splitlines() == found
+    before = len(os.listdir("/proc/self/fd"))
+    supervisor.restart("keeper", with_kept=True)
+    assert supervisor.wait("keeper", 10) is not None
+    supervisor.forget("keeper")
+    assert len(os.listdir("/proc/self/fd")) == before - 1, "nothing is left: neither its words nor its files"
 
 
 def test_readers_meet_start_and_report(tmp_path: Path) -> None:

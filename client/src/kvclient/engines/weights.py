@@ -72,12 +72,14 @@ def files_read(folder: str | os.PathLike[str], patterns: Sequence[str]) -> list[
 
 
 def version_in(path: str) -> str:
-    """The caller's own name of the weights, in a file (`weights_version_file`); empty: no file, or none in it."""
+    """The caller's own name of the weights, in a file (`weights_version_file`); empty: no file, none in it, or one
+    that is too long: names that differ beyond its end would be one."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(VERSION_CHARACTERS_MAX).strip()
+            text = file.read(VERSION_CHARACTERS_MAX + 1)
     except (OSError, UnicodeDecodeError):
         return ""
+    return text.strip() if len(text) <= VERSION_CHARACTERS_MAX else ""
 
 
 def signature_of(model: str | os.PathLike[str], suffixes: tuple[str, ...] = WEIGHT_SUFFIXES) -> Signature:

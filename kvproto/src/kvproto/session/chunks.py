@@ -1,5 +1,7 @@
 """The chunks that a reader brings: which wait, which are open, how each ends, and what follows when a copy fails."""
 
+from collections import OrderedDict
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,7 +45,7 @@ class Chunks:
         """Every chunk that is wanted and not here."""
         self.open: dict[ChunkKey, Chunk] = {}
         """Those being fetched, at most JOINED_MAX."""
-        self.waiting: dict[ChunkKey, Chunk] = {}
+        self.waiting: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         """Those that are not open yet."""
 
     def want(self, wanted: ChunkWanted) -> None:

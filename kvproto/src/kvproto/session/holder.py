@@ -3,7 +3,7 @@
 It owns the queue of segments asked for and the pins of chunks being sent or read. It knows no sockets and no memory.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class Holder:
         self._parameters = parameters
         self._inventory = inventory
         self._sendings: dict[ChunkKey, Sending] = {}
-        self._idle: dict[ChunkKey, Sending] = {}
+        self._idle: OrderedDict[ChunkKey, Sending] = OrderedDict()
         """Of those, the ones with nothing left to send, the longest unused first."""
         self._queue: deque[_Order] = deque()
         self._waiting = 0
@@ -85,6 +85,8 @@ class Holder:
         self._burst = Burst(parameters.send_burst_segments)
         self._pins: dict[ChunkKey, int] = {}
         self._fills: dict[FillId, Fill] = {}
+        self._fills_of: dict[ChunkKey, dict[FillId, Fill]] = {}
+        """The same by chunk."""
         self._out: list[HolderCommand] = []
         self.counts = HolderCounts()
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -148,8 +150,8 @@ class Holder:
             else:
                 self._nak(message, event.source)
         elif message.op is Op.FILL_ACK:
-            for fill in list(self._fills.values()):
-                if fill.request.key == message.key and message.segment < fill.segments:
+            for fill in self._fills_of.get(message.key, {}).values():
+                if message.segment < fill.segments:
                     fill.acknowledge(message.segment, now_ns)
 
     def _nak(self, message: Control, to: Address) -> None:
@@ -228,7 +230,7 @@ class Holder:
 
     def _hand_over(self, key: ChunkKey, first: int, count: int, now_ns: int) -> None:
         """As data datagrams; as FILLs that the switch casts, where a fill still has to send the segments."""
-        riders = (fill for fill in self._fills.values() if fill.request.cast_too and fill.request.key == key)
+        riders = (fill for fill in self._fills_of.get(key, {}).values() if fill.request.cast_too)
         fill = next(riders, None)
         if fill is None:
             self._out.append(SendSegments(key, first, count))
@@ -278,12 +280,20 @@ class Holder:
             self._out.append(FillEnded(event.fill, event.key, complete=False, acknowledged=0))
             return
         self._pin(event.key)
-        self._fills[event.fill] = Fill(event, segments, now_ns)
+        fill = self._fills[event.fill] = Fill(event, segments, now_ns)
+        self._fills_of.setdefault(event.key, {})[event.fill] = fill
 
     def _on_fill_cancelled(self, event: FillCancelled, _: int) -> None:
-        fill = self._fills.pop(event.fill, None)
-        if fill is not None:
-            self._unpin(fill.request.key)
+        if event.fill in self._fills:
+            self._forget_fill(event.fill)
+
+    def _forget_fill(self, number: FillId) -> None:
+        key = self._fills.pop(number).request.key
+        of_chunk = self._fills_of[key]
+        del of_chunk[number]
+        if not of_chunk:
+            del self._fills_of[key]
+        self._unpin(key)
 
     def _rides_until_ns(self, fill: Fill) -> int:
         """Until then GETs are expected that ask for what it has to send."""
@@ -304,9 +314,8 @@ class Holder:
         for fill in list(self._fills.values()):
             request = fill.request
             if fill.complete or now_ns >= request.deadline_ns:
-                del self._fills[request.fill]
                 self._out.append(FillEnded(request.fill, request.key, fill.complete, fill.acknowledged))
-                self._unpin(request.key)
+                self._forget_fill(request.fill)
                 continue
             if self.queued_segments or now_ns < self._rides_until_ns(fill):
                 continue  # readers wait for what is cast; the switch does not

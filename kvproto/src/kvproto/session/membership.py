@@ -1,5 +1,6 @@
 """Joining and leaving: keeps the switch's interest in step with what this reader wants."""
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class Membership:
     def __init__(self, parameters: ReaderParameters, pace: Pace) -> None:
         self.parameters = parameters
         self._pace = pace
-        self._left: dict[ChunkKey, _Left] = {}
+        self._left: OrderedDict[ChunkKey, _Left] = OrderedDict()
         self._no_switch_until_ns = -1
         self.tend_ns: int | None = None
         """When `tend` may have something to do, at the earliest; None: never."""

@@ -169,7 +169,10 @@ def test_only_files_that_were_read_count(tmp_path: Path) -> None:
         files_read(folder, ("*.gguf",))
 
 
-@pytest.mark.parametrize(("content", "version"), [(b" step 12\n", "step 12"), (b"", ""), (b"\xff", ""), (None, "")])
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [(b" step 12\n", "step 12"), (b"", ""), (b"\xff", ""), (None, ""), (b"1" * 256, "1" * 256), (b"1" * 257, "")],
+)
 def test_a_callers_version_of_the_weights(tmp_path: Path, content: bytes | None, version: str) -> None:
     if content is not None:
         (tmp_path / "version").write_bytes(content)

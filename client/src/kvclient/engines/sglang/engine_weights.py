@@ -50,6 +50,10 @@ class EngineWeights:
         self._own = ""
         """This rank's."""
         self._has_started = self._is_asked = self._is_changing = self._was_touched = False
+        self._version = ""
+        """The caller's own name of the weights of now; empty: it gave none."""
+        self._version_told: str | None = ""
+        """What the change under way is told for it so far; None: a part of it failed, so no name may stand for it."""
         self._emptied_at = -1
         """After how many steps the engine last emptied its cache."""
         self._problem = NO_PLUGIN
@@ -91,14 +95,31 @@ class EngineWeights:
     def weights_may_change(self) -> None:
         """Nothing has a name until `weights_settled`."""
         with self._lock:
+            if not self._is_changing:
+                self._version_told = ""
             self._is_changing = self._was_touched = True
+
+    def part_loaded(self, version: str) -> None:
+        """A part of the change is done. `version`: the caller's own name of the weights once all parts are; empty:
+        none with this part."""
+        if self._version_told is not None:
+            self._version_told = version or self._version_told
+
+    def part_failed(self) -> None:
+        """The weights may be neither those of before nor those that the caller has named."""
+        self._version_told = None
 
     def weights_settled(self, step: int) -> None:
         """What may have changed weights is over, after so many steps. All ranks call it together."""
-        if self._ranks:
-            self._own = self._checksum()
-            self._ranks = self._gather(self._own)
-            self._answer(cache_emptied=self._emptied_at == step)
+        if not self._ranks:
+            return
+        self._own, before = self._checksum(), self._ranks
+        self._ranks = self._gather(self._own)
+        told = set(self._gather(self._version_told or ""))
+        if self._ranks != before or told != {""}:
+            # Where one rank's part failed, what the others compute from now on is not what the name says either.
+            self._version = told.pop() if len(told) == 1 else ""
+        self._answer(cache_emptied=self._emptied_at == step)
 
     def cache_emptied(self, step: int) -> None:
         """The engine keeps no KV of before, after so many steps. Ranks need not come here together."""
@@ -110,7 +131,7 @@ class EngineWeights:
             self.refuse(UNTOLD)
             return
         if own != self._own:
-            self._own, self._ranks = own, [own]
+            self._own, self._ranks, self._version = own, [own], ""
         self._answer(cache_emptied=True)
 
     def _answer(self, *, cache_emptied: bool) -> None:
@@ -132,7 +153,7 @@ class EngineWeights:
         with self._lock:
             if self._problem or self._is_changing or self._generations.is_stale:
                 return None
-            return self._generations.name()
+            return self._generations.name(self._version)
 
     @property
     def problem(self) -> str:

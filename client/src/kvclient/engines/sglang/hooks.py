@@ -59,10 +59,22 @@ def _after_flush(result: Any, scheduler: Any, *arguments: Any, **more: Any) -> A
 
 def _around_update(original: Callable[..., Any], updater: Any, *arguments: Any, **more: Any) -> Any:
     ENGINE_WEIGHTS.weights_may_change()
+    is_done = False
     try:
-        return original(updater, *arguments, **more)
+        result = original(updater, *arguments, **more)
+        is_done = bool(getattr(result, "success", True))
+        return result
     finally:
+        if is_done:
+            ENGINE_WEIGHTS.part_loaded(_version_in(arguments))
+        else:
+            ENGINE_WEIGHTS.part_failed()
         _settle(updater)
+
+
+def _version_in(arguments: Sequence[Any]) -> str:
+    """The caller's own name of the weights that an update brings; requests of other kinds have none."""
+    return str(getattr(arguments[0], "weight_version", None) or "") if arguments else ""
 
 
 def _around_call(original: Callable[..., Any], scheduler: Any, *arguments: Any, **more: Any) -> Any:
