@@ -102,6 +102,15 @@ CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
+CAST_BUFFER_BYTES_MAX = 65507
+"""Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
+CAST_BUFFER_SEGMENTS_MAX = 64
+"""Of them: kernels before 6.9 take no more."""
+CAST_THREAD_BYTES_S = 2_500_000_000
+"""What one thread casts, about."""
+CAST_THREAD_CORES = 8
+"""A node has one more thread that casts for each so many cores."""
+CAST_THREADS_MAX = 4
 CAST_PREPARED_CHUNKS_MAX = 64
 """Chunks whose headers and ICRCs are kept ready for sending (about 60 B per segment)."""
 CONTROL_BATCH_DATAGRAMS = 64
