@@ -16,7 +16,7 @@ from hostagent.core.arrivals import Arrivals
 from hostagent.core.claims import Claims
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
-from hostagent.core.fetch import FetchRequest, Purpose
+from hostagent.core.fetch import FetchRequest, Kept, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
@@ -121,7 +121,8 @@ class FetchPlanner:
             self.teach(touches)
             touches = []
         absent = len(keys) - len(offers)
-        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way())
+        before = 0 if request.kept is None else len(request.kept.chunks)
+        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way(), before)
         count = len(verdict.routes)
         stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
         ready = count if unready is None else min(count, unready)
@@ -167,8 +168,8 @@ class FetchPlanner:
         else:
             self._cut(plan, key, why)
 
-    def trace_of(self, plan: FetchPlan) -> FetchPlanned:
-        """A plan just made, for who traces the fetch."""
+    def trace_of(self, plan: FetchPlan, kept: Kept | None) -> FetchPlanned:
+        """A plan just made, for who traces the fetch; `kept`: see FetchRequest."""
         asked = {chunk.key: (chunk.size_bytes, route) for _, chunk, route in plan.to_come}
         for key in plan.keys:
             if key not in plan.pinned and key not in asked:
@@ -177,7 +178,7 @@ class FetchPlanner:
         to_come = tuple((key, *asked[key]) for key in plan.keys if key in asked)
         verdict = plan.verdict
         return FetchPlanned(
-            tuple(plan.pinned),
+            (*(chunk.key for chunk in (kept.chunks if kept is not None else ())), *plan.pinned),
             to_come,
             plan.awaited,
             verdict.choice,
