@@ -20,7 +20,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-growth test-growth-short lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -29,8 +29,8 @@ $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml 
 system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_system.sh
 
-system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium (needs root)
-	tools/setup_system.sh zsh fish prometheus golang-go chromium
+system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium, etcd (needs root)
+	tools/setup_system.sh zsh fish prometheus golang-go chromium etcd-server
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
 .venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh | native
@@ -75,7 +75,7 @@ format-c: $(VENV)/.installed ## all C in the style of .clang-format
 	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
 
 test: setup lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not engines and not enters_namespace"
+	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not engines and not enters_namespace"
 	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long"
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
@@ -103,7 +103,7 @@ test-security: setup ## attacks on the running product: each row of docs/explana
 	$(RUN) $(PY) -m tests.security
 
 test-long: setup ## sanitizers and soak tests
-	$(RUN) $(PY) $(PYTEST) -m long
+	$(RUN) $(PY) $(PYTEST) -m "long and not growth"
 	$(MAKE) --no-print-directory -C p4switch test-long VENV=$(abspath $(VENV))
 
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
@@ -129,13 +129,19 @@ wheelhouse: wheels ## what the wheels need in deploy/docker's images, for buildi
 	build/venv-build/bin/python -m pip download --quiet --disable-pip-version-check --dest dist/wheelhouse \
 		--only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
 		--platform manylinux_2_34_$(shell uname -m) --platform manylinux_2_28_$(shell uname -m) --platform manylinux2014_$(shell uname -m) \
-		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel]"
+		dist/kvcast_client-*.whl dist/kvproto-*.whl dist/p4switch-*.whl "$$(ls dist/kvcast-*.whl)[otel,kubernetes]"
 
 test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty environments, at work
 	$(RUN) $(PY) $(PYTEST) -m wheels tests/wheels
 
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
 	$(RUN) $(PY) $(PYTEST) -m field tests/field
+
+test-growth: setup ## elections and what survives them: a real etcd, killed, cut off, slow; controllers that stand still
+	$(RUN) $(PY) $(PYTEST) -m growth -rP tests/growth
+
+test-growth-short: setup ## the same without leaders that stand still for 50 s
+	$(RUN) $(PY) $(PYTEST) -m "growth and not long" tests/growth
 
 demo: setup ## watch it work: an incast, then workloads with and without a pool; ends in tables and a picture
 	$(RUN) $(PY) -m kvcast.cli demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from controlplane.core.options import CoreOptions, FabricParameters, SwitchCache
 from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
+from controlplane.election.election_config import ElectionConfig, take_election
+from controlplane.kept_state import FILE_NAME
 from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions
 from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
@@ -62,12 +65,15 @@ class Config:
     log_level: str
     log_format: str
     switch: SwitchConfig
+    election: ElectionConfig
     core: CoreOptions
     """But for what the daemon knows of a start: incarnation, secret, seals."""
     remote_cost: bool
     """Other machines may ask what chunks would cost."""
     expelled: Path | None
-    """Names nodes that are put out; None: what operators say is forgotten with this controller."""
+    """Names nodes that are put out, for operators to edit; None: there is no such file."""
+    state: Path | None
+    """Where operators' state is kept for a start at which no agent knows it; None: nowhere on this machine."""
 
     @property
     def security(self) -> str:
@@ -92,6 +98,8 @@ def parse(values: object, folder: Path) -> Config:
     fabric, switch = _fabric(top.section("fabric")), top.section("switch")
     policy, membership = top.section("policy"), top.section("membership")
     target = switch.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
+    insecure = top.take("insecure", checks.flag, False)
+    election = take_election(top.section("election"), folder, with_switch=target != "none", insecure=insecure)
     core = CoreOptions(
         fabric=fabric,
         graces=_graces(membership),
@@ -110,6 +118,7 @@ def parse(values: object, folder: Path) -> Config:
         check_switch_ns=switch.take("reconcile_ms", checks.whole(50, _HOUR_MS), 2000) * _MS,
         fill_timeout_ms=policy.take("fill_timeout_ms", checks.whole(10, _HOUR_MS), 10_000),
         transfer_timeout_ms=policy.take("transfer_timeout_ms", checks.whole(10, _HOUR_MS), 60_000),
+        silence_ms=0 if election.by == "none" else election.lease_ms,
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
         namespaces=_namespaces(top.take("namespaces", _lists, None)),
         settle_ns=membership.take("settle_ms", checks.whole(0, 60_000), 3000) * _MS,
@@ -118,14 +127,16 @@ def parse(values: object, folder: Path) -> Config:
         listen=top.take("listen", checks.endpoint, "127.0.0.1:4800"),
         metrics=top.take("metrics", _metrics, "127.0.0.1:9470"),
         tls=tls,
-        insecure=top.take("insecure", checks.flag, False),
+        insecure=insecure,
         ready_file=top.take("ready_file", checks.optional_path, None),
         log_level=top.take("log_level", checks.one_of(checks.LOG_LEVELS), "info"),
         log_format=top.take("log_format", checks.one_of(LOG_FORMATS), "text"),
         switch=_switch(target, switch, folder, fabric.segment_bytes, tls),
+        election=election,
         core=core,
         remote_cost=top.take("remote_cost", checks.flag, False),
         expelled=top.take("expelled", _path_in(folder), None),
+        state=top.take("state", _path_in(folder), _state_of_service()),
     )
     top.done()
     demand_tls("listen", config.listen, tls, insecure=config.insecure)
@@ -339,6 +350,12 @@ def _file_in(folder: Path) -> Callable[[object], Path]:
 def _path_in(folder: Path) -> Callable[[object], Path]:
     """Files that need not be there; relative paths start at `folder`."""
     return lambda value: folder / checks.text(value)
+
+
+def _state_of_service() -> Path | None:
+    """In the folder that the service manager has made for this service (systemd's StateDirectory=), if there is one."""
+    folders = os.environ.get("STATE_DIRECTORY", "")
+    return Path(folders.partition(":")[0]) / FILE_NAME if folders else None
 
 
 def _packed(address: str) -> bytes:

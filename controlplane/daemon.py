@@ -31,12 +31,17 @@ from controlplane.core.effects import (
     Warn,
     WriteTheSwitch,
 )
+from controlplane.core.election import Hold
 from controlplane.core.events import (
+    Deposed,
+    Elected,
+    ElectionEvent,
     Event,
     ExpulsionsChanged,
     HelloReceived,
     MessageReceived,
     OperatorEvent,
+    StateFound,
     StreamEnded,
     SwitchRead,
     SwitchWritten,
@@ -44,9 +49,11 @@ from controlplane.core.events import (
 )
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
+from controlplane.core.leadership import LAPSED_WORDS
 from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.live import Tables
 from controlplane.core.live.live import Live
+from controlplane.core.marks import Mark
 from controlplane.core.operations import OperatorError
 from controlplane.core.options import CoreOptions
 from controlplane.core.read_access import ExpulsionError, checked
@@ -60,7 +67,11 @@ from controlplane.core.switch.target import (
     SwitchUnavailableError,
     Up,
 )
+from controlplane.election.by_switch import SwitchElection
+from controlplane.election.choice import election_of, state_place_of
+from controlplane.election.lease_election import LeaseElection
 from controlplane.expelled_file import ExpelledFile
+from controlplane.kept_state import KeptState
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
@@ -107,6 +118,7 @@ class Controller:
         """`target` stands in for the one that the configuration names (tests). Raises TlsError."""
         self._config = config
         self._target = target or _target(config.switch)
+        self._election = election_of(config.election, with_switch=self._target is not None)
         self._certificates = Certificates(config.tls, Role.CONTROLLER) if config.tls is not None else None
         seals = Seals(self._certificates, Role.CONTROLLER) if self._certificates is not None else None
         self.core = Core(_options(config, seals, with_switch=self._target is not None))
@@ -136,6 +148,14 @@ class Controller:
         self._stopping = False
         self._complaint = ""
         self._changed = asyncio.Event()
+        self._kept = KeptState(
+            config.state, state_place_of(config.election), self.core.operator_state.message, self._hold
+        )
+        self._led_epoch: int | None = None
+        """Of the leadership for which it was read what operators had set; None: for none yet."""
+        self._switch_run: asyncio.Task[None] | None = None
+        self._switch_epoch: int | None = None
+        """Under which the session with the switch runs; None: under the configured id, or there is none."""
         self._switch_session = 0
         """Counts starts and ends of sessions with the switch: a request of one session is not answered in another."""
         self.failed = asyncio.Event()
@@ -147,10 +167,15 @@ class Controller:
         """Bind and begin. Raises CannotRunError."""
         if self._expelled is not None:
             try:
-                self.handle(ExpulsionsChanged(self._expelled.read()))
+                self._expelled.read()
             except ExpulsionError as error:
                 raise CannotRunError(f"expelled: {error}") from error
             self._spawn(self._watch_expelled(self._expelled))
+        if (filed := self._kept.filed()) is not None:
+            self.handle(StateFound(filed, f"file {self._config.state}"))
+        self._spawn(self._kept.run())
+        self._spawn(self._election.run(self._election_event))
+        await asyncio.sleep(0)  # from its first word on agents and operators may come
         self._server, self.grpc_address, door = await serve(self._config.listen, self, self, self._certificates)
         self._spawn(_watch_door(door))
         try:
@@ -163,7 +188,8 @@ class Controller:
             self._spawn(self._watch_certificates(self._certificates))
         self._spawn(self.live.run())
         if self._target is not None:
-            self._spawn(self._target.run(self._switch_event))
+            if isinstance(self._election, SwitchElection):
+                self._switch_run = self._spawn(self._target.run(self._switch_event))
             self._spawn(self._poll_counters())
 
     async def stop(self) -> None:
@@ -174,6 +200,8 @@ class Controller:
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self._kept.close()
+        await self._election.resign()
         for stream in self._streams.values():
             stream.close(Closing("UNAVAILABLE", "the controller stops"))
         if self._server is not None:
@@ -184,7 +212,15 @@ class Controller:
 
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
-        return "this controller is on standby: another one is the switch's primary" if self.core.link.standby else ""
+        return self.core.leadership.standby_words
+
+    def leader_epoch(self) -> int:
+        """Of this controller's leadership; 0: it does not lead."""
+        return self.core.leadership.epoch if self._leads() else 0
+
+    def _leads(self) -> bool:
+        until_ns = self.core.leadership.until_ns
+        return not self.standby_words() and (until_ns is None or self.now_ns() < until_ns)
 
     def open_stream(self, peer: Peer) -> AgentStream:
         """A stream of an agent begins."""
@@ -237,18 +273,27 @@ class Controller:
         status.security = self._config.security
         return status
 
-    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
-        """Put a node out, or take it in again. Raises ExpulsionError."""
+    def expel(self, request: rpc.ExpelRequest, mark: Mark) -> rpc.ExpelReply:
+        """Put a node out, or take it in again. Raises ExpulsionError, OperatorError."""
         core = self.core
+        if request.node and not self._leads():
+            raise OperatorError("UNAVAILABLE", core.leadership.refusal or LAPSED_WORDS)
         node = core.nodes.named(request.node)
         attached = node is not None and node.attached
         if request.node:
-            names = core.expelled - {request.node} if request.cancel else checked(core.expelled | {request.node})
+            before = core.expelled
+            names = before - {request.node} if request.cancel else checked(before | {request.node})
             # First what counts at once, whatever becomes of the file.
-            self.handle(ExpulsionsChanged(names))
+            self.handle(ExpulsionsChanged(names, mark))
+            if names != before:
+                LOG.info("%s: expel %s%s", mark.by, request.node, " no longer" if request.cancel else "")
             if self._expelled is not None:
                 self._expelled.write(names)
-        return rpc.ExpelReply(expelled=sorted(core.expelled), lasting=self._expelled is not None, was_attached=attached)
+        return rpc.ExpelReply(
+            expelled=sorted(core.expelled),
+            lasting=self._expelled is not None or self._kept.lasts,
+            was_attached=attached,
+        )
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -299,6 +344,7 @@ class Controller:
         effects = self.core.handle(event, self.now_ns())
         for effect in effects:
             self._carry_out(effect)
+        self._kept.look(self.core.operator_state.revision)
         self._changed.set()
         self._changed = asyncio.Event()
         if not self._stopping:
@@ -344,10 +390,52 @@ class Controller:
     def _switch_event(self, event: SwitchEvent) -> None:
         if isinstance(event, Up | Down | Standby):
             self._switch_session += 1
+        if isinstance(self._election, SwitchElection):
+            self._election.switch_event(event)
+        elif isinstance(event, Standby):
+            self._complain("another controller is the switch's primary: it has a higher election id, and no election")
+        if not isinstance(event, Standby):
+            self.handle(event)
+
+    def _election_event(self, event: ElectionEvent) -> None:
         self.handle(event)
-        if self.core.link.standby:
-            for stream in self._streams.values():
-                stream.close(Closing("UNAVAILABLE", self.standby_words()))
+        if isinstance(event, Elected) and event.epoch != self._led_epoch:
+            self._led_epoch = event.epoch
+            self._spawn(self._restore(event.epoch))
+        follows = self._target is not None and not isinstance(self._election, SwitchElection)
+        match event:
+            case Elected(epoch=epoch) if follows and epoch != self._switch_epoch:
+                # Writes carry the epoch: the switch takes those of the latest leader only.
+                self._end_switch_session()
+                self._switch_epoch = epoch
+                self._switch_run = self._spawn(self._run_switch(epoch))
+            case Deposed():
+                if follows:
+                    self._end_switch_session()
+                for stream in self._streams.values():
+                    stream.close(Closing("UNAVAILABLE", self.standby_words()))
+
+    async def _restore(self, epoch: int) -> None:
+        """This controller has come to lead: it takes up what operators had set, and what the file of expelled nodes
+        has besides."""
+        state, place = await self._kept.restored(epoch)
+        if state is not None:
+            self.handle(StateFound(state, place))
+        if self._expelled is not None:
+            self._expel_as_filed(self.core.expelled | self._expelled.names)
+
+    def _hold(self) -> Hold | None:
+        return self._election.hold if isinstance(self._election, LeaseElection) else None
+
+    async def _run_switch(self, epoch: int) -> None:
+        if self._target is None:
+            raise AssertionError("no switch to program")
+        await self._target.run(self._switch_event, epoch)
+
+    def _end_switch_session(self) -> None:
+        if self._switch_run is not None:
+            self._switch_run.cancel()
+        self._switch_run, self._switch_epoch = None, None
 
     async def _read_switch(self) -> None:
         if self._target is None:
@@ -411,14 +499,22 @@ class Controller:
             await asyncio.sleep(EXPELLED_S)
             if file.changed():
                 try:
-                    self.handle(ExpulsionsChanged(file.read()))
+                    before = file.names
+                    found = file.read()
+                    # What somebody wrote into it or took out of it; what `kvcast expel` said elsewhere stays.
+                    self._expel_as_filed((self.core.expelled - (before - found)) | found)
                 except ExpulsionError as error:
                     LOG.warning("expelled: %s; the list of expelled nodes stays as it is", error)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _expel_as_filed(self, names: frozenset[str]) -> None:
+        if self._expelled is not None:
+            self.handle(ExpulsionsChanged(names, Mark(f"file {self._expelled.path}", time.time_ns() // 1_000_000)))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
@@ -449,11 +545,12 @@ class Controller:
             missing.append("a part of the controller failed: see its log")
         if self._certificates is not None and (words := expired_words(self._certificates.current.ends)):
             missing.append(words)
-        if core.link.standby:
-            missing.append(self.standby_words())
+        refusal = core.leadership.refusal
+        if refusal:
+            missing.append(refusal)
         elif state not in ("absent", "ready"):
             missing.append(f"switch {self._target.address if self._target else ''}: {_MEANS[state]}")
-        status = "standby" if core.link.standby else "degraded" if missing else "ok"
+        status = "standby" if core.leadership.standby_words else "degraded" if missing else "ok"
         facts = {
             "status": status,
             "nodes": sum(node.attached for node in core.nodes),

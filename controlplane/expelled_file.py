@@ -16,6 +16,8 @@ class ExpelledFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.names: frozenset[str] = frozenset()
+        """What it said when it was read last, or written."""
         self._seen: tuple[int, int, int] | None = None
         """Inode, size and time of what was read last."""
 
@@ -23,9 +25,11 @@ class ExpelledFile:
         """What it says now. Raises ExpulsionError: it cannot be read, or says what cannot be."""
         self._seen = self._look()
         if self._seen is None:
-            return frozenset()
+            self.names = frozenset()
+            return self.names
         try:
-            return names_in(self.path.read_text(encoding="utf-8"))
+            self.names = names_in(self.path.read_text(encoding="utf-8"))
+            return self.names
         except (OSError, UnicodeDecodeError) as error:
             raise ExpulsionError(f"cannot read {self.path}: {_reason(error)}") from error
         except ExpulsionError as error:
@@ -41,6 +45,7 @@ class ExpelledFile:
             replace_file(self.path, file_of(names).encode(), 0o600)
         except OSError as error:
             raise ExpulsionError(f"cannot write {self.path}: {_reason(error)}") from error
+        self.names = names
         self._seen = self._look()
 
     def _look(self) -> tuple[int, int, int] | None:

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from controlplane.core.core import Core
+from controlplane.core.election import Standing
 from controlplane.core.nodes import NodeState
 from controlplane.core.switch.chunk_states import ChunkState
 from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
@@ -35,6 +36,7 @@ class CoreCollector(Collector):
         yield from self._switch()
         yield from self._accounting()
         yield from self._pushes()
+        yield from self._leadership()
         ends = self._certificate_ends()
         if ends is not None:
             yield _gauge("certificate_expires_timestamp_seconds", "When this controller's certificate expires", ends)
@@ -57,9 +59,18 @@ class CoreCollector(Collector):
         )
         yield _gauge("tasks", "Tasks given to agents and not ended", len(core.tasks))
 
+    def _leadership(self) -> Iterator[Metric]:
+        leadership = self._core.leadership
+        standings = GaugeMetricFamily(_PREFIX + "leadership", "1 for how this controller stands", labels=["standing"])
+        for standing in Standing:
+            standings.add_metric([standing.value], int(leadership.standing is standing))
+        yield standings
+        yield _gauge("leads", "1 while this controller leads", int(leadership.leads))
+        yield _gauge("epoch", "Of its leadership, or of its last one", leadership.epoch)
+        yield _counter("leadership_lapses", "Times its lease has run out", leadership.lapses_count)
+
     def _switch(self) -> Iterator[Metric]:
         core = self._core
-        yield _gauge("leads", "0 while another controller is the switch's primary, else 1", int(not core.link.standby))
         yield _gauge("switch_present", "1 while the switch runs our program as programmed", int(core.link.present))
         yield _gauge("switch_slots", "Slots of the switch", core.switch_cache.slots.capacity)
         yield _gauge("switch_slots_used", "Slots with a chunk", core.switch_cache.slots.used_count)

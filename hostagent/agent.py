@@ -146,7 +146,7 @@ class Agent:
         self._leases = local_leases(config.pool.size_bytes)
         self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
         intake = Intake(self.memory, config.write_region_bytes, self._loop, self.handle, self._soon)
-        self._link_rate_bit_s = config.link_rate_bit_s or link_rate_bit_s(config.data)
+        self._link_rate_bit_s = link_rate_bit_s(config.data)
         knowledge = Knowledge(config.node, priors(self._link_rate_bit_s))
         self.store: DiskStore | None = None
         if config.disk is not None:

@@ -73,6 +73,8 @@ class DataConfig:
     """Only this RDMA device; empty: the one with the address."""
     rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
     """Most bytes of RDMA READs in flight from one peer; below that the window follows the delay (`ReadWindow`)."""
+    link_rate_bit_s: int | None = None
+    """`gate.link_rate`, what its link carries before anything has been measured; None: as the kernel reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,6 @@ class AgentConfig:
     wire: WireConfig = field(default_factory=WireConfig)
     tracing: TracingConfig | None = None
     """None: no traces."""
-    link_rate_bit_s: int | None = None
-    """Expected rate of a fetch before anything has been measured; None: the data link's, as the kernel reports it."""
     merge_wait_max_s: float = WAIT_MAX_S
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
 
@@ -148,7 +148,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
     config = AgentConfig(
         node=top.take("node", _name, socket.gethostname()),
-        data=_data(top.section("data")),
+        data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
         controllers=top.section("controller").take("address", _controllers, ()),
         tls=take_tls(top.section("tls"), folder),
@@ -166,7 +166,6 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         cold=take_cold(top.section("cold")),
         wire=_wire(top.section("wire")),
         tracing=_tracing(top.section("tracing")),
-        link_rate_bit_s=gate.take("link_rate", checks.rate, None),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
     top.done()
@@ -250,7 +249,7 @@ def _id(value: object, what: str, id_of: Callable[[str], int]) -> int:
         raise ValueError(f"this machine has no {what} {value!r}") from None
 
 
-def _data(section: Section) -> DataConfig:
+def _data(section: Section, link_rate_bit_s: int | None) -> DataConfig:
     default = DataConfig()
     section.refuse("native", "the data path in C comes with kvcast, and is the only one; leave the key out")
     section.refuse("frames", "testbeds use namespaces, and agents the kernel's sockets or RDMA")
@@ -271,6 +270,7 @@ def _data(section: Section) -> DataConfig:
         switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
+        link_rate_bit_s=link_rate_bit_s,
     )
     section.done()
     if not config.address and not config.interface:

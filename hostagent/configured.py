@@ -23,11 +23,12 @@ def configured_fabric(config: AgentConfig) -> Fabric:
 
 def core_options(config: AgentConfig) -> CoreOptions:
     """Of the agent's core."""
+    data = config.data
     options = CoreOptions(
         config.pool.size_bytes,
-        config.data.segment_bytes,
-        parse_address(config.data.pool_address) or None,
-        link_rate_bytes_per_s=config.link_rate_bit_s // 8 if config.link_rate_bit_s else None,
+        data.segment_bytes,
+        parse_address(data.pool_address) or None,
+        link_rate_bytes_per_s=data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
         wire_form=config.wire.form,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},

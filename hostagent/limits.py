@@ -102,6 +102,15 @@ CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
+CAST_BUFFER_BYTES_MAX = 65507
+"""Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
+CAST_BUFFER_SEGMENTS_MAX = 64
+"""Of them: kernels before 6.9 take no more."""
+CAST_THREAD_BYTES_S = 2_500_000_000
+"""What one thread casts, about."""
+CAST_THREAD_CORES = 8
+"""A node has one more thread that casts for each so many cores."""
+CAST_THREADS_MAX = 4
 CAST_PREPARED_CHUNKS_MAX = 64
 """Chunks whose headers and ICRCs are kept ready for sending (about 60 B per segment)."""
 CONTROL_BATCH_DATAGRAMS = 64
@@ -208,7 +217,17 @@ VERBS_COUNTERS_S = 1.0
 """How often the NIC's own counters are looked at."""
 
 # ------------------------------------------------------------------ controller
-CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 2.0)
+"""Of rounds through all controllers: the first ones within the time that an election takes."""
+CONTROLLER_SILENCE_S = 5.0
+"""Until its first message; then as it says itself."""
+CONTROLLER_LOOKS = 6
+"""Within the time that it may be silent."""
+LEADER_ASKED_S = 1.0
+"""Patience with a controller that is asked whether it leads."""
+LEADER_REMEMBERED_S = 15.0
+"""Several times what it takes agents to find a new leader. Where the switch elects, the controllers' clocks make
+epochs: for so long an agent does without a leader whose clock is behind its predecessor's."""
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""

@@ -180,18 +180,26 @@ def _answers(channel: grpc.Channel) -> bool:
 def _leading(
     location: Location, addresses: Sequence[str], channels: Channels, stack: contextlib.ExitStack
 ) -> control_pb2_grpc.OperatorStub:
-    """Ask all controllers for their status. Those on standby report theirs and refuse everything else."""
+    """Ask all controllers for their status. Those on standby report theirs and refuse everything else. One whose lease
+    has run out serves what it knows, if nobody leads."""
     stubs = [control_pb2_grpc.OperatorStub(stack.enter_context(channels.channel(address))) for address in addresses]
     asked = [stub.Status.future(rpc.StatusRequest(), timeout=CONNECT_TIMEOUT_S) for stub in stubs]
-    words = []
+    words: list[str] = []
+    lapsed: control_pb2_grpc.OperatorStub | None = None
     for address, stub, answer in zip(addresses, stubs, asked, strict=True):
         try:
-            if answer.result().switch_view.state != "standby":
+            status = answer.result()
+            if status.switch_view.state == "standby":
+                words.append(f"{address} is on standby")
+            elif status.leadership != "lapsed":
                 return stub
-            words.append(f"{address} is on standby")
+            else:
+                lapsed = lapsed or stub
         except grpc.RpcError:
             problem = channels.why_not(address)
             words.append(f"{address} does not answer" + (f" ({problem})" if problem else ""))
+    if lapsed is not None:
+        return lapsed
     raise UnreachableError(
         f"no controller leads: {', '.join(words)} ({location.said_by});"
         " start kvcast-controller, or correct --controller"

@@ -18,7 +18,7 @@ from hostagent.tree import PIECE_BYTES
 from kvclient import catalog, lone
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
-from kvproto.wire.data import DATA_HEADER_BYTES
+from kvproto.wire.data import DATA_HEADER_BYTES, QPN_NUMBERED
 from kvproto.wire.icrc import BTH_RESERVED_OFFSET, ICRC_BYTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,10 +49,13 @@ def facts() -> dict[str, dict[str, int]]:
         "Datagrams: values and limits": {
             "DP_OPCODE_UD_SEND_ONLY": layouts.BTH_OPCODE_UD_SEND_ONLY,
             "DP_QPN_MULTICAST": layouts.QPN_MULTICAST,
+            "DP_QPN_NUMBERED": QPN_NUMBERED,
             "DP_WIRE_VERSION": layouts.KV_VERSION,
             "DP_OP_DATA": layouts.OP_DATA,
             "DP_SEGMENT_BYTES_MAX": SEGMENT_BYTES_MAX,
             "DP_CHUNK_SEGMENTS_MAX": CHUNK_SEGMENTS_MAX,
+            "DP_BUFFER_BYTES_MAX": limits.CAST_BUFFER_BYTES_MAX,
+            "DP_BUFFER_SEGMENTS_MAX": limits.CAST_BUFFER_SEGMENTS_MAX,
         },
         "The catalog of a pool (kvclient.catalog)": {
             "DP_CATALOG_HEADER_BYTES": catalog.HEADER_BYTES,

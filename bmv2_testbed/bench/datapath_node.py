@@ -271,8 +271,8 @@ def pair_library() -> ctypes.CDLL:
     """The C pair (datapath.c)."""
     library = ctypes.CDLL(str(build_shared_object("pair", [Path(__file__).with_name("datapath.c")])))
     u32, u16 = ctypes.c_uint32, ctypes.c_uint16
-    library.pair_send.argtypes = [ctypes.c_int, u32, u16, ctypes.c_void_p, u32, u32, u32, u32]
-    library.pair_receive.argtypes = [ctypes.c_int, u32, u32, u16, u32]
+    library.pair_send.argtypes = [ctypes.c_int, u32, u16, ctypes.c_void_p, u32, u32, u32, u32, u32]
+    library.pair_receive.argtypes = [ctypes.c_int, u32, u32, u16, u32, u32]
     return library
 
 
@@ -290,11 +290,15 @@ def run_pair(args: argparse.Namespace) -> None:
     address = format_address(HOLDER_ADDRESS if holds else reader_address(args.index))
     if holds:
         sock = bound_udp(address, args.control_port, "--control-port")
-        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     else:
         sock = group_socket(address, format_address(fabric.group), args.cast_port)
+    each = 1
+    if args.way == "buffers":
+        each = limits.CAST_BUFFER_BYTES_MAX // fabric.datagram_bytes
+        if not holds:
+            sock.setsockopt(socket.IPPROTO_UDP, socket_options.UDP_GRO, 1)
     socket_options.ask_buffer(sock, receive_bytes=DataConfig().receive_buffer_bytes)
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", PAIR_SILENCE_S, 0))
@@ -311,12 +315,15 @@ def run_pair(args: argparse.Namespace) -> None:
             segments,
             PAIR_WINDOW,
             args.readers,
+            each,
         )
         if error:
             raise OSError(error, f"the pair sends: {os.strerror(error)}")
         received = 0
     else:
-        received = library.pair_receive(sock.fileno(), args.index, HOLDER_ADDRESS, args.control_port, segments)
+        received = library.pair_receive(
+            sock.fileno(), args.index, HOLDER_ADDRESS, args.control_port, args.segment, segments
+        )
     whole = holds or received == segments
     seconds = time.monotonic() - began_s
     say(seconds=seconds, cpu_s=time.process_time() - cpu_s, right=whole)
@@ -349,12 +356,12 @@ async def run_node(args: argparse.Namespace) -> None:
 def main() -> int:
     """Entry point of one node's process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", choices=("pair", "kvcast"), required=True)
+    parser.add_argument("--way", choices=("pair", "buffers", "kvcast"), required=True)
     parser.add_argument("--index", type=int, required=True, help="of a reader; -1: the holder")
     for name in ("--size", "--segment", "--readers", "--cast-port", "--control-port"):
         parser.add_argument(name, type=int, required=True)
     args = parser.parse_args()
-    if args.way == "pair":
+    if args.way != "kvcast":
         run_pair(args)
     else:
         asyncio.run(run_node(args))

@@ -6,6 +6,7 @@ from controlplane.core import parse
 from controlplane.core.cluster import Cluster
 from controlplane.core.effects import CloseSession
 from controlplane.core.ids import NodeIndex
+from controlplane.core.leadership import Leadership
 from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.nodes import Node, NodeFacts, RefusedNodeError
 from controlplane.core.read_access import ReadTokens
@@ -20,9 +21,10 @@ from kvproto.wire.rdma import rdma_segment_bytes_max
 class Attachments:
     """Owns the open streams, the names of the nodes that are put out, and the signing of read tokens."""
 
-    def __init__(self, cluster: Cluster, link: SwitchLink) -> None:
+    def __init__(self, cluster: Cluster, link: SwitchLink, leadership: Leadership) -> None:
         self._cluster = cluster
         self._link = link
+        self._leadership = leadership
         options = cluster.options
         self.tokens = ReadTokens(options.secret, options.read_token_ms, cluster.namespace_rules)
         self._tokens_due_ns = 0
@@ -94,6 +96,8 @@ class Attachments:
             takes_loads=True,
             read_tokens=True,
             version=__version__,
+            epoch=self._leadership.epoch,
+            silence_ms=options.silence_ms,
             fabric=rpc.Fabric(
                 group_ip=fabric.entry.group_ip,
                 group_mac=fabric.entry.group_mac,

@@ -23,9 +23,10 @@ from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefu
 from controlplane.core.examination.examinations import Examinations
 from controlplane.core.ids import NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
+from controlplane.core.leadership import Leadership
 from controlplane.core.nodes import Node, RefusedNodeError
 from controlplane.core.observer import Observer
-from controlplane.core.operations import Operations, OperatorError
+from controlplane.core.operations import Operations, OperatorError, words_of
 from controlplane.core.operator_state import OperatorState, StateCopies
 from controlplane.core.options import CoreOptions
 from controlplane.core.places import Places, place_words
@@ -33,7 +34,7 @@ from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
 from controlplane.core.quotes import Quotes
 from controlplane.core.switch.programmer import ReadSwitch, WriteSwitch
-from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Standby, Up
+from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Up
 from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.switch_link import SwitchLink
 from controlplane.core.tasks import (
@@ -82,7 +83,8 @@ class Core:
         self.reports = AgentReports(
             cluster, self.switch_cache, self.publication, self.pushes, self.warmups, self.claims
         )
-        self.attachments = Attachments(cluster, self.link)
+        self.leadership = Leadership(cluster)
+        self.attachments = Attachments(cluster, self.link, self.leadership)
         self.places = Places(cluster, self.link, self.switch_cache, self.publication)
         self.quotes = Quotes(cluster)
         self.operator_state = OperatorState()
@@ -105,15 +107,18 @@ class Core:
             events.MessageReceived: self._message_received,
             events.StreamEnded: lambda event: self._stream_ended(event.session),
             events.ExpulsionsChanged: self._expulsions_changed,
+            events.StateFound: self._state_found,
             Up: self._switch_up,
-            Standby: self._switch_standby,
             Down: self._switch_down,
+            events.Elected: self.leadership.elected,
+            events.Deposed: self._deposed,
+            events.LeadershipDoubted: lambda _: self.leadership.doubted(),
             Sighting: self._node_sighted,
             HeatReport: self._heat_reported,
             LostReport: self._segment_lost,
             events.SwitchRead: self._switch_read,
             events.SwitchWritten: self._switch_written,
-            events.Requested: self._answering(lambda event: getattr(self.operations, event.verb)(event.request)),
+            events.Requested: self._answering(self._operate),
             events.JobCancelled: lambda event: self.operations.cancel(event.job),
             events.ExaminationRequested: self._answering(lambda event: self.examinations.begin(event.surroundings)),
             events.ExaminationEnded: lambda event: self.examinations.end(event.number),
@@ -219,11 +224,18 @@ class Core:
                 f"node {name} repeats wishes of operators that no controller has signed: they are not taken"
             )
             return
+        if self.operator_state.take_repeated(said):
+            self._state_taken(f"agent {name}")
+
+    def _state_found(self, event: events.StateFound) -> None:
+        if self.operator_state.take_repeated(event.state):
+            self._state_taken(event.place)
+
+    def _state_taken(self, place: str) -> None:
         state = self.operator_state
-        if not state.take_repeated(said):
-            return
         self._cluster.inform(
-            f"operators had set: {len(state.drained)} nodes drained, {len(state.switch_pins)} chunks in the switch"
+            f"operators had set, says {place}: {len(state.drained)} nodes drained, {len(state.expelled)} put out,"
+            f" {len(state.switch_pins)} chunks in the switch"
         )
         for node in self.nodes:
             if node.draining != (node.facts.name in state.drained):
@@ -231,6 +243,7 @@ class Core:
                 self.publication.node_changed(node.index)
         if self.options.with_switch:
             self.switch_cache.pin_exactly(state.switch_pins)
+        self._expel()
 
     def _message_received(self, event: events.MessageReceived) -> None:
         self.accounting.message("in", event.message.ByteSize())
@@ -298,16 +311,25 @@ class Core:
             self._end_tasks(self.tasks.node_left(node.index))
             self._program_members()
 
+    def _deposed(self, event: events.Deposed) -> None:
+        self.leadership.deposed(event)
+        self.operator_state.deposed()
+
     def _expulsions_changed(self, event: events.ExpulsionsChanged) -> None:
-        if event.names == self.expelled:
+        self.operator_state.set_expelled(event.names, event.mark)
+        self._expel()
+
+    def _expel(self) -> None:
+        names = self.operator_state.expelled
+        if names == self.expelled:
             return
-        for name in sorted(self.expelled - event.names):
+        for name in sorted(self.expelled - names):
             self._cluster.inform(f"node {name} may come back: it is not expelled any more")
-        for name in sorted(event.names):
+        for name in sorted(names):
             node = self.nodes.named(name)
             if node is not None:
                 self._put_out(node)
-        self.attachments.expel(event.names)
+        self.attachments.expel(names)
 
     def _put_out(self, node: Node) -> None:
         self._cluster.warn(
@@ -364,6 +386,8 @@ class Core:
         return f"{name}: {result.detail or rpc.TaskResult.Status.Name(result.status).lower()}"
 
     def _give_out_tasks(self) -> None:
+        if not self.leadership.leads:
+            return
         for index, task_id in self.tasks.take_cancelled():
             self._cluster.send_to_node(index, rpc.ToAgent(cancel=rpc.CancelTask(task=task_id)))
         for task in self.tasks.take_ready(self.now_ns):
@@ -373,14 +397,23 @@ class Core:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
+            task.message.epoch = self.leadership.epoch
             self._cluster.send(node.session, rpc.ToAgent(task=task.message))
 
     # ------------------------------------------------------------------ operators
+
+    def _operate(self, event: events.Requested) -> Any:
+        answer = getattr(self.operations, event.verb)(event.request, event.mark)
+        self._cluster.inform(f"{event.mark.by or 'an operator'}: {words_of(event.verb, event.request)}")
+        return answer
 
     def _answering(self, work: Callable[[_Event], Any]) -> Callable[[_Event], None]:
         """A handler that gives an operator what `work` returns, or says why it cannot be."""
 
         def handler(event: _Event) -> None:
+            if reason := self.leadership.refusal:
+                self._cluster.emit(RequestRefused("UNAVAILABLE", reason))
+                return
             try:
                 self._cluster.emit(Answer(work(event)))
             except OperatorError as error:
@@ -392,17 +425,12 @@ class Core:
 
     def _switch_up(self, event: Up) -> None:
         segments_changed = self.link.up(event.facts)
-        self._cluster.inform("this controller leads: it is the switch's primary")
         self.switch_cache.switch_up(event.facts)
         if segments_changed:
             self.attachments.close_all("ABORTED", "the size of segments changed: attach again")
 
-    def _switch_standby(self, _: Standby) -> None:
-        self.link.down(standby=True)
-        self._cluster.inform("this controller is on standby: another one is the switch's primary")
-
     def _switch_down(self, event: Down) -> None:
-        self.link.down(standby=False)
+        self.link.down()
         self._cluster.inform(f"the session with the switch ended: {event.reason}")
 
     def _node_sighted(self, event: Sighting) -> None:
@@ -469,7 +497,8 @@ class Core:
             self._sweep()
         self.publication.send_snapshots()
         self.examinations.advance()
-        if self.options.with_switch:
+        self.leadership.look(self.attachments.sessions)
+        if self.options.with_switch and self.leadership.leads:
             self._advance_switch()
         self.reports.give_out_pins()
         self._state_copies.send()

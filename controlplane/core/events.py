@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
+from controlplane.core.marks import NOBODY, Mark
 from controlplane.core.switch.entries import SwitchContents
 from controlplane.core.switch.target import SwitchEvent
 from kvproto.rpc import control_pb2 as rpc
@@ -43,6 +44,45 @@ class ExpulsionsChanged:
     """These nodes, and no others, are put out from now on."""
 
     names: frozenset[str]
+    mark: Mark = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class StateFound:
+    """What operators had set, as etcd, Kubernetes or a file has it."""
+
+    state: rpc.OperatorState
+    """Checked by `parse.check_operator_state`."""
+    place: str
+    """For the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """This controller leads, or goes on leading."""
+
+    epoch: int
+    """Higher than those of all leaders before; 0: there are no others."""
+    until_ns: int | None
+    """Unless it hears more by then, it leads no longer; None: it hears when it does not."""
+    reason: str
+    """For the log, when it begins; empty: that is nothing to log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """This controller does not lead."""
+
+    reason: str
+    """Who does, or why nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipDoubted:
+    """Whoever elects is away: this controller goes on, and another one may lead."""
+
+
+ElectionEvent: TypeAlias = Elected | Deposed | LeadershipDoubted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +113,8 @@ class Requested:
 
     verb: Literal["pin", "unpin", "evict", "warm", "drain"]
     request: rpc.PinRequest | rpc.EvictRequest | rpc.WarmRequest | rpc.DrainRequest
+    mark: Mark = NOBODY
+    """Who asks, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +145,9 @@ Event: TypeAlias = (
     | MessageReceived
     | StreamEnded
     | ExpulsionsChanged
+    | StateFound
     | SwitchEvent
+    | ElectionEvent
     | SwitchRead
     | SwitchWritten
     | TimerFired

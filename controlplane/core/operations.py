@@ -14,6 +14,7 @@ from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
 from controlplane.core.effects import JobProgress
 from controlplane.core.ids import ChunkKey, JobId, NodeIndex
 from controlplane.core.limits import CHUNK_BYTES_MAX, TASK_KEYS_MAX
+from controlplane.core.marks import Mark
 from controlplane.core.nodes import Node
 from controlplane.core.operator_state import OperatorState
 from controlplane.core.publication import Publication
@@ -25,6 +26,20 @@ from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import TWIN_CODES, twin_key
 
 _Work: TypeAlias = Callable[[Sequence[ChunkKey]], rpc.Task]
+
+
+def words_of(verb: str, request: rpc.PinRequest | rpc.EvictRequest | rpc.WarmRequest | rpc.DrainRequest) -> str:
+    """What an operator had done, for the log: the names in it are those that the core has found."""
+    match request:
+        case rpc.PinRequest():
+            return f"{verb} {request.key_hex}{' in the switch' if request.in_switch else ''}"
+        case rpc.EvictRequest():
+            return f"{verb} {request.key_hex}{' from hosts, too' if request.hosts else ''}"
+        case rpc.WarmRequest():
+            where = ", ".join(request.nodes) or "all nodes"
+            return f"{verb} {where} with {request.key_hex}{' and pin it there' if request.pin else ''}"
+        case rpc.DrainRequest():
+            return f"{verb} {request.node}{' no longer' if request.cancel else ''}"
 
 
 class OperatorError(Exception):
@@ -76,7 +91,7 @@ class Operations:
 
     # -- pins
 
-    def pin(self, request: rpc.PinRequest) -> rpc.PinReply:
+    def pin(self, request: rpc.PinRequest, mark: Mark) -> rpc.PinReply:
         """Keep a prefix in hosts' pools and, if asked for, in the switch. Raises OperatorError."""
         keys = self._prefix(request.key_hex)
         if request.in_switch and self._switch_cache is None:
@@ -86,7 +101,7 @@ class Operations:
         if request.in_switch and self._switch_cache is not None:
             crossing = [self._directory.crossing(key) for key in keys]
             self._switch_cache.pin(crossing)
-            self._state.set_switch_pins(crossing, True)
+            self._state.set_switch_pins(crossing, True, mark)
         self._cluster.decisions["pinned"] += len(keys)
         return self._pin_reply(keys)
 
@@ -102,7 +117,7 @@ class Operations:
             reply.problems.extend(dict.fromkeys(why for key in crossing if (why := cache.problem(key))))
         return reply
 
-    def unpin(self, request: rpc.PinRequest) -> rpc.PinReply:
+    def unpin(self, request: rpc.PinRequest, _: Mark) -> rpc.PinReply:
         """Let a prefix go again, wherever it is pinned. Raises OperatorError."""
         keys = self._prefix(request.key_hex)
         changed = self._directory.set_pinned(keys, False)
@@ -114,7 +129,7 @@ class Operations:
         self._cluster.decisions["unpinned"] += len(changed)
         return self._pin_reply(changed)
 
-    def evict(self, request: rpc.EvictRequest) -> rpc.EvictReply:
+    def evict(self, request: rpc.EvictRequest, _: Mark) -> rpc.EvictReply:
         """From the switch, leaves first; with `hosts` from the agents' pools too (but for what is pinned). Raises
         OperatorError."""
         key = self._find(request.key_hex)
@@ -137,7 +152,7 @@ class Operations:
 
     # -- jobs
 
-    def warm(self, request: rpc.WarmRequest) -> JobId:
+    def warm(self, request: rpc.WarmRequest, _: Mark) -> JobId:
         """All nodes start at once, so that one cast serves them all. Progress comes as JobProgress."""
         keys = self._prefix(request.key_hex)
         nodes = self._named(request.nodes) if request.nodes else self._cluster.takers
@@ -159,14 +174,14 @@ class Operations:
         self._finish_if_done(job)
         return job.id
 
-    def drain(self, request: rpc.DrainRequest) -> JobId:
+    def drain(self, request: rpc.DrainRequest, mark: Mark) -> JobId:
         """Nothing new goes to the node; what only it holds goes to others. With `cancel` it is taken back."""
         node = self._nodes.named(request.node)
         if node is None:
             raise OperatorError("NOT_FOUND", f"no node is called '{request.node}': `kvcast top` shows all")
         if node.draining == request.cancel:
             node.draining = not request.cancel
-            self._state.set_drained(node.facts.name, node.draining)
+            self._state.set_drained(node.facts.name, node.draining, mark)
             self._cluster.inform(f"node {node.facts.name} is {'draining' if node.draining else 'not drained any more'}")
             self._publication.node_changed(node.index)
         job = self._new_job(drained=node.index)

@@ -95,6 +95,8 @@ class CoreOptions:
     table has no salt."""
     seals: StateSeals | None = None
     """None: agents are believed what they say that operators had set."""
+    silence_ms: int = 0
+    """Agents that hear nothing of their controller for so long look for another one; 0: they wait for it."""
     read_token_ms: int = 600_000
     """For how long a token opens connections for reads."""
     namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from controlplane.core.limits import (
     WARM_WISHES_MAX,
 )
 from controlplane.core.nodes import NodeFacts
+from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.refusals import Refusals
 from controlplane.core.warmups import WarmWish
 from kvchunk.ids import Digest
@@ -88,10 +89,16 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
 
 def check_operator_state(state: rpc.OperatorState) -> None:
     """What operators set, as an agent repeats it. Raises RecordError."""
-    if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or len(state.drained) > NODES_MAX:
+    names = max(len(state.drained), len(state.expelled))
+    if state.revision > REVISION_MAX or len(state.switch_pins) > SWITCH_PINS_MAX or names > NODES_MAX:
         raise RecordError(
-            f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained"
+            f"operator_state: revision {state.revision}, {len(state.switch_pins)} pins, {len(state.drained)} drained,"
+            f" {len(state.expelled)} expelled"
         )
+    try:
+        checked(state.expelled)
+    except ExpulsionError as error:
+        raise RecordError(f"operator_state: {error}") from error
     for raw in state.switch_pins:
         chunk_key(raw, "operator_state.switch_pins")
 

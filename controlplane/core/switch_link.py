@@ -55,8 +55,6 @@ class SwitchLink:
         """Of the fabric: what the configuration says, until a switch says otherwise."""
         self.present = False
         """It runs our program, programmed as wanted."""
-        self.standby = False
-        """Another controller is its primary."""
         self.epoch = 0
         """Changes whenever the switch program restarts; 0: no switch was seen yet."""
         self.restarts_count = 0
@@ -74,11 +72,9 @@ class SwitchLink:
 
     @property
     def state(self) -> str:
-        """In one word: absent, standby, connecting, degraded, programming or ready."""
+        """In one word: absent, connecting, degraded, programming or ready."""
         if not self._options.with_switch:
             return "absent"
-        if self.standby:
-            return "standby"
         if self.programmer.phase is Phase.DOWN:
             return "connecting"
         if self.programmer.missed_reads:
@@ -89,7 +85,6 @@ class SwitchLink:
 
     def up(self, facts: SwitchFacts) -> bool:
         """A session with the switch began, and this controller is primary. True if the size of segments changed."""
-        self.standby = False
         dialect = dialects.dialect_of(facts, self._options.bitmap_groups_max)
         if dialect != self._dialect:
             self._dialect = dialect
@@ -102,9 +97,8 @@ class SwitchLink:
         self.segment_bytes = facts.segment_bytes
         return changed
 
-    def down(self, *, standby: bool) -> None:
-        """The session ended; `standby`: because another controller is primary, else standby stays as it was."""
-        self.standby = self.standby or standby
+    def down(self) -> None:
+        """The session ended."""
         self.programmer.down()
 
     def contents_read(self, actual: SwitchContents) -> bool | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from controlplane.core.directory import Chunk
+from controlplane.core.election import Standing
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.core.core import Core
 
 TOP_DEFAULT = 20
+_LEADERSHIP = {Standing.LEADING: "leads", Standing.LAPSED: "lapsed", Standing.STANDBY: "standby"}
 
 
 def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
@@ -79,8 +81,8 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
 def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
     """The switch, as `kvcast top` shows it."""
     switch_cache, programmer = core.switch_cache, core.programmer
-    state = core.link.state
-    if state == "absent":
+    state = "standby" if core.leadership.standby_words else core.link.state
+    if not core.options.with_switch:
         return rpc.SwitchView(target="none", state=state)
     return rpc.SwitchView(
         target=target,
@@ -110,6 +112,8 @@ def summary(core: Core, target: str, address: str, now_ns: int) -> rpc.StatusRep
     accounting = core.accounting
     return rpc.StatusReply(
         switch_view=switch_view(core, target, address),
+        leadership=_LEADERSHIP[core.leadership.standing],
+        epoch=core.leadership.epoch,
         chunks=len(core.directory),
         copies=core.directory.copies,
         chunk_bytes=core.directory.size_bytes,

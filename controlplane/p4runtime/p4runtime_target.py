@@ -72,6 +72,8 @@ class P4RuntimeTarget:
         """`codec`: for the program that the switch runs."""
         self._options = options
         self._codec = codec
+        self._election_id = options.election_id
+        """Of the next session: above those of all sessions before whose place this controller takes."""
         self._switch: finsy.Switch | None = None
         """Set while this controller is primary and the program is known."""
         self._give_up: Callable[[str], None] = lambda reason: None
@@ -82,11 +84,14 @@ class P4RuntimeTarget:
         """See `SwitchTarget`."""
         return self._options.address
 
-    async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
+    async def run(self, sink: Callable[[SwitchEvent], None], election_id: int | None = None) -> None:
         """See `SwitchTarget`."""
+        self._election_id = self._options.election_id if election_id is None else election_id
         told = ""
         while True:
             reason = await self._session(sink)
+            if reason is None:
+                continue
             if reason != told:
                 LOG.warning("switch %s: %s", self.address, reason)
                 told = reason
@@ -114,8 +119,12 @@ class P4RuntimeTarget:
 
     # -- the session
 
-    async def _session(self, sink: Callable[[SwitchEvent], None]) -> str:
-        """One connection from beginning to end; returns why it ended."""
+    async def _session(self, sink: Callable[[SwitchEvent], None]) -> str | None:
+        """One connection from beginning to end; returns why it ended. None: at once another one, with a higher id.
+
+        A switch takes every write that names its primary's election id, whoever sends it. finsy takes a primary's place
+        under that primary's own id: one that only slept would go on writing. So this controller claims a higher one.
+        """
         try:
             credentials = self._credentials()
         except TlsError as error:
@@ -125,7 +134,7 @@ class P4RuntimeTarget:
             p4info=self._options.p4info,
             p4blob=self._options.program,
             device_id=self._options.device_id,
-            initial_election_id=self._options.election_id,
+            initial_election_id=self._election_id,
         )
         switch = finsy.Switch("kvcast", self.address, options)
         changes: asyncio.Queue[finsy.SwitchEvent] = asyncio.Queue()
@@ -153,6 +162,9 @@ class P4RuntimeTarget:
         try:
             while (change := await changes.get()) is not finsy.SwitchEvent.CHANNEL_DOWN:
                 if change is finsy.SwitchEvent.CHANNEL_READY and switch.is_primary and role is not _Role.PRIMARY:
+                    if switch.election_id != self._election_id or role is _Role.STANDBY:
+                        self._election_id = switch.primary_id + 1
+                        return None
                     facts = self._codec.facts(switch.p4info)
                     digests = asyncio.create_task(_forward_reports(switch, self._codec, sink))
                     # Without reports nothing is learned any more: what ended them ends the session.

@@ -24,6 +24,9 @@ class AgentDesk(Protocol):
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
 
+    def leader_epoch(self) -> int:
+        """Of this controller's leadership; 0: it does not lead."""
+
     def open_stream(self, peer: Peer) -> AgentStream:
         """A stream of an agent begins."""
 
@@ -59,6 +62,10 @@ class Coordinator(control_pb2_grpc.CoordinatorServicer):
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
+
+    async def Leader(self, request: rpc.LeaderRequest, context: Any) -> rpc.LeaderReply:  # noqa: N802
+        """Whether this controller leads."""
+        return rpc.LeaderReply(epoch=self._desk.leader_epoch())
 
     async def _read(self, requests: AsyncIterator[rpc.FromAgent], stream: AgentStream) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -24,9 +25,11 @@ from controlplane.core.events import (
 )
 from controlplane.core.examination.observations import Surroundings
 from controlplane.core.ids import JobId
+from controlplane.core.marks import Mark
 from controlplane.core.operations import OperatorError
 from controlplane.core.read_access import ExpulsionError
 from controlplane.rpc.live_feed import LiveFeed
+from controlplane.rpc.peers import peer_of
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
@@ -73,8 +76,8 @@ class OperatorDesk(Protocol):
     def status(self) -> rpc.StatusReply:
         """Nodes, switch and counts."""
 
-    def expel(self, request: rpc.ExpelRequest) -> rpc.ExpelReply:
-        """Put a node out, or take it in again. Raises ExpulsionError."""
+    def expel(self, request: rpc.ExpelRequest, mark: Mark) -> rpc.ExpelReply:
+        """Put a node out, or take it in again. Raises ExpulsionError, OperatorError."""
 
     def surroundings(self) -> Surroundings:
         """What an examination wants to know of this daemon."""
@@ -85,6 +88,13 @@ class OperatorDesk(Protocol):
 
     def standby_words(self) -> str:
         """Why agents and operators are refused now; empty if they are not."""
+
+
+def mark_of(context: Any) -> Mark:
+    """Who calls, and when."""
+    peer = peer_of(context)
+    names = ", ".join(map(str, peer.identities))
+    return Mark(f"{names} at {peer.address}" if names else peer.address, time.time_ns() // 1_000_000)
 
 
 class Operator(control_pb2_grpc.OperatorServicer):
@@ -136,7 +146,7 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Pin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Keep a prefix."""
         async with self._asking(context):
-            reply: rpc.PinReply = self._desk.ask(Requested("pin", request))
+            reply: rpc.PinReply = self._desk.ask(Requested("pin", request, mark_of(context)))
         if not request.in_switch:
             return reply
         async with self._asking(context):
@@ -149,29 +159,29 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Unpin(self, request: rpc.PinRequest, context: Any) -> rpc.PinReply:  # noqa: N802
         """Let a prefix go again."""
         async with self._asking(context):
-            unpinned: rpc.PinReply = self._desk.ask(Requested("unpin", request))
+            unpinned: rpc.PinReply = self._desk.ask(Requested("unpin", request, mark_of(context)))
             return unpinned
 
     async def Evict(self, request: rpc.EvictRequest, context: Any) -> rpc.EvictReply:  # noqa: N802
         """Take a prefix and what hangs on it out."""
         async with self._asking(context):
-            evicted: rpc.EvictReply = self._desk.ask(Requested("evict", request))
+            evicted: rpc.EvictReply = self._desk.ask(Requested("evict", request, mark_of(context)))
             return evicted
 
     async def Warm(self, request: rpc.WarmRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Bring a prefix to nodes; progress until all are through."""
-        async for progress in self._follow(Requested("warm", request), context):
+        async for progress in self._follow(Requested("warm", request, mark_of(context)), context):
             yield progress
 
     async def Drain(self, request: rpc.DrainRequest, context: Any) -> AsyncIterator[rpc.Progress]:  # noqa: N802
         """Empty a node; progress until it is."""
-        async for progress in self._follow(Requested("drain", request), context):
+        async for progress in self._follow(Requested("drain", request, mark_of(context)), context):
             yield progress
 
     async def Expel(self, request: rpc.ExpelRequest, context: Any) -> rpc.ExpelReply:  # noqa: N802
         """Put a node out of the cluster, or take it in again."""
         async with self._asking(context):
-            return self._desk.expel(request)
+            return self._desk.expel(request, mark_of(context))
 
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""

@@ -1,22 +1,25 @@
 """The stream to the controller: opens it, and reopens it with backoff when it ends; knows nothing of its content.
 
 Of several controllers one leads; the others are on standby and refuse the stream. The link tries them in turn. A name
-may stand for several controllers, too: when no name has led to the leader, the link tries all addresses behind them.
+may stand for several controllers, too: when no name has led to the leader, the link tries all addresses behind them. It
+leaves a controller that stands still, and one that is not sure that it leads when another one is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
+from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Verdict
 from hostagent.core.directory import SequenceGapError
 from kvdaemon.checks import host_port
 from kvdaemon.tls import Certificates, TlsError
@@ -76,6 +79,9 @@ class ControllerLink:
         self._user = user
         self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._latest = LatestLeader()
+        self._found = ""
+        """Who is to be asked next, because it leads; empty: whose turn it is."""
         self._operator_state = pb.OperatorState()
         """What operators set. The agent keeps it and repeats it unchanged, so that a new controller learns it."""
         self.refusal = ""
@@ -119,7 +125,7 @@ class ControllerLink:
                 nonlocal welcomed
                 welcomed = True
 
-            address = targets[turn]
+            address, self._found = self._found or targets[turn], ""
             reason = await self._converse(address, answered)
             if reason is None:
                 return
@@ -159,21 +165,26 @@ class ControllerLink:
             return str(error)
         async with channel:
             call = rpc.CoordinatorStub(channel).Attach(messages())
+            watch = _Watch(call, address)
             self._outgoing = outgoing
             try:
-                async for message in call:
-                    answered()
-                    self.refusal = ""
-                    if message.HasField("operator_state"):
-                        self._operator_state = message.operator_state
-                    else:
-                        self._user.message_received(message)
+                async with self._watching(watch):
+                    async for message in call:
+                        answered()
+                        self.refusal = ""
+                        self._take(message, watch)
                 return None if said_goodbye else "it closed the stream"
             except grpc.aio.AioRpcError as error:
                 if error.code() in _REFUSALS:
                     self.refusal = in_words(error.details() or error.code().name)
+                if error.code() is grpc.StatusCode.ABORTED:
+                    self._found = address  # it leads, and wants another stream
                 return None if said_goodbye else await self._failure(address, error)
-            except VersionSkewError as error:
+            except asyncio.CancelledError:
+                if not watch.reason or _is_cancelled():
+                    raise
+                return watch.reason
+            except (VersionSkewError, DeposedLeaderError) as error:
                 return str(error)
             except (RemoteProtocolError, SequenceGapError) as error:
                 return f"it broke the protocol: {error}"
@@ -183,6 +194,66 @@ class ControllerLink:
                 # Ends the iterator that grpc reads from: cancelling the call does not.
                 outgoing.put_nowait(None)
                 self._user.stream_ended()
+
+    def _take(self, message: pb.ToAgent, watch: _Watch) -> None:
+        """A message came. Raises DeposedLeaderError, or what the user of the link raises."""
+        watch.signs.message_received()
+        match message.WhichOneof("message"):
+            case "operator_state":
+                self._operator_state = message.operator_state
+                return
+            case "leads":
+                watch.signs.leads(unsure=message.leads.unsure)
+                self._heard(message.leads.epoch)
+                return
+            case "welcome":
+                self._heard(message.welcome.epoch)
+                watch.silence_s = message.welcome.silence_ms / 1000
+            case "task":
+                self._heard(message.task.epoch)
+        self._user.message_received(message)
+
+    def _heard(self, epoch: int) -> None:
+        self._latest.heard(epoch, asyncio.get_running_loop().time())
+
+    @contextlib.asynccontextmanager
+    async def _watching(self, watch: _Watch) -> AsyncIterator[None]:
+        """Whoever has one controller waits for it; whoever has several leaves one that does not lead."""
+        looks = asyncio.create_task(self._look_after(watch))
+        looks.add_done_callback(_tell_bug)
+        try:
+            yield
+        finally:
+            looks.cancel()
+            await asyncio.wait([looks])
+
+    async def _look_after(self, watch: _Watch) -> None:
+        if len(await self._all_targets()) < 2:
+            return
+        while True:
+            await asyncio.sleep((watch.silence_s or limits.CONTROLLER_SILENCE_S) / limits.CONTROLLER_LOOKS)
+            match watch.signs.look():
+                case Verdict.SILENT if watch.silence_s:
+                    watch.end(f"it said nothing for {watch.silence_s:g} s: it stands still")
+                case Verdict.UNSURE:
+                    self._found = await self._leader_but(watch.address)
+                    if self._found:
+                        watch.end(f"it does not know whether it leads, and {self._found} does")
+
+    async def _leader_but(self, address: str) -> str:
+        """Which of the others leads; empty: none says so."""
+        for other in await self._all_targets():
+            if other != address and await self._leads(other):
+                return other
+        return ""
+
+    async def _leads(self, address: str) -> bool:
+        try:
+            async with self._channel(address) as channel:
+                stub = rpc.CoordinatorStub(channel)
+                return (await stub.Leader(pb.LeaderRequest(), timeout=limits.LEADER_ASKED_S)).epoch > 0
+        except (grpc.aio.AioRpcError, TlsError):
+            return False
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         """With the certificate as it is now. Raises TlsError."""
@@ -202,6 +273,30 @@ class ControllerLink:
             return await asyncio.to_thread(what_answers, address)
         said = in_words(error.details() or "")
         return said if said != error.details() else f"{error.code().name.lower()}: {said}"
+
+
+class _Watch:
+    """One stream, as it is looked after."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self.address = address
+        self.signs = StreamSigns()
+        self.silence_s = limits.CONTROLLER_SILENCE_S
+        """The controller may be silent for so long; 0: for any time."""
+        self.reason = ""
+        """Why the stream was ended from here."""
+        self._call = call
+
+    def end(self, reason: str) -> None:
+        """End the stream."""
+        self.reason = self.reason or reason
+        self._call.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task, rather than a call in it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _pause_s(failures: int, targets_count: int) -> float:

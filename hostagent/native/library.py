@@ -81,7 +81,7 @@ class Job(ctypes.Structure):
 class Outcome(ctypes.Structure):
     """struct dp_outcome"""
 
-    _fields_ = (("id", c_uint64), ("sent", c_uint32), ("failed", c_uint32), ("over", c_uint32), ("reserved", c_uint32))
+    _fields_ = (("id", c_uint64), ("sent", c_uint32), ("failed", c_uint32), ("over", c_uint32), ("refused", c_uint32))
 
 
 REPORT = struct.Struct("=16sQIIIIII")
@@ -120,7 +120,7 @@ _SIGNATURES = {
     "dp_receiver_set_patience": (None, (c_void_p, c_int64, c_uint32)),
     "dp_receiver_read_counts": (None, (c_void_p, POINTER(c_uint64))),
     "dp_receiver_free": (None, (c_void_p,)),
-    "dp_sender_new": (c_void_p, (c_int, c_int)),
+    "dp_sender_new": (c_void_p, (c_int, c_int, c_uint64, c_uint32)),
     "dp_sender_start": (c_int, (c_void_p,)),
     "dp_sender_add": (c_int, (c_void_p, POINTER(Job))),
     "dp_sender_give_up": (None, (c_void_p,)),
@@ -138,6 +138,7 @@ _SIGNATURES = {
     "dp_queue_sender_free": (None, (c_void_p,)),
     "dp_crc": (c_uint32, (c_uint32, c_char_p, c_uint64)),
     "dp_use_level": (c_int, (c_int,)),
+    "dp_pace": (c_uint32, (c_uint64, POINTER(c_int64), POINTER(c_uint64), c_uint32, c_uint32)),
 }
 
 

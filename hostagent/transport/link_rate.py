@@ -19,8 +19,8 @@ _SYS: Final = Path("/sys/class")
 
 
 def link_rate_bit_s(data: DataConfig, sys: Path = _SYS) -> int:
-    """Bits per second; UNKNOWN_BIT_S where the kernel does not say."""
-    return known_link_rate_bit_s(data, sys) or UNKNOWN_BIT_S
+    """Bits per second: as configured, or as the kernel says; UNKNOWN_BIT_S where nobody does."""
+    return data.link_rate_bit_s or known_link_rate_bit_s(data, sys) or UNKNOWN_BIT_S
 
 
 def known_link_rate_bit_s(data: DataConfig, sys: Path = _SYS) -> int | None:

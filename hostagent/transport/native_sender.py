@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
+import errno
+import logging
 import os
 import socket
 from collections import Counter, OrderedDict
@@ -13,15 +14,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hostagent import limits
-from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome
 from hostagent.transport.base import ChunkPlace
+from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric, header_template, segments_of
 from kvproto.wire.icrc import icrc_seed
 from kvproto.wire.layouts import KV_CONTROL_BYTES, KV_CONTROL_DTYPE
+
+log = logging.getLogger(__name__)
 
 _OUTCOMES = 64
 """Most outcomes fetched by one call."""
@@ -55,20 +58,14 @@ class _Waiting:
 
 
 class NativeSender:
-    """Sends jobs in order through one socket, as fast as it takes them."""
+    """Sends jobs in order through one socket, as fast as it takes them; several threads nearly in order."""
 
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
-        memory: PoolMemory,
-        source: Address,
-    ) -> None:
-        """`sock` is bound and outlives this. Raises MemoryError or OSError."""
-        self._library, self._loop, self._memory, self._source = library, loop, memory, source
+    def __init__(self, host: Host, sock: socket.socket, link_rate_bytes_s: int, threads: int = 1) -> None:
+        """`sock` is bound and outlives this; `link_rate_bytes_s`: until it is measured. Raises MemoryError, OSError."""
+        library, loop = host.native, host.loop
+        self._library, self._loop, self._memory, self._source = library, loop, host.memory, host.own
         self._source_port: int = sock.getsockname()[1]
-        self._pool_address = memory.bytes_.ctypes.data
+        self._pool_address = host.memory.bytes_.ctypes.data
         self._jobs: dict[int, _Waiting] = {}
         self._last_job = 0
         self._jobs_prepared: OrderedDict[tuple[ChunkPlace, Flag | None], tuple[Job, int]] = OrderedDict()
@@ -77,7 +74,7 @@ class NativeSender:
         with contextlib.ExitStack() as undo:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
-            self._sender = library.dp_sender_new(sock.fileno(), self._wake)
+            self._sender = library.dp_sender_new(sock.fileno(), self._wake, link_rate_bytes_s, threads)
             if not self._sender:
                 raise MemoryError("no memory for the data path's sender")
             undo.callback(library.dp_sender_free, self._sender)
@@ -154,6 +151,8 @@ class NativeSender:
         taken = _OUTCOMES
         while taken == _OUTCOMES:
             taken = self._library.dp_sender_drain(self._sender, self._outcomes, _OUTCOMES)
+            if taken and self._outcomes[0].refused:
+                _log_refused(self._outcomes[0].refused)
             for outcome in self._outcomes[:taken]:
                 job = self._jobs[outcome.id]
                 if outcome.sent:
@@ -163,3 +162,8 @@ class NativeSender:
                 if outcome.over:
                     del self._jobs[outcome.id]
         return told
+
+
+def _log_refused(error: int) -> None:
+    name = errno.errorcode.get(error, str(error))
+    log.info("casts leave one datagram at a time, at five times the cost: the kernel cuts no buffers here (%s)", name)

@@ -1,19 +1,23 @@
 """The default transport: UDP casts and control, TCP reliable reads. No privileges, any Linux.
 
 Casts are sent from (address, 4791) and received on (group, 4791). They leave as the wire format wants them without raw
-sockets: an unconnected socket with DF set has IP identification 0, SO_NO_CHECK leaves the UDP checksum 0, and one bound
-socket keeps the source port, which the ICRC covers, the same.
+sockets: from an unconnected socket with DF set the datagrams of one buffer have the IP identifications 0, 1, 2 and so
+on, and one bound socket keeps the source port, which the ICRC covers, the same. The kernel fills UDP checksums in, or
+the NIC does: without them it would take datagrams one by one only, which costs five times as much.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 
 from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
+from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
@@ -23,7 +27,8 @@ from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address
 from kvproto.wire.control import Flag
-from kvproto.wire.data import Fabric
+from kvproto.wire.data import QPN_NUMBERED, Fabric
+from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _TRUESIZE_FACTOR = 2
 """The kernel charges a socket for a datagram's buffers, not its bytes: up to twice as much for a 4 KiB segment."""
@@ -36,6 +41,37 @@ class SocketsTransport(HostTransport):
         return socket_parts(host)
 
 
+def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
+    """As many as the link wants; engines and reads need the other cores."""
+    wanted = -(-link_rate_bytes_s // limits.CAST_THREAD_BYTES_S)
+    return max(1, min(wanted, cores // limits.CAST_THREAD_CORES, limits.CAST_THREADS_MAX))
+
+
+def buffers_refused(address: str, fabric: Fabric) -> OSError | None:
+    """Why the kernel would not cut buffers of casts from this address; None: it does. Tried, with two datagrams that it
+    drops because their TTL is 0. Raises TransportError where nothing can be sent from that address."""
+    size = fabric.datagram_bytes.to_bytes(2, sys.byteorder)
+    with bound_udp(address, 0, "data.address") as probe:
+        _set_multicast(probe, ttl=0)
+        probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        try:
+            probe.sendmsg(
+                [bytes(2 * fabric.datagram_bytes)],
+                [(socket.IPPROTO_UDP, socket_options.UDP_SEGMENT, size)],
+                0,
+                (format_address(fabric.group), UDP_PORT_ROCE),
+            )
+        except OSError as error:
+            return error
+    return None
+
+
+def _set_multicast(sock: socket.socket, ttl: int) -> None:
+    sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+
+
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
@@ -43,13 +79,11 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
-        sock.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
-        sock.setsockopt(socket.SOL_SOCKET, socket_options.SO_NO_CHECK, 1)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, limits.MULTICAST_TTL)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+        _set_multicast(sock, limits.MULTICAST_TTL)
         self.leave_by_interface()
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        self._sender = NativeSender(host.native, sock, host.loop, host.memory, host.own)
+        rate = link_rate_bit_s(host.config) // 8
+        self._sender = NativeSender(host, sock, rate, casting_threads(rate, len(os.sched_getaffinity(0))))
 
     def leave_by_interface(self) -> None:
         """Send by the data interface, as it is now. Raises TransportError, OSError."""
@@ -59,6 +93,7 @@ class SegmentSocket:
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Forget everything prepared for another fabric."""
+        assert fabric.source_qpn != QPN_NUMBERED, "readers know by it which IP identification is 0"
         self._sender.fabric_changed()
         self._fabric = fabric
 
@@ -126,6 +161,7 @@ class SocketCasts(ExpectedCasts):
         self._group_socket = casts = group_socket(host.address, format_address(fabric.group), host.config.cast_port)
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
+        socket_options.take_buffers(casts)
         socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
         self._intake = NativeIntake(host, casts, fabric)
         for chunk, missing in self._expected.values():

@@ -24,13 +24,15 @@ from hostagent.transport.interfaces import (
 )
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
+from hostagent.transport.sockets import buffers_refused
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, has, judged
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
+from kvproto.ids import parse_address
 from kvproto.units import format_bytes, format_rate
-from kvproto.wire.data import FILL_OVERHEAD_BYTES
+from kvproto.wire.data import FILL_OVERHEAD_BYTES, Fabric
 
 """Linux, include/uapi/linux/sockios.h and if.h."""
 _IPV4_CONF = Path("/proc/sys/net/ipv4/conf")
@@ -134,6 +136,8 @@ def _data_network(data: DataConfig) -> list[Finding]:
         findings += _interface(interface, data.segment_bytes)
         findings.append(_accept_local(interface))
     findings.append(_reverse_path(interface, data, address))
+    if findings[0].level is Level.OK:
+        findings.append(_cast_buffers(data, address))
     return findings
 
 
@@ -142,6 +146,20 @@ def _the_address(interface: str, data: DataConfig, address: str) -> Finding:
     is_said = bool(data.address) or len(own) < 2
     remedy = f"data.address says which of {', '.join(own)} peers use; without it {address}, the first"
     return judged(f"address of {interface}", address, "the only one, or chosen", is_said, Level.NOTE, remedy)
+
+
+def _cast_buffers(data: DataConfig, address: str) -> Finding:
+    name, wanted = "cast buffers", "cut into datagrams by the kernel or the NIC (UDP_SEGMENT)"
+    try:
+        refused = buffers_refused(address, Fabric(parse_address(data.group), segment_bytes=data.segment_bytes))
+    except TransportError as error:
+        return Finding(name, str(error), wanted, Level.MISSING, "data.address")
+    if refused is None:
+        return Finding(name, wanted, wanted)
+    remedy = (
+        "an MTU for whole segments, checksums by the NIC (ethtool -K IFACE tx on), Linux 5.0; until then casts cost"
+    )
+    return Finding(name, f"refused: {refused.strerror}", wanted, Level.SLOW, f"{remedy} several times as much")
 
 
 def _address(address: str) -> Finding:

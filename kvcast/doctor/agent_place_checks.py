@@ -119,6 +119,8 @@ def _status(address: str, certificates: Certificates | None) -> tuple[str, str]:
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 return "", "answers, and is no kvcast-controller"
             return "", (certificates.why_not(address) if certificates is not None else "") or what_answers(address)
+    if status.leadership == "lapsed":
+        return "answers, but its lease has run out: it starts nothing", ""
     return "is on standby" if status.switch_view.state == "standby" else "answers", ""
 
 

@@ -69,6 +69,7 @@ def _headline(board: Board) -> Text:
     status = board.status
     return Text.assemble(
         ("INSECURE: no TLS; " if status.security == "insecure" else "", "bold red"),
+        ("LEASE HAS RUN OUT: nothing is started; " if status.leadership == "lapsed" else "", "bold red"),
         (f"{status.chunks} chunks", "bold"),
         f" ({format_bytes(status.chunk_bytes)}) in {status.copies} copies; kept off uplinks ",
         (format_bytes(status.bytes_kept_off_uplinks), "bold"),

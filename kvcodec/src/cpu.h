@@ -11,8 +11,9 @@ enum cpu_level {
 };
 
 enum cpu_extra {
-    CPU_FOLDS = 1,      /* multiplies without carries; PCLMULQDQ and SSE4.1, or CRC32 on AArch64 */
-    CPU_FOLDS_WIDE = 2, /* the same in registers of 512 bits: VPCLMULQDQ and AVX-512 F */
+    CPU_FOLDS = 1,       /* multiplies without carries; PCLMULQDQ and SSE4.1, or CRC32 on AArch64 */
+    CPU_FOLDS_PAIRS = 2, /* the same in registers of 256 bits: VPCLMULQDQ and AVX2 */
+    CPU_FOLDS_WIDE = 4,  /* in registers of 512 bits: VPCLMULQDQ and AVX-512 F */
 };
 
 struct cpu {
@@ -40,6 +41,7 @@ static inline struct cpu cpu_of_this_machine(void) {
     if (!(ecx & bit_OSXSAVE) || (cpu_saved_registers() & 0x06) != 0x06) return found;
     if (!__get_cpuid_count(7, 0, &eax, &wide, &wider, &edx) || !(wide & bit_AVX2)) return found;
     found.level = CPU_AVX2;
+    if (wider & bit_VPCLMULQDQ) found.extras |= CPU_FOLDS_PAIRS;
     const unsigned wanted = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
     if ((cpu_saved_registers() & 0xe6) != 0xe6 || (wide & wanted) != wanted) return found;
     found.level = CPU_AVX512;

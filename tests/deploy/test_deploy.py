@@ -22,6 +22,7 @@ import controlplane.config
 import hostagent.config
 import kvcast
 from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
+from controlplane.election.election_config import KubernetesConfig
 from controlplane.metrics import CoreCollector
 from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
 from kvcast.arguments import Parser
@@ -70,6 +71,15 @@ def test_the_agents_unit_keeps_the_files_that_the_agent_hands_over() -> None:
     assert re.findall(r"^FileDescriptorStoreMax=(\d+)$", unit, re.MULTILINE) == [str(len({POOL_FILE, INDEX_FILE}))]
 
 
+def test_the_controllers_unit_has_a_place_for_what_operators_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = (DEPLOY / "systemd" / "kvcast-controller.service").read_text()
+    (folder,) = re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)
+    monkeypatch.setenv("STATE_DIRECTORY", f"/var/lib/{folder}")  # systemd says it so
+    state = controlplane.config.parse({}, Path("/etc/kvcast")).state
+    assert state == Path("/var/lib/kvcast-controller/operator-state.json")
+    assert str(state.parent) in (DEPLOY.parent / "docs" / "how-to" / "certificates.md").read_text()
+
+
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     needs("systemd-analyze")
     for path in UNITS:
@@ -95,8 +105,9 @@ def test_each_image_ends_in_a_command_that_is_installed() -> None:
     (version,) = set(re.findall(r"^FROM python:([0-9.]+)-", text, re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
     assert f"--python-version {version} " in makefile
-    (extra,) = set(re.findall(r"kvcast(\[\w+\])", text))
-    assert f'dist/kvcast-*.whl){extra}"' in makefile, "it would lack packages that the image installs"
+    (wheelhouse,) = re.findall(r"dist/kvcast-\*\.whl\)\[([\w,]+)\]", makefile)
+    installed = set(re.findall(r"'kvcast\[(\w+)\]'", text))
+    assert installed == set(wheelhouse.split(",")), "it would lack packages that the images install"
     # Nothing is fetched while an image is built.
     assert not re.search(r"https?://|apt-get|pip install(?!.*--no-index)", text)
 
@@ -184,7 +195,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are(series: set[str]) -> None
 # ---------------------------------------------------------------------- the chart
 
 ALL_KINDS = (
-    "ConfigMap DaemonSet Deployment NetworkPolicy PodDisruptionBudget PodMonitor Service ServiceMonitor StatefulSet"
+    "ConfigMap DaemonSet Deployment NetworkPolicy PodDisruptionBudget PodMonitor Role RoleBinding Service"
+    " ServiceAccount ServiceMonitor StatefulSet"
 )
 PLAIN = {"serviceMonitor": {"enabled": False}}
 FULL = {
@@ -255,12 +267,15 @@ def documents(text: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [
-        (PLAIN, "ConfigMap DaemonSet NetworkPolicy PodDisruptionBudget Service StatefulSet"),
+        (
+            PLAIN,
+            "ConfigMap DaemonSet NetworkPolicy PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet",
+        ),
         (
             FULL,
             ALL_KINDS,
         ),
-        (NO_SWITCH, "ConfigMap DaemonSet PodDisruptionBudget Service StatefulSet"),
+        (NO_SWITCH, "ConfigMap DaemonSet PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet"),
     ],
     ids=["plain", "full", "no_switch"],
 )
@@ -304,6 +319,25 @@ def test_pods_find_each_other_and_run_what_images_have(render: Any) -> None:
     parser = Parser(prog="kvcast switch")
     switch.add_arguments(parser)
     parser.parse_args(arguments)
+
+
+def test_controllers_may_do_with_their_lease_and_their_state_what_they_do(render: Any) -> None:
+    made = {document["kind"]: document for document in render(FULL)}
+    election = controlplane.config.parse(yaml.safe_load(made["ConfigMap"]["data"]["controller.yaml"]), Path()).election
+    assert (election.by, election.kubernetes) == ("kubernetes", KubernetesConfig("", "kv-controller"))
+    grants = {(*rule["resources"], *rule["verbs"], *rule.get("resourceNames", [])) for rule in made["Role"]["rules"]}
+    assert grants == {
+        ("leases", "create"),
+        ("leases", "get", "update", "kv-controller"),
+        ("configmaps", "create"),
+        ("configmaps", "get", "update", "kv-controller-state"),
+    }
+    pod = made["StatefulSet"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"]
+    accounts = {pod["serviceAccountName"], made["ServiceAccount"]["metadata"]["name"]}
+    (subject,) = made["RoleBinding"]["subjects"]
+    assert accounts == {subject["name"]} == {made["RoleBinding"]["roleRef"]["name"]}
+    assert subject["namespace"] == "pools"
 
 
 def test_jobs_have_the_name_by_which_alerts_know_them(render: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.config import parse
 from controlplane.core.events import ExpulsionsChanged
+from controlplane.core.marks import NOBODY
 from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller
@@ -48,7 +49,7 @@ class Pool:
         return self.it.agents[index].core.directory.find(key(number)) is not None
 
     def expel(self, node: str, *, cancel: bool = False) -> rpc.ExpelReply:
-        return self.it.call(lambda: self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel)))
+        return self.it.call(lambda: self.controller.expel(rpc.ExpelRequest(node=node, cancel=cancel), NOBODY))
 
     def close(self) -> None:
         for _, client in self.it.clients:

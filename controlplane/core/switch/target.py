@@ -135,8 +135,9 @@ class SwitchTarget(Protocol):
     def address(self) -> str:
         """Where it listens for P4Runtime."""
 
-    async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
-        """Keep a session; report to `sink`. Ends only by cancellation."""
+    async def run(self, sink: Callable[[SwitchEvent], None], election_id: int | None = None) -> None:
+        """Keep a session; report to `sink`. Ends only by cancellation. `election_id`: of this session, where something
+        else than the switch elects: the switch takes writes of the highest one only; None: the configured one."""
 
     async def read(self) -> SwitchContents:
         """Everything in the tables and groups that the control plane owns."""

@@ -56,7 +56,8 @@ void dp_crc32_use(unsigned wanted) { extras = wanted; }
 #define FOLD_WIDE(x, k, more)                                                                                   \
     _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, k, 0x00), _mm512_clmulepi64_epi128(x, k, 0x11), more, \
                               0x96 /* xor of three */)
-#define WIDE_BYTES 256 /* folded per step by registers of 512 bits */
+#define FOLD_PAIR(x, k) _mm256_xor_si256(_mm256_clmulepi64_epi128(x, k, 0x00), _mm256_clmulepi64_epi128(x, k, 0x11))
+#define WIDE_BYTES 256 /* folded per step by registers of more than 128 bits */
 
 /* The same as the loop over 512 bits below, sixteen lanes at a time, then four. Returns how much of `size` (at least
  * WIDE_BYTES) it went through, a multiple of 64. */
@@ -77,6 +78,26 @@ __attribute__((target("avx512f,vpclmulqdq"))) static size_t fold_wide(__m128i la
     return done;
 }
 
+/* The same by registers of 256 bits, twice as many of them. */
+__attribute__((target("avx2,vpclmulqdq"))) static size_t fold_pairs(__m128i lane[4], uint32_t state, const uint8_t *at,
+                                                                    size_t size) {
+    const __m256i by_2048 = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x01322d1430, 0x011542778a));
+    const __m256i by_512 = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x01c6e41596, 0x0154442bd4));
+    __m256i pair[8];
+    size_t done = WIDE_BYTES;
+
+    for (int i = 0; i < 8; i++) pair[i] = _mm256_loadu_si256((const __m256i *)at + i);
+    pair[0] = _mm256_xor_si256(pair[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)state)));
+    for (; size - done >= WIDE_BYTES; done += WIDE_BYTES)
+        for (int i = 0; i < 8; i++)
+            pair[i] =
+                _mm256_xor_si256(FOLD_PAIR(pair[i], by_2048), _mm256_loadu_si256((const __m256i *)(at + done) + i));
+    for (int i = 2; i < 8; i++) pair[i] = _mm256_xor_si256(FOLD_PAIR(pair[i - 2], by_512), pair[i]);
+    _mm256_storeu_si256((__m256i *)lane, pair[6]);
+    _mm256_storeu_si256((__m256i *)(lane + 2), pair[7]);
+    return done;
+}
+
 /* V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009: four lanes
  * of 128 bits are folded forward by 512 bits per step, then into one, then reduced (Barrett). `size`: a multiple of 16,
  * at least 64. Without the inversions. */
@@ -92,6 +113,8 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t continue_by_folding(uin
 
     if (size >= WIDE_BYTES && extras & CPU_FOLDS_WIDE) {
         done = fold_wide(lane, state, at, size);
+    } else if (size >= WIDE_BYTES && extras & CPU_FOLDS_PAIRS) {
+        done = fold_pairs(lane, state, at, size);
     } else {
         for (int i = 0; i < 4; i++) lane[i] = _mm_loadu_si128((const __m128i *)at + i);
         lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128((int)state));

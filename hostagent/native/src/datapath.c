@@ -25,6 +25,7 @@ int dp_use_level(int level) {
     assert(level >= CPU_BASE && level <= CPU_AVX512);
     enum cpu_level found = cpu_level_up_to((enum cpu_level)level);
     unsigned extras = cpu_of_this_machine().extras;
+    if (found < CPU_AVX2) extras &= ~(unsigned)CPU_FOLDS_PAIRS;
     if (found < CPU_AVX512) extras &= ~(unsigned)CPU_FOLDS_WIDE;
     if (level == CPU_BASE) extras = 0;
     dp_crc32_use(extras);

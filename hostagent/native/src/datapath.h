@@ -175,18 +175,20 @@ struct dp_outcome {
     uint64_t id;
     uint32_t sent;
     uint32_t failed;
-    uint32_t over; /* no outcome of this job follows */
-    uint32_t reserved;
+    uint32_t over;    /* no outcome of this job follows */
+    uint32_t refused; /* errno with which the kernel refused to cut a buffer, told once: segments leave one by one */
 };
 
 /* Sizes in bytes of the structures above, for code that mirrors them: config, report, drained, job, outcome, completion
  * queue, receive queue, send queue, chain. */
 extern DP_PUBLIC const uint32_t dp_structure_bytes[9];
 
-/* `wake`: an eventfd; the sender writes to it when outcomes wait. Returns NULL when there is no memory. */
-DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake);
+/* `socket`: UDP, its datagrams have checksums, or the kernel cuts no buffers. `wake`: an eventfd; the sender writes to it
+ * when outcomes wait. `rate_bytes_s`: of the link, as far as that is known; the sender measures it. With several
+ * `threads` segments may overtake each other. Returns NULL when there is no memory. */
+DP_PUBLIC struct dp_sender *dp_sender_new(int socket, int wake, uint64_t rate_bytes_s, uint32_t threads);
 
-/* Begins to send in its own thread. Returns 0 or an errno. */
+/* Begins to send in its own threads. Returns 0 or an errno. */
 DP_PUBLIC int dp_sender_start(struct dp_sender *sender);
 
 /* Queues a job. The chunk must not change until all its segments have an outcome. Returns 0 or ENOMEM. */
@@ -250,6 +252,11 @@ DP_PUBLIC void dp_queue_sender_free(struct dp_queue_sender *sender);
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 
 DP_PUBLIC uint32_t dp_crc(uint32_t crc, const void *bytes, uint64_t size);
+
+/* How many datagrams of this size leave by one buffer after the socket was full at these moments, and had taken so many
+ * bytes since the one before (pace.h). */
+DP_PUBLIC uint32_t dp_pace(uint64_t rate_bytes_s, const int64_t *full_ns, const uint64_t *bytes, uint32_t moments,
+                           uint32_t datagram_bytes);
 
 /* Uses the instructions of this enum cpu_level (kvcodec/src/cpu.h), or of the highest below it that the processor has;
  * returns which. CPU_BASE uses nothing that not every processor of the architecture has. The object uses all that there

@@ -23,10 +23,13 @@
 /* Datagrams: values and limits. */
 #define DP_OPCODE_UD_SEND_ONLY 100
 #define DP_QPN_MULTICAST 16777215
+#define DP_QPN_NUMBERED 17
 #define DP_WIRE_VERSION 1
 #define DP_OP_DATA 16
 #define DP_SEGMENT_BYTES_MAX 8192
 #define DP_CHUNK_SEGMENTS_MAX 1048576
+#define DP_BUFFER_BYTES_MAX 65507
+#define DP_BUFFER_SEGMENTS_MAX 64
 
 /* The catalog of a pool (kvclient.catalog). */
 #define DP_CATALOG_HEADER_BYTES 4096

@@ -6,12 +6,12 @@
 #include "datapath.h"
 #include "wire.h"
 
-#define INTAKE_BATCH 64 /* datagrams taken by one call */
+#define INTAKE_BATCH 64 /* datagrams taken by one call at most */
 
 /* A datagram, until the next `take`. */
 struct intake_row {
     uint8_t *bytes;  /* its BTH; where a NIC has taken that off, the place at which it would begin */
-    uint32_t length; /* from there; 0: more than a row has room for */
+    uint32_t length; /* from there */
     uint32_t source;
     uint16_t port;
     int from_switch;
@@ -23,6 +23,7 @@ struct intake {
     int fd;             /* readable when there may be something to take */
     uint32_t overflows; /* how often something was lost for want of room, as far as that is known; wraps */
     enum dp_broken broken;
+    int has_more; /* the last `take` may have left something */
 };
 
 struct intake_kind {
@@ -37,7 +38,7 @@ struct intake_kind {
 };
 
 /* Both return NULL when there is no memory. */
-struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp, uint32_t datagram_bytes);
+struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp);
 struct intake *queue_intake_new(const struct dp_receive_queue *queue, uint32_t from_switch_dscp);
 
 /* A fresh queue pair, with all rows posted, takes the place of one that broke. */

@@ -80,6 +80,7 @@ static uint32_t take(struct intake *intake, struct intake_row *rows) {
         from->posted--;
         completions->next++;
     }
+    intake->has_more = from->count == INTAKE_BATCH;
     return from->count;
 }
 

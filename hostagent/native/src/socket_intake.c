@@ -1,67 +1,111 @@
-/* Datagrams from a UDP socket, many by one call. */
+/* Datagrams from a UDP socket, many by one call. The kernel may bring consecutive ones of a sender, all of one length but
+ * the last, by one buffer (UDP_GRO): they were sent so, or a NIC's driver has joined them. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 
 #include "intake.h"
 
-#define CONTROL_BYTES 64
+#define CONTROL_BYTES 96
+#define BUFFER_BYTES 65536 /* holds whatever one IPv4 packet carries */
+/* Buffers begin on cache lines, but not all on the same lines of a cache. */
+#define STRIDE_BYTES (BUFFER_BYTES + 3 * 64)
 
+/* What the kernel brought by one buffer. */
 struct slot {
     struct sockaddr_in from;
     uint8_t control[CONTROL_BYTES] __attribute__((aligned(8)));
     struct iovec piece;
+    uint32_t datagram_bytes; /* of each, but the last may be shorter */
+    int from_switch;
 };
 
 struct socket_intake {
     struct intake intake;
     uint32_t from_switch_dscp;
+    uint32_t wanted;      /* buffers asked of the kernel by one call: datagrams of a batch, or they leave the cache */
+    int filled_all;       /* it filled as many at the last call */
+    uint32_t taken, next; /* slots that it filled, and the one that is handed out next, */
+    uint32_t at;          /* from this byte on */
     struct slot slots[INTAKE_BATCH];
     struct mmsghdr messages[INTAKE_BATCH];
     uint8_t *memory;
 };
 
-static void read_control(struct socket_intake *from, struct intake_row *row, struct msghdr *header) {
+static void read_control(struct socket_intake *from, struct slot *slot, struct mmsghdr *message) {
+    struct msghdr *header = &message->msg_hdr;
     uint8_t tos = 0;
+    int joined_bytes = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
         if (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_TOS)
             tos = *CMSG_DATA(part);
+        else if (part->cmsg_level == IPPROTO_UDP && part->cmsg_type == UDP_GRO)
+            memcpy(&joined_bytes, CMSG_DATA(part), sizeof joined_bytes);
         else if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SO_RXQ_OVFL)
             memcpy(&from->intake.overflows, CMSG_DATA(part), sizeof from->intake.overflows);
     }
-    row->from_switch = (uint32_t)(tos >> 2) == from->from_switch_dscp;
+    slot->from_switch = (uint32_t)(tos >> 2) == from->from_switch_dscp;
+    slot->datagram_bytes = joined_bytes > 0 ? (uint32_t)joined_bytes : message->msg_len;
 }
 
-static uint32_t take(struct intake *intake, struct intake_row *rows) {
-    struct socket_intake *from = (struct socket_intake *)intake;
-    for (int i = 0; i < INTAKE_BATCH; i++) {
+/* Has the kernel fill slots. */
+static void refill(struct socket_intake *from) {
+    for (uint32_t i = 0; i < from->wanted; i++) {
         struct msghdr *header = &from->messages[i].msg_hdr;
         header->msg_namelen = sizeof from->slots[i].from;
         header->msg_controllen = CONTROL_BYTES;
     }
-    int taken = recvmmsg(intake->fd, from->messages, INTAKE_BATCH, MSG_DONTWAIT, NULL);
-    for (int i = 0; i < taken; i++) {
-        struct msghdr *header = &from->messages[i].msg_hdr;
-        rows[i].bytes = from->slots[i].piece.iov_base;
-        rows[i].length = header->msg_flags & MSG_TRUNC ? 0 : from->messages[i].msg_len;
-        rows[i].source = ntohl(from->slots[i].from.sin_addr.s_addr);
-        rows[i].port = ntohs(from->slots[i].from.sin_port);
-        read_control(from, &rows[i], header);
-    }
+    int taken = recvmmsg(from->intake.fd, from->messages, from->wanted, MSG_DONTWAIT, NULL);
     /* An error is one of an earlier send (ICMP) or of a full system; either way there is nothing to take now. */
-    return taken > 0 ? (uint32_t)taken : 0;
+    from->taken = taken > 0 ? (uint32_t)taken : 0;
+    from->next = from->at = 0;
+    from->filled_all = from->taken == from->wanted;
+    for (uint32_t i = 0; i < from->taken; i++) read_control(from, &from->slots[i], &from->messages[i]);
+}
+
+/* Hands out the datagrams of the slots, up to INTAKE_BATCH; returns how many. */
+static uint32_t hand_out(struct socket_intake *from, struct intake_row *rows) {
+    uint32_t count = 0;
+    while (from->next < from->taken && count < INTAKE_BATCH) {
+        const struct slot *slot = &from->slots[from->next];
+        uint32_t rest = from->messages[from->next].msg_len - from->at;
+        uint32_t length = rest < slot->datagram_bytes ? rest : slot->datagram_bytes;
+        rows[count++] = (struct intake_row){
+            .bytes = (uint8_t *)slot->piece.iov_base + from->at,
+            .length = length,
+            .source = ntohl(slot->from.sin_addr.s_addr),
+            .port = ntohs(slot->from.sin_port),
+            .from_switch = slot->from_switch,
+        };
+        from->at += length;
+        if (length == rest) {
+            from->next++;
+            from->at = 0;
+        }
+    }
+    return count;
+}
+
+static uint32_t take(struct intake *intake, struct intake_row *rows) {
+    struct socket_intake *from = (struct socket_intake *)intake;
+    if (from->next == from->taken) refill(from);
+    uint32_t before = from->next, count = hand_out(from, rows), emptied = from->next - before;
+    intake->has_more = from->next < from->taken || from->filled_all;
+    if (count) from->wanted = emptied ? INTAKE_BATCH * emptied / count : 1;
+    return count;
 }
 
 static enum dp_count check(struct wire *wire, const struct intake_row *row) {
     return wire_check(wire, row->bytes, row->length, row->source, row->port);
 }
 
-/* The kernel tells of what came before the wait, too. */
+/* The kernel tells of what came before the wait, too, but not of what it has handed over. */
 static int may_wait(struct intake *intake) {
-    (void)intake;
-    return 1;
+    struct socket_intake *from = (struct socket_intake *)intake;
+    return from->next == from->taken;
 }
 
 static void wake(struct intake *intake) { (void)intake; }
@@ -73,23 +117,21 @@ static void free_socket(struct intake *intake) {
 
 static const struct intake_kind kind = {take, check, may_wait, wake, free_socket};
 
-struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp, uint32_t datagram_bytes) {
-    /* A byte more than a datagram, so that a longer one shows; rows begin on cache lines. */
-    size_t row_bytes = (datagram_bytes + 1 + 63) / 64 * 64;
+struct intake *socket_intake_new(int socket, uint32_t from_switch_dscp) {
     struct socket_intake *made = calloc(1, sizeof *made);
     if (!made) return NULL;
-    made->memory = aligned_alloc(64, INTAKE_BATCH * row_bytes);
+    made->memory = aligned_alloc(64, (size_t)INTAKE_BATCH * STRIDE_BYTES);
     if (!made->memory) {
         free(made);
         return NULL;
     }
-    memset(made->memory, 0, INTAKE_BATCH * row_bytes);
     made->intake = (struct intake){.kind = &kind, .fd = socket};
     made->from_switch_dscp = from_switch_dscp;
+    made->wanted = INTAKE_BATCH;
     for (int i = 0; i < INTAKE_BATCH; i++) {
         struct slot *slot = &made->slots[i];
         struct msghdr *header = &made->messages[i].msg_hdr;
-        slot->piece = (struct iovec){made->memory + (size_t)i * row_bytes, row_bytes};
+        slot->piece = (struct iovec){made->memory + (size_t)i * STRIDE_BYTES, BUFFER_BYTES};
         header->msg_name = &slot->from;
         header->msg_iov = &slot->piece;
         header->msg_iovlen = 1;

@@ -1,6 +1,29 @@
 #include "wire.h"
 
+#include <assert.h>
+#include <pthread.h>
+
 #include "crc32.h"
+
+#define IDENTIFICATION_AT 12 /* in what the ICRC covers */
+
+static uint32_t seed_differences[DP_BUFFER_SEGMENTS_MAX];
+static pthread_once_t differences_made = PTHREAD_ONCE_INIT;
+
+static void make_differences(void) {
+    uint8_t bytes[DP_MASKED_BYTES - IDENTIFICATION_AT] = {0};
+    uint32_t without = dp_crc32(0, bytes, sizeof bytes);
+    for (uint16_t identification = 0; identification < DP_BUFFER_SEGMENTS_MAX; identification++) {
+        put16(bytes, identification);
+        seed_differences[identification] = dp_crc32(0, bytes, sizeof bytes) ^ without;
+    }
+}
+
+uint32_t wire_seed_difference(uint16_t identification) {
+    assert(identification < DP_BUFFER_SEGMENTS_MAX);
+    pthread_once(&differences_made, make_differences);
+    return seed_differences[identification];
+}
 
 /* The bytes before the BTH are the same for all datagrams of one sender. */
 static uint32_t seed_of(struct wire *wire, uint32_t source, uint16_t port) {
@@ -31,7 +54,8 @@ static int icrc_is_right(struct wire *wire, uint8_t *row, uint32_t source, uint1
     row[DP_BTH_RESERVED] = 0xFF;
     uint32_t difference = dp_crc32(seed_of(wire, source, port), row, covered) ^ said;
     if (difference == 0) return 1;
-    /* Our sockets send identification 0; an RDMA NIC, known by its source QPN, sends any. */
+    /* Datagrams that leave our sockets alone have identification 0. An RDMA NIC, and whoever cuts a buffer, puts any
+     * there; both are known by their source QPNs. */
     return get24(row + DP_DETH_SOURCE_QPN) != wire->source_qpn && is_identification(wire, difference);
 }
 

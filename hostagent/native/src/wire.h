@@ -47,6 +47,10 @@ static inline uint32_t wire_datagram_bytes(const struct wire *wire) {
     return DP_HEADER_BYTES + wire->segment_bytes + DP_ICRC_BYTES;
 }
 
+/* What an IP identification other than 0 changes in the CRC of the bytes before the BTH. A CRC is linear, so XOR with it
+ * makes one from the other. `identification`: below DP_BUFFER_SEGMENTS_MAX. */
+uint32_t wire_seed_difference(uint16_t identification);
+
 /* Returns why a datagram is refused, or DP_RECEIVED. `row` has room for a whole datagram; the byte that the ICRC masks
  * is overwritten there. */
 enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port);

@@ -1,7 +1,11 @@
 """Identifiers of the protocol: nodes, members of a switch, addresses, reads. Owns no state."""
 
+import functools
 from collections.abc import Iterable
-from typing import NewType
+from typing import Final, NewType
+
+_ADDRESSES: Final = 1024
+"""Whose text is remembered: peers and groups. Each datagram has one."""
 
 NodeId = NewType("NodeId", str)
 """A node as the controller knows it; one agent per node."""
@@ -22,6 +26,7 @@ FillId = NewType("FillId", int)
 """One filling of a chunk into the switch; chosen by whoever orders it, never reused while the holder lives."""
 
 
+@functools.lru_cache(maxsize=_ADDRESSES)
 def parse_address(text: str) -> Address:
     """IPv4 address from dotted text. Raises ValueError naming the text."""
     parts = text.split(".")
@@ -30,6 +35,7 @@ def parse_address(text: str) -> Address:
     return Address(int.from_bytes(bytes(map(int, parts)), "big"))
 
 
+@functools.lru_cache(maxsize=_ADDRESSES)
 def format_address(address: Address) -> str:
     """Dotted text of an IPv4 address."""
     return ".".join(map(str, address.to_bytes(4, "big")))

@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from p4switch.bench.packets import PROGRAM as BENCH_PROGRAM
 from p4switch.bench.packets import load as load_bench
+from p4switch.compiler import compile_program
 from p4switch.runtime import Direction, Faults, Pipeline, PortEvent, Program, Status, Switch
 from p4switch.values import ActionCall, Replica
 from p4switch_runtime.namespaces import add_veth, inside, move, namespace, run
@@ -273,19 +276,7 @@ def test_tcp_crosses_in_super_packets(lan: tuple[Switch, Hosts]) -> None:
 def test_a_router_that_parses_tcp_keeps_super_packets(lan: tuple[Switch, Hosts]) -> None:
     """It reads transport headers but leaves them alone: checksums and segmentation stay with the NIC."""
     switch, made = lan
-    program = load_bench("ROUTE")
-    pipeline = switch.prepare(program)
-    batch = pipeline.batch()
-    route = program.action("BenchIngress.route").index
-    for number in (1, 2):
-        address = 10 << 24 | number
-        call = ActionCall(route, (int.from_bytes(mac(number), "big"), number))
-        batch.insert(program.table("BenchIngress.routes").index, [(address, 32)], call)
-    assert {result.status for result in batch.commit()} == {Status.OK}
-    switch.commit(pipeline)
-    for number, other in ((1, 2), (2, 1)):
-        with inside(made.namespaces[number - 1]):
-            run(f"ip neigh add 10.0.0.{other} lladdr {mac(other).hex(':')} dev h{number}")
+    route(switch, made, load_bench("ROUTE"))
     sent, received = transfer(made, 32 << 20)
     assert sent == received
     stats = switch.port_stats(2)
@@ -342,6 +333,111 @@ def test_a_memory_port_gets_complete_frames(lan: tuple[Switch, Hosts], l2_progra
         assert internet_sum(frame[14:34]) == 0xFFFF
         pseudo = frame[26:34] + b"\x00\x11" + frame[38:40]
         assert internet_sum(pseudo + frame[34:]) == 0xFFFF
+
+
+_UDP_SEGMENT, _UDP_GRO = 103, 104
+
+
+def send_joined(sender: socket.socket, content: bytes, size: int, address: tuple[str, int]) -> None:
+    """By one buffer, which the kernel or a NIC has to cut into datagrams."""
+    sender.sendmsg([content], [(socket.IPPROTO_UDP, _UDP_SEGMENT, size.to_bytes(2, "little"))], 0, address)
+
+
+def receive_joined(receiver: socket.socket) -> tuple[bytes, int]:
+    """What one buffer brought, and how long each of its datagrams is."""
+    content, controls, _, _ = receiver.recvmsg(65536, 64)
+    sizes = [int.from_bytes(value, "little") for level, kind, value in controls if kind == _UDP_GRO]
+    return content, sizes[0] if sizes else len(content)
+
+
+def route(switch: Switch, made: Hosts, program: Program) -> None:
+    """A router between the hosts."""
+    pipeline = switch.prepare(program)
+    batch = pipeline.batch()
+    action = program.action("BenchIngress.route").index
+    for number in (1, 2):
+        call = ActionCall(action, (int.from_bytes(mac(number), "big"), number))
+        batch.insert(program.table("BenchIngress.routes").index, [(10 << 24 | number, 32)], call)
+    assert {result.status for result in batch.commit()} == {Status.OK}
+    switch.commit(pipeline)
+    for number, other in ((1, 2), (2, 1)):
+        with inside(made.namespaces[number - 1]):
+            run(f"ip neigh add 10.0.0.{other} lladdr {mac(other).hex(':')} dev h{number}")
+
+
+CONTENT = random.Random(5).randbytes(20 * 1000 + 300)
+
+
+@pytest.mark.parametrize("program", ["switch", "router"])
+@pytest.mark.parametrize("joins", [True, False], ids=["a reader that takes buffers", "a reader that takes datagrams"])
+def test_datagrams_that_came_by_one_buffer_leave_by_one(lan: tuple[Switch, Hosts], program: str, joins: bool) -> None:
+    """The program sees, counts and changes each; a router's TTL and checksum of the IP header are new."""
+    switch, made = lan
+    if program == "router":
+        route(switch, made, load_bench("ROUTE"))
+    with made.socket(1, socket.SOCK_DGRAM) as one, made.socket(2, socket.SOCK_DGRAM) as two:
+        two.bind(("10.0.0.2", 0))
+        one.sendto(b"resolves addresses", two.getsockname())
+        two.recv(100)
+        processed = switch.stats().processed
+        if joins:
+            two.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        send_joined(one, CONTENT, 1000, two.getsockname())
+        if joins:
+            assert receive_joined(two) == (CONTENT, 1000)
+        else:
+            assert [two.recv(65536) for _ in range(21)] == [CONTENT[at : at + 1000] for at in range(0, 20300, 1000)]
+        assert switch.stats().processed - processed >= 21
+        assert switch.port_stats(2).tx_packets >= 22
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [("h.ipv4.identification = 7;", 0), ("h.ports.src = h.ports.src + 1;", 1)],
+    ids=["numbers that cutting would not give", "bytes that the checksum covers"],
+)
+def test_frames_that_cutting_would_not_make_leave_alone(
+    lan: tuple[Switch, Hosts], tmp_path: Path, change: str, step: int
+) -> None:
+    switch, made = lan
+    source = BENCH_PROGRAM.read_text().replace("h.ipv4.ttl = h.ipv4.ttl - 1;", change)
+    changed = tmp_path / "changed.p4"
+    changed.write_text(source)
+    route(switch, made, Program.load(compile_program(changed, {"ROUTE": "1"}).shared_object_path))
+    with inside(made.namespaces[1]), raw("h2") as two, made.socket(1, socket.SOCK_DGRAM) as one:
+        send_joined(one, CONTENT, 1000, ("10.0.0.2", 4000))
+        frames: list[bytes] = []
+        while len(frames) < 21:
+            frame = two.recv(65536)
+            if frame[12:14] == b"\x08\x00" and frame[23] == 17:
+                frames.append(frame)
+        port = one.getsockname()[1]
+    assert b"".join(frame[42:] for frame in frames) == CONTENT
+    identifications = [int.from_bytes(frame[18:20], "big") for frame in frames]
+    assert identifications == [(identifications[0] + step * place) & 0xFFFF for place in range(21)]
+    changed_port = "ports" in change
+    for frame in frames:
+        assert int.from_bytes(frame[34:36], "big") == port + changed_port
+        right = internet_sum(frame[26:34] + b"\x00\x11" + frame[38:40] + frame[34:]) == 0xFFFF
+        assert right != changed_port, "the program made it wrong, and nobody mends it"
+
+
+def test_datagrams_above_the_mtu_are_dropped_though_they_came_by_one_buffer(
+    net: int, lan: tuple[Switch, Hosts]
+) -> None:
+    switch, made = lan
+    with inside(net):
+        run("ip link set sw2 mtu 1000")
+    with made.socket(1, socket.SOCK_DGRAM) as one, made.socket(2, socket.SOCK_DGRAM) as two:
+        two.bind(("10.0.0.2", 0))
+        two.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        one.sendto(b"resolves addresses", two.getsockname())
+        two.recv(100)
+        send_joined(one, CONTENT, 1000, two.getsockname())
+        send_joined(one, CONTENT, 900, two.getsockname())
+        assert receive_joined(two) == (CONTENT[20000:], 300), "the last datagram of the first buffer"
+        assert receive_joined(two) == (CONTENT, 900)
+        assert switch.port_stats(2).tx_dropped == 20
 
 
 def internet_sum(octets: bytes) -> int:

@@ -100,8 +100,9 @@ class MemoryTarget:
         """The stream breaks; the target connects again by itself."""
         self._restart.set()
 
-    async def run(self, sink: Callable[[SwitchEvent], None]) -> None:
+    async def run(self, sink: Callable[[SwitchEvent], None], election_id: int | None = None) -> None:
         self._sink = sink
+        self.election_id = election_id or self.election_id
         try:
             while True:
                 self._restart.clear()

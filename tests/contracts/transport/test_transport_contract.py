@@ -93,6 +93,29 @@ def test_casts_of_a_part_carry_that_part_only(play: Callable[..., None]) -> None
     play(scenario)
 
 
+def test_a_long_cast_reaches_every_reader_whole_and_each_segment_is_reported_once(play: Callable[..., None]) -> None:
+    """It leaves by many buffers where a transport has such; the last one is not full, nor is the last segment."""
+
+    async def scenario(one, *others) -> None:  # type: ignore[no-untyped-def]
+        chunk = content(777 * SEGMENT + 3)
+        place = one.hold(KEY, chunk)
+        for other in others:
+            other.expect(KEY, len(chunk), SEGMENT, offset=4096)
+        for first in range(0, 778, 100):
+            one.transport.casts.cast(place, first, min(100, 778 - first))
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == 778)
+        for other in others:
+            await other.sink.until(lambda other=other: len(other.sink.casts.get(KEY, {})) == 778)
+            assert bytes(other.memory.view(4096, len(chunk))) == chunk
+            counters = other.transport.counters
+            assert (counters.cast_packets_received, counters.cast_packets_duplicate) == (778, 0)
+            assert counters.dropped == {}
+        assert one.sink.failed == {}
+        assert one.transport.counters.cast_packets_sent == 778
+
+    play(scenario, 3)
+
+
 def test_segments_outside_the_chunk_are_misuse(play: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         place = one.hold(KEY, content(4 * SEGMENT))

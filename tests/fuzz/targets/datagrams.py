@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hostagent.limits import CAST_BUFFER_BYTES_MAX, CAST_BUFFER_SEGMENTS_MAX
 from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError
 from kvproto.ids import Address, parse_address
@@ -90,7 +91,8 @@ class Datagrams:
         for step in case:
             _check_control(step[1:])
         accepted = self._check_batch(case)
-        self._check_native(case, accepted)
+        for joined in (False, True):
+            self._check_native(case, accepted, joined=joined)
 
     def close(self) -> None:
         self._bench.close()
@@ -129,8 +131,9 @@ class Datagrams:
         decode_messages(rows, lengths, sources, FABRIC)
         return alone
 
-    def _check_native(self, case: Case, accepted: list[DataDatagram | None]) -> None:
-        """The data path in C takes what Python takes, and writes nothing else."""
+    def _check_native(self, case: Case, accepted: list[DataDatagram | None], *, joined: bool) -> None:
+        """The data path in C takes what Python takes, and writes nothing else. `joined`: what one sender sends in a row
+        comes by one buffer."""
         bench = self._bench
         region = bench.memory.view(_PLACE - _AROUND, SIZE + 2 * _AROUND)
         region[:] = b"\xee" * len(region)
@@ -141,13 +144,16 @@ class Datagrams:
         unexpected = 0
         for step, one in zip(case, accepted, strict=True):
             own = step[0] % 4 == 2
-            bench.send(step[1:], bench.own_peer if own else bench.peer, DSCP if step[0] & 4 else 0)
             if one is None or (own and not step[0] & 4):
                 continue
             if one.key == KEY and one.segments == SEGMENTS and _fits(one):
                 wanted.setdefault(one.segment, step[1 + DATA_HEADER_BYTES :][: len(one.payload)])
             else:
                 unexpected += 1
+        for together in _buffers(case) if joined else ([step] for step in case):
+            peer = bench.own_peer if together[0][0] % 4 == 2 else bench.peer
+            send = bench.send_joined if len(together) > 1 else lambda one, *rest: bench.send(one[0], *rest)
+            send([step[1:] for step in together], peer, DSCP if together[0][0] & 4 else 0)
         bench.intake.drain_receive()
         check(set(bench.sink.segments()) <= set(wanted), "segments are placed that Python refuses")
         check(set(wanted) <= set(bench.sink.segments()), "segments are refused that Python takes")
@@ -159,6 +165,20 @@ class Datagrams:
         check(sum(one.segments.size for one in bench.sink.unexpected) <= unexpected, "more came than was sent")
         bench.intake.forget(KEY)
         check(missing.all(), "the data path wrote to what is the agent's")
+
+
+def _buffers(case: Case) -> list[list[bytes]]:
+    """Steps that can leave by one buffer: of one sender and mark, and of one length, but the last may be shorter."""
+    buffers: list[list[bytes]] = []
+    for step in case:
+        last = buffers[-1] if buffers else []
+        alike = last and step[0] == last[0][0] and len(last[-1]) == len(last[0]) >= len(step) > 1
+        most = min(CAST_BUFFER_SEGMENTS_MAX, CAST_BUFFER_BYTES_MAX // len(buffers[-1][0])) if last else 0
+        if alike and len(last) < most:
+            last.append(step)
+        else:
+            buffers.append([step])
+    return buffers
 
 
 def _fits(one: DataDatagram) -> bool:

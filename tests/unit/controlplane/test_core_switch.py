@@ -8,7 +8,7 @@ import random
 import pytest
 
 from controlplane.core import views
-from controlplane.core.events import HelloReceived, Requested, StreamEnded, SwitchRead
+from controlplane.core.events import Deposed, Elected, HelloReceived, Requested, StreamEnded, SwitchRead
 from controlplane.core.ids import Member, SwitchPort
 from controlplane.core.options import SwitchCacheRules
 from controlplane.core.switch.bitmap_groups import BitmapGroups
@@ -21,7 +21,7 @@ from controlplane.core.switch.chunk_states import (
 )
 from controlplane.core.switch.entries import FillingEntry, GroupEntry, ReplicateToGroupEntry, ServingEntry
 from controlplane.core.switch.groups import Change, Groups, ReplicationGroups
-from controlplane.core.switch.target import Down, Operation, Standby, SwitchFacts, Up
+from controlplane.core.switch.target import Down, Operation, SwitchFacts, Up
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, FABRIC, SECOND, Scene, hello, key, record
@@ -583,11 +583,13 @@ def test_a_chunk_of_another_size_is_not_taken_over() -> None:
 
 def test_a_standby_programs_nothing_until_it_is_primary() -> None:
     scene = Scene()
-    scene.handle(Standby())
+    scene.handle(Deposed("another one is the switch's primary"))
     scene.attach(1)
     scene.advance()
-    assert scene.switch.contents == {}
     scene.up()
+    assert scene.switch.contents == {}
+    scene.handle(Elected(1, None, "it is the switch's primary"))
+    scene.advance()
     assert scene.switch.kinds()["port_member"] == 1
 
 

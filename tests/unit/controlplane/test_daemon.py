@@ -200,7 +200,7 @@ def test_a_standby_takes_no_agents_until_the_primary_is_gone() -> None:
                     await asyncio.wait_for(refused.ended.wait(), DEADLINE_S)
                     assert refused.error is not None
                     assert refused.error.code() is grpc.StatusCode.UNAVAILABLE
-                assert not primary.core.link.standby
+                assert not primary.standby_words()
                 await stack.aclose()
                 async with agents(standby.grpc_address, PREFIX) as (agent,):
                     await agent.until(lambda: agent.switch.present, "the switch")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -53,6 +55,8 @@ async def outcome(channel: grpc.aio.Channel, method: str) -> grpc.aio.AioRpcErro
                 await operator.Status(rpc.StatusRequest(), timeout=DEADLINE_S)
             case "Evict":
                 await operator.Evict(rpc.EvictRequest(key_hex="00", hosts=True), timeout=DEADLINE_S)
+            case "Leader":
+                await control_pb2_grpc.CoordinatorStub(channel).Leader(rpc.LeaderRequest(), timeout=DEADLINE_S)
             case "List":
                 async for _ in operator.List(rpc.ListRequest(), timeout=DEADLINE_S):
                     pass
@@ -74,6 +78,8 @@ async def outcome(channel: grpc.aio.Channel, method: str) -> grpc.aio.AioRpcErro
         ("operator", "List", None),
         ("operator", "Evict", grpc.StatusCode.NOT_FOUND),
         ("operator", "Attach", grpc.StatusCode.PERMISSION_DENIED),
+        ("operator", "Leader", grpc.StatusCode.PERMISSION_DENIED),
+        ("agent/n1", "Leader", None),
         ("agent/n1", "Attach with an empty message", grpc.StatusCode.INVALID_ARGUMENT),
         ("agent/n1", "Status", grpc.StatusCode.PERMISSION_DENIED),
         ("agent/n1", "Evict", grpc.StatusCode.PERMISSION_DENIED),
@@ -92,6 +98,24 @@ def test_who_may_call_what(pki: Pki, certificate: str | None, method: str, code:
                 assert f"spiffe://{DOMAIN}/{certificate} may not call {method}" in error.details()
 
     run(steps())
+
+
+def test_what_an_operator_sets_is_kept_with_the_name_in_the_certificate(
+    pki: Pki, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def steps() -> None:
+        async with secured(pki) as one, pki.channel(one.grpc_address, "operator") as channel:
+            operator = control_pb2_grpc.OperatorStub(channel)
+            for cancel, node in ((False, "n9"), (True, "n8\nnot a line of ours")):
+                await operator.Expel(rpc.ExpelRequest(node=node, cancel=cancel), timeout=DEADLINE_S)
+            (mark,) = one.core.operator_state.message().marks
+            assert mark.by == f"spiffe://{DOMAIN}/operator at 127.0.0.1"
+            assert abs(mark.at_ms / 1000 - time.time()) < DEADLINE_S
+
+    with caplog.at_level(logging.INFO):
+        run(steps())
+    said = [record.getMessage() for record in caplog.records if "/operator at" in record.getMessage()]
+    assert said == [f"spiffe://{DOMAIN}/operator at 127.0.0.1: expel n9"], "what changes nothing is no line"
 
 
 def test_every_service_of_the_controller_says_who_may_call_it() -> None:

@@ -172,7 +172,7 @@ def test_a_controller_on_standby_says_so() -> None:
             standby = Controller(parse(QUICK, Path()), MemoryTarget(switch, election_id=5))
             await standby.start()
             try:
-                await eventually(lambda: standby.core.link.standby, "on standby")
+                await eventually(standby.standby_words, "on standby")
                 async with requested(standby.metrics_address, "/live") as reader:
                     await reader.readuntil(b"\r\n\r\n")
                     assert (await event(reader))["status"]["switch_view"]["state"] == "standby"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import parse
+from controlplane.core.events import Elected
 from controlplane.daemon import Controller
 from kvcast.cli import main
 from kvcast.commands.ls import in_tree_order
@@ -173,7 +174,7 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
             standby = Controller(parse(QUICK, Path()), MemoryTarget(switch, election_id=5))
             await standby.start()
             try:
-                await eventually(lambda: standby.core.link.standby, "on standby")
+                await eventually(standby.standby_words, "on standby")
 
                 async def ls(*addresses: str) -> int:
                     return await asyncio.to_thread(main, ["ls", "--controller", ",".join(addresses)])
@@ -190,6 +191,23 @@ def test_of_two_controllers_the_one_that_leads_is_asked(capsys: pytest.CaptureFi
                 assert json.loads(capsys.readouterr().out)["status"]["switch"]["state"] == "standby"
             finally:
                 await standby.stop()
+
+    run(scene())
+
+
+def test_who_leads_is_asked_before_one_whose_lease_has_run_out(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        async with controller() as lapsed, controller() as leader:
+            lapsed.handle(Elected(7, lapsed.now_ns(), "it had the lease"))
+            both = f"{lapsed.grpc_address},{leader.grpc_address}"
+            assert await asyncio.to_thread(main, ["expel", "n9", "--controller", both]) == 0
+            assert (leader.core.expelled, lapsed.core.expelled) == ({"n9"}, set())
+            dead = f"127.0.0.1:1,{lapsed.grpc_address}"
+            assert await asyncio.to_thread(main, ["ls", "--controller", dead]) == 0, "it serves what it knows"
+            assert await asyncio.to_thread(main, ["expel", "n9", "--controller", dead]) == 2
+            assert "lease has run out" in capsys.readouterr().err
+            assert await asyncio.to_thread(main, ["top", "--once", "--controller", lapsed.grpc_address]) == 0
+            assert "LEASE HAS RUN OUT" in capsys.readouterr().out
 
     run(scene())
 

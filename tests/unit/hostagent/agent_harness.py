@@ -26,7 +26,7 @@ from kvclient.client import AgentClient
 from kvpolicy.tiers.form_costs import FormChoice
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

@@ -14,6 +14,7 @@ import socket
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import NativeSender, SegmentRun
+from hostagent.transport.sockets import casting_threads
 from kvchunk.ids import ChunkKey
 from kvproto.events import SegmentsReceived
 from kvproto.ids import Address, parse_address
 from kvproto.wire.control import Control, Flag, Op
-from kvproto.wire.data import ChunkFraming, Fabric
+from kvproto.wire.data import QPN_NUMBERED, ChunkFraming, Fabric
 from kvproto.wire.icrc import icrc_seed
 from tests.reference_datagrams import decode_batch, icrc
 from tests.unit.kvproto.datagrams import decode_datagram
@@ -46,11 +48,16 @@ OTHER = ChunkKey(b"o" * 16)
 SEGMENT = 256
 DSCP = 0x15
 FABRIC = Fabric(segment_bytes=SEGMENT, from_switch_dscp=DSCP)
+NUMBERED = replace(FABRIC, source_qpn=QPN_NUMBERED)
+"""As datagrams have it that left by one buffer."""
 OWN, SOURCE, TARGET = "127.91.0.1", "127.91.0.2", "127.91.0.3"
 POOL_BYTES = 1 << 20
 SIZE = 20 * SEGMENT + 17
 SEGMENTS = 21
 DEADLINE_S = 20
+FAST_BYTES_S = 10**9
+SO_NO_CHECK = 11
+UDP_SEGMENT = 103
 
 
 def body(size_bytes: int = SIZE, seed: int = 1) -> bytes:
@@ -107,6 +114,33 @@ class WatchedLibrary:
         self._real.dp_receiver_set_patience(receiver, patience_ns, segments)
 
 
+def host_of(
+    address: str,
+    loop: asyncio.AbstractEventLoop,
+    memory: PoolMemory,
+    sink: Sink,
+    counters: TransportCounters,
+    native: Any,
+) -> Host:
+    return Host(
+        config=DataConfig(address=address),
+        memory=memory,
+        loop=loop,
+        sink=sink,  # type: ignore[arg-type]
+        counters=counters,
+        address=address,
+        own=parse_address(address),
+        native=native,
+    )
+
+
+def sender_of(
+    sock: socket.socket, memory: PoolMemory, rate_bytes_s: int = FAST_BYTES_S, threads: int = 1
+) -> NativeSender:
+    host = host_of(SOURCE, asyncio.get_running_loop(), memory, Sink(), TransportCounters(), datapath())
+    return NativeSender(host, sock, rate_bytes_s, threads)
+
+
 class Bench:
     """A socket of somebody else, and an intake with its socket and pool."""
 
@@ -118,28 +152,29 @@ class Bench:
         socket_options.ask_buffer(self.receiver, receive_bytes=4 << 20)
         self.receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         self.receiver.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
+        socket_options.take_buffers(self.receiver)
         self.library = WatchedLibrary(datapath())
-        host = Host(
-            config=DataConfig(address=OWN),
-            memory=self.memory,
-            loop=loop,
-            sink=self.sink,  # type: ignore[arg-type]
-            counters=self.counters,
-            address=OWN,
-            own=parse_address(OWN),
-            native=self.library,  # type: ignore[arg-type]
-        )
+        host = host_of(OWN, loop, self.memory, self.sink, self.counters, self.library)
         self.intake = NativeIntake(host, self.receiver, fabric, threaded=threaded)
         self.framing = self.framing_of(KEY, body())
 
-    def framing_of(self, key: ChunkKey, content: bytes, peer: socket.socket | None = None) -> ChunkFraming:
+    def framing_of(
+        self, key: ChunkKey, content: bytes, peer: socket.socket | None = None, fabric: Fabric | None = None
+    ) -> ChunkFraming:
         address, port = (peer or self.peer).getsockname()
-        return ChunkFraming(key, memoryview(content), self.fabric, parse_address(address), port)
+        return ChunkFraming(key, memoryview(content), fabric or self.fabric, parse_address(address), port)
 
     def send(self, datagram: bytes, peer: socket.socket | None = None, dscp: int = 0) -> None:
         sock = peer or self.peer
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         sock.sendto(datagram, self.receiver.getsockname())
+
+    def send_joined(self, datagrams: Sequence[bytes], peer: socket.socket | None = None, dscp: int = 0) -> None:
+        """By one buffer. All but the last have one length, and the last has no more."""
+        sock = peer or self.peer
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+        size = (socket.IPPROTO_UDP, UDP_SEGMENT, len(datagrams[0]).to_bytes(2, "little"))
+        sock.sendmsg(datagrams, [size], 0, self.receiver.getsockname())
 
     def expect(
         self, key: ChunkKey = KEY, size_bytes: int = SIZE, offset: int = 4096, here: Sequence[int] = ()
@@ -181,14 +216,18 @@ def test_crc_is_that_of_zlib(content: bytes, start: int, level: int) -> None:
     assert datapath().dp_crc(start, content, len(content)) == zlib.crc32(content, start)
 
 
+@pytest.mark.parametrize("rate_bytes_s", [1, FAST_BYTES_S], ids=["slow link", "fast link"])
 @pytest.mark.parametrize("fill", [None, Flag.NONE, Flag.CAST_TOO], ids=["cast", "fill", "fill that is cast"])
-def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None) -> None:
+def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None, rate_bytes_s: int) -> None:
+    """Casts leave by one buffer where that is little time of the link, and the kernel numbers their IP packets then."""
+
     async def scenario() -> None:
         memory, content = PoolMemory(POOL_BYTES, prefault=False), body()
         memory.view(8192, SIZE)[:] = content
         sent: Counter[ChunkKey] = Counter()
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
-            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            socket_options.take_buffers(target)
+            sender = sender_of(sock, memory, rate_bytes_s)
             run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, fill=fill)
             to = parse_address(TARGET), target.getsockname()[1]
             sender.send(run, to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent"))
@@ -196,31 +235,102 @@ def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None) ->
                 while sent[KEY] < run.count:
                     await asyncio.sleep(0)
             port = sock.getsockname()[1]
-            framing = ChunkFraming(KEY, memoryview(content), FABRIC, parse_address(SOURCE), port)
-            for segment in range(1, SEGMENTS):
-                datagram = target.recv(4096)
+            by_one_buffer = fill is None and rate_bytes_s == FAST_BYTES_S
+            fabric = NUMBERED if by_one_buffer else FABRIC
+            framing = ChunkFraming(KEY, memoryview(content), fabric, parse_address(SOURCE), port)
+            datagrams = received(target)
+            assert {of for _, of in datagrams} == {SEGMENTS - 1 if by_one_buffer else 1}
+            for segment, (datagram, _) in enumerate(datagrams, 1):
                 if fill is not None:
                     assert datagram[:40] == Control(Op.FILL, KEY, SEGMENTS, segment=segment, flags=fill).encode()
                     datagram = datagram[40:]
-                assert datagram == framing.datagram(segment)
-                group = ".".join(map(str, FABRIC.group.to_bytes(4, "big")))
-                packet = IP(src=SOURCE, dst=group, flags="DF", id=0) / UDP(sport=port, dport=4791, chksum=0)
-                packet = IP(bytes(packet / BTH(datagram)))
-                assert packet[BTH].compute_icrc(bytes(packet[UDP])[8:-4]) == datagram[-4:]
+                identification = segment - 1 if by_one_buffer else 0
+                assert datagram[:-4] == framing.datagram(segment)[:-4]
+                assert datagram[-4:] == icrc_of_scapy(datagram, port, identification)
             sender.close()
         memory.close()
 
     asyncio.run(scenario())
 
 
-def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() -> None:
+def received(sock: socket.socket) -> list[tuple[bytes, int]]:
+    """All datagrams that wait at a socket that takes buffers, each with how many came by the same one."""
+    found: list[tuple[bytes, int]] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            joined, controls, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(4))
+            sizes = [int.from_bytes(value, "little") for _, _, value in controls] or [len(joined)]
+            pieces = [joined[at : at + sizes[0]] for at in range(0, len(joined), sizes[0])]
+            found += [(piece, len(pieces)) for piece in pieces]
+    return found
+
+
+def icrc_of_scapy(datagram: bytes, port: int, identification: int) -> bytes:
+    group = ".".join(map(str, FABRIC.group.to_bytes(4, "big")))
+    packet = IP(src=SOURCE, dst=group, flags="DF", id=identification) / UDP(sport=port, dport=4791, chksum=0)
+    packet = IP(bytes(packet / BTH(datagram)))
+    icrc: bytes = packet[BTH].compute_icrc(bytes(packet[UDP])[8:-4])
+    return icrc
+
+
+def test_where_the_kernel_cuts_no_buffers_segments_leave_one_by_one_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        memory, sent = PoolMemory(POOL_BYTES, prefault=False), Counter[ChunkKey]()
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+            socket_options.take_buffers(target)
+            sender = sender_of(sock, memory)
+            to = parse_address(TARGET), target.getsockname()[1]
+            for _ in range(2):
+                run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
+                sender.send(run, to, lambda key, count: sent.update({key: count}), lambda *_: pytest.fail("sent"))
+            async with asyncio.timeout(DEADLINE_S):
+                while sent[KEY] < 2 * SEGMENTS:
+                    await asyncio.sleep(0)
+            port = sock.getsockname()[1]
+            framing = ChunkFraming(KEY, memoryview(bytes(SIZE)), FABRIC, parse_address(SOURCE), port)
+            assert received(target) == [(framing.datagram(segment), 1) for segment in range(SEGMENTS)] * 2
+            sender.close()
+        memory.close()
+
+    caplog.set_level("INFO", "hostagent.transport.native_sender")
+    asyncio.run(scenario())
+    (line,) = caplog.messages
+    assert "one datagram at a time" in line and "EINVAL" in line
+
+
+@pytest.mark.parametrize(
+    ("known_bytes_s", "moments", "segments"),
+    [
+        (10**7 // 8, [], 1),
+        (10**9 // 8, [], 9),
+        (10**10 // 8, [], 15),
+        (10**10 // 8, [(0, 0), (10, 125_000), (20, 125_000), (30, 125_000), (40, 125_000)], 6),
+        (10**7 // 8, [(0, 0), (10, 12_500_000)], 15),
+        (10**9 // 8, [(0, 0), (0.5, 10), (10, 1_250_000)], 9),
+    ],
+    ids=["10 Mbit/s", "1 Gbit/s", "10 Gbit/s", "it carries less", "it carries more", "two looks at one moment"],
+)
+def test_a_buffer_is_little_time_of_the_link(
+    known_bytes_s: int, moments: list[tuple[float, int]], segments: int
+) -> None:
+    """`moments`: when the socket was full, in ms, and how many bytes it had taken since the last."""
+    at_ns = (ctypes.c_int64 * len(moments))(*(int(1e9 + 1e6 * at_ms) for at_ms, _ in moments))
+    taken = (ctypes.c_uint64 * len(moments))(*(count for _, count in moments))
+    assert datapath().dp_pace(known_bytes_s, at_ns, taken, len(moments), 4152) == segments
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told(threads: int) -> None:
     async def scenario() -> None:
         memory = PoolMemory(POOL_BYTES, prefault=False)
         told: Counter[str] = Counter()
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
             # A full socket buffer: nothing takes what is sent to a port without anybody but the kernel, so a tiny one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            sender = sender_of(sock, memory, threads=threads)
             to = parse_address(TARGET), target.getsockname()[1]
             chunk = ChunkPlace(KEY, 0, 512 * SEGMENT)
             with pytest.raises(ValueError, match="segments 511\\+2 of 512"):
@@ -238,12 +348,73 @@ def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told() ->
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("cut", [True, False], ids=["by buffers", "one by one"])
+def test_every_segment_of_many_jobs_leaves_once_whoever_sends_it(threads: int, cut: bool) -> None:
+    """More than the socket takes at once; casts of two chunks and fills, in runs of all lengths."""
+
+    async def scenario() -> None:
+        memory, told = PoolMemory(POOL_BYTES, prefault=False), Counter[tuple[ChunkKey, str]]()
+        contents = {KEY: body(700 * SEGMENT, 7), OTHER: body(300 * SEGMENT - 9, 8)}
+        places = {key: ChunkPlace(key, at, len(contents[key])) for at, key in ((0, KEY), (1 << 19, OTHER))}
+        for key, place in places.items():
+            memory.view(place.offset, place.size_bytes)[:] = contents[key]
+        heard: list[bytes] = []
+        with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
+            socket_options.take_buffers(target)
+            socket_options.ask_buffer(target, receive_bytes=8 << 20)
+            sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, not cut)
+            sender = sender_of(sock, memory, threads=threads)
+            to = parse_address(TARGET), target.getsockname()[1]
+            for key, segments in ((KEY, 700), (OTHER, 300)):
+                for first, count in runs_of(segments):
+                    fill = Flag.NONE if count % 5 == 0 else None
+                    sender.send(
+                        SegmentRun(places[key], FABRIC, first, count, fill),
+                        to,
+                        lambda key, n: told.update({(key, "sent"): n}),
+                        lambda key, n: told.update({(key, "failed"): n}),
+                    )
+            async with asyncio.timeout(DEADLINE_S):
+                while told.total() < 1000:
+                    await asyncio.sleep(0)
+                    heard += [datagram for datagram, _ in received(target)]
+            heard += [datagram for datagram, _ in received(target)]
+            port = sock.getsockname()[1]
+            sender.close()
+        memory.close()
+        assert told == {(KEY, "sent"): 700, (OTHER, "sent"): 300}
+        found = [decode_datagram(one[-FABRIC.datagram_bytes :], parse_address(SOURCE), port, FABRIC) for one in heard]
+        for key, segments in ((KEY, 700), (OTHER, 300)):
+            mine = {one.segment: one.payload for one in found if one.key == key}
+            assert b"".join(mine[segment] for segment in range(segments)) == contents[key]
+        assert len(found) == 1000
+
+    asyncio.run(scenario())
+
+
+def runs_of(segments: int) -> Iterator[tuple[int, int]]:
+    """All of a chunk, in runs of different lengths."""
+    choice, first = random.Random(segments), 0
+    while first < segments:
+        count = min(choice.randrange(1, 130), segments - first)
+        yield first, count
+        first += count
+
+
+@pytest.mark.parametrize(
+    ("gbit_s", "cores", "threads"), [(10, 128, 1), (100, 128, 4), (100, 16, 2), (100, 2, 1), (25, 64, 2)]
+)
+def test_as_many_threads_cast_as_the_link_wants_and_cores_allow(gbit_s: int, cores: int, threads: int) -> None:
+    assert casting_threads(gbit_s * 10**9 // 8, cores) == threads
+
+
 def test_outcomes_are_told_when_half_is_done_and_half_of_the_rest() -> None:
     async def scenario() -> None:
         memory = PoolMemory(POOL_BYTES, prefault=False)
         told: list[int] = []
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
-            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            sender = sender_of(sock, memory)
             to = parse_address(TARGET), target.getsockname()[1]
             run = SegmentRun(ChunkPlace(KEY, 0, 512 * SEGMENT), FABRIC, 0, 512)
             sender.send(run, to, lambda _, n: told.append(n), lambda *_: None)
@@ -263,7 +434,7 @@ def test_where_nothing_can_be_sent_all_fails() -> None:
         memory = PoolMemory(POOL_BYTES, prefault=False)
         failed: Counter[ChunkKey] = Counter()
         with udp_socket(SOURCE) as sock:
-            sender = NativeSender(datapath(), sock, asyncio.get_running_loop(), memory, parse_address(SOURCE))
+            sender = sender_of(sock, memory)
             # A source on loopback cannot reach anything else.
             run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
             for _ in range(2):
@@ -337,6 +508,49 @@ def test_every_datagram_is_judged_as_python_judges_it(mutations: list[tuple[Any,
     assert made.counters.cast_packets_received == sum(len(segments) for _, _, segments, _ in groups)
 
 
+@settings(deadline=None, max_examples=100)
+@given(MUTATIONS, st.sampled_from([FABRIC.datagram_bytes, FABRIC.datagram_bytes - 1, 400, 1200]))
+def test_datagrams_that_come_joined_are_judged_one_by_one(mutations: list[tuple[Any, ...]], piece_bytes: int) -> None:
+    """Whoever may send can have any bytes joined, of any length."""
+    with bench() as made:
+        address, port = made.peer.getsockname()
+        joined = b"".join(
+            mutated(made.framing.datagram(segment), how, at, size, bits, resealed, parse_address(address), port)
+            for segment, how, at, size, bits, _, _, resealed in mutations
+        )
+        pieces = [joined[at : at + piece_bytes] for at in range(0, len(joined), piece_bytes)]
+        if len(pieces) > 1:
+            made.send_joined(pieces)
+        else:
+            made.send(joined)
+            pieces = [joined]
+        made.intake.drain_receive()
+        groups, dropped = judged_by_python([(piece, False, 0) for piece in pieces], made)
+    assert made.counters.dropped == dropped
+    assert [(one.key, one.source, one.segments.tolist(), one.from_switch) for one in made.sink.unexpected] == groups
+
+
+def test_joined_datagrams_come_to_their_places_in_order_however_they_are_numbered() -> None:
+    """More than one look takes, so that it ends within a buffer."""
+    with bench() as made:
+        segments = 200
+        content = body(segments * SEGMENT)
+        made.expect(size_bytes=len(content))
+        framing = made.framing_of(KEY, content, fabric=NUMBERED)
+        port = made.peer.getsockname()[1]
+        order = list(range(segments))
+        random.Random(4).shuffle(order)
+        for start in range(0, segments, 40):
+            part = [framing.datagram(segment) for segment in order[start : start + 40]]
+            part = [one[:-4] + icrc_of_scapy(one, port, 0xFFF0 + at & 0xFFFF) for at, one in enumerate(part)]
+            made.send_joined(part, dscp=DSCP)
+        made.intake.drain_receive()
+        assert made.at(size_bytes=len(content)) == content
+        assert made.sink.segments() == order
+        assert made.counters.cast_packets_from_switch == segments
+        assert not made.counters.dropped
+
+
 def judged_by_python(
     datagrams: list[tuple[bytes, bool, int]], made: Bench
 ) -> tuple[list[tuple[ChunkKey, Address, list[int], int]], dict[str, int]]:
@@ -350,7 +564,7 @@ def judged_by_python(
     names = [(made.own_peer if own else made.peer).getsockname() for _, own, _ in heard]
     batch = decode_batch(
         rows,
-        np.array([len(one) if len(one) <= row_bytes else 0 for one, _, _ in heard], np.int64),
+        np.array([len(one) for one, _, _ in heard], np.int64),
         np.array([parse_address(address) for address, _ in names], np.uint32),
         np.array([port for _, port in names], np.int64),
         FABRIC,

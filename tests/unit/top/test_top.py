@@ -291,7 +291,7 @@ def test_it_goes_on_with_the_next_controller() -> None:
         terminal = Terminal()
         try:
             async with controller(switch) as leader:
-                await eventually(lambda: standby.core.link.standby, "on standby")
+                await eventually(standby.standby_words, "on standby")
                 async with agents(leader.grpc_address, PREFIX, []) as (first, second):
                     await second.until(lambda: key("c") in second.entries, "the prefix")
                     event = rpc.FetchEvent(key=key("a"), source=rpc.SOURCE_HOLDER, bytes=100, waited_us=5000)

@@ -1081,6 +1081,7 @@ class ToAgent(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
     READ_ACCESS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -1099,6 +1100,8 @@ class ToAgent(_message.Message):
     def read_access(self) -> Global___ReadAccess: ...
     @_builtins.property
     def refusals(self) -> Global___Refusals: ...
+    @_builtins.property
+    def leads(self) -> Global___Leads: ...
     def __init__(
         self,
         *,
@@ -1111,12 +1114,13 @@ class ToAgent(_message.Message):
         membership: Global___Membership | None = ...,
         read_access: Global___ReadAccess | None = ...,
         refusals: Global___Refusals | None = ...,
+        leads: Global___Leads | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals", "leads"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1176,6 +1180,66 @@ class Refusal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
+
+@_typing.final
+class Leads(_message.Message):
+    """A sign of life, every third of Welcome.silence_ms."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    UNSURE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    unsure: _builtins.bool
+    """its lease has run out, and it cannot ask who leads: an agent asks the others"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        unsure: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "unsure", b"unsure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leads: _TypeAlias = Leads  # noqa: Y015
+
+@_typing.final
+class LeaderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaderRequest: _TypeAlias = LeaderRequest  # noqa: Y015
+
+@_typing.final
+class LeaderReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of its leadership; 0: it does not lead"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaderReply: _TypeAlias = LeaderReply  # noqa: Y015
 
 @_typing.final
 class ReadAccess(_message.Message):
@@ -1343,10 +1407,15 @@ class OperatorState(_message.Message):
     SWITCH_PINS_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    EXPELLED_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    DRAINED_MARKS_FIELD_NUMBER: _builtins.int
+    SWITCH_PIN_MARKS_FIELD_NUMBER: _builtins.int
+    EXPELLED_MARKS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """higher with each change; a controller goes on counting where its predecessor ended"""
     signature: _builtins.bytes
-    """of a controller with TLS, over "kvcast operator state" and the fields before"""
+    """of a controller with TLS, over "kvcast operator state" and all fields but these two"""
     certificate: _builtins.bytes
     """PEM: whose signature it is"""
     @_builtins.property
@@ -1357,6 +1426,20 @@ class OperatorState(_message.Message):
     def switch_pins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """keys of chunks that shall be in the switch and stay there"""
 
+    @_builtins.property
+    def expelled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of nodes that are put out"""
+
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mark]:
+        """who set what, and when: for each of the lists an index into it"""
+
+    @_builtins.property
+    def drained_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def switch_pin_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def expelled_marks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -1365,14 +1448,43 @@ class OperatorState(_message.Message):
         switch_pins: _abc.Iterable[_builtins.bytes] | None = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        expelled: _abc.Iterable[_builtins.str] | None = ...,
+        marks: _abc.Iterable[Global___Mark] | None = ...,
+        drained_marks: _abc.Iterable[_builtins.int] | None = ...,
+        switch_pin_marks: _abc.Iterable[_builtins.int] | None = ...,
+        expelled_marks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "drained", b"drained", "revision", b"revision", "signature", b"signature", "switch_pins", b"switch_pins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "drained", b"drained", "drained_marks", b"drained_marks", "expelled", b"expelled", "expelled_marks", b"expelled_marks", "marks", b"marks", "revision", b"revision", "signature", b"signature", "switch_pin_marks", b"switch_pin_marks", "switch_pins", b"switch_pins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperatorState: _TypeAlias = OperatorState  # noqa: Y015
+
+@_typing.final
+class Mark(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    by: _builtins.str
+    """the certificate's name and the host, or the host"""
+    at_ms: _builtins.int
+    """since 1970, by the controller's clock"""
+    def __init__(
+        self,
+        *,
+        by: _builtins.str = ...,
+        at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "by", b"by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mark: _TypeAlias = Mark  # noqa: Y015
 
 @_typing.final
 class Fabric(_message.Message):
@@ -1439,6 +1551,8 @@ class Welcome(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     TAKES_LOADS_FIELD_NUMBER: _builtins.int
     READ_TOKENS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
     """absent: no kvcast switch, or not known yet: see Membership"""
@@ -1453,6 +1567,12 @@ class Welcome(_message.Message):
     """it understands FromAgent.load"""
     read_tokens: _builtins.bool
     """it gives tokens for reads: who shows none is not served"""
+    epoch: _builtins.int
+    """of its leadership: higher than those of all leaders before. An agent takes nothing"""
+    silence_ms: _builtins.int
+    """of a leader with a lower one than it has seen. 0: from before epochs
+    a controller that says nothing for so long stands still; 0: it may
+    """
     @_builtins.property
     def fabric(self) -> Global___Fabric: ...
     @_builtins.property
@@ -1470,10 +1590,12 @@ class Welcome(_message.Message):
         version: _builtins.str = ...,
         takes_loads: _builtins.bool = ...,
         read_tokens: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+        silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1780,6 +1902,7 @@ class Task(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     FOREGROUND_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     FILL_FIELD_NUMBER: _builtins.int
     FETCH_FIELD_NUMBER: _builtins.int
     DROP_FIELD_NUMBER: _builtins.int
@@ -1792,6 +1915,8 @@ class Task(_message.Message):
     """the agent gives up by itself and reports FAILED"""
     foreground: _builtins.bool
     """otherwise below everything an engine waits for"""
+    epoch: _builtins.int
+    """of the leader that wants it; an agent that knows of a later leader refuses"""
     @_builtins.property
     def fill(self) -> Global___Fill: ...
     @_builtins.property
@@ -1812,6 +1937,7 @@ class Task(_message.Message):
         task: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
         foreground: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
         fill: Global___Fill | None = ...,
         fetch: Global___Fetch | None = ...,
         drop: Global___Drop | None = ...,
@@ -1822,7 +1948,7 @@ class Task(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "pin", b"pin", "probe", b"probe", "recheck", b"recheck", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "fetch", b"fetch", "fill", b"fill", "foreground", b"foreground", "pin", b"pin", "probe", b"probe", "recheck", b"recheck", "task", b"task", "timeout_ms", b"timeout_ms", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop", b"drop", "epoch", b"epoch", "fetch", b"fetch", "fill", b"fill", "foreground", b"foreground", "pin", b"pin", "probe", b"probe", "recheck", b"recheck", "task", b"task", "timeout_ms", b"timeout_ms", "unpin", b"unpin", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["fill", "fetch", "drop", "pin", "unpin", "probe", "recheck"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
@@ -2532,6 +2658,8 @@ class StatusReply(_message.Message):
     UPTIME_MS_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     SECURITY_FIELD_NUMBER: _builtins.int
+    LEADERSHIP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     chunks: _builtins.int
     copies: _builtins.int
     chunk_bytes: _builtins.int
@@ -2542,6 +2670,10 @@ class StatusReply(_message.Message):
     uptime_ms: _builtins.int
     security: _builtins.str
     """tls, loopback, or insecure: no TLS although others can reach the controller"""
+    leadership: _builtins.str
+    """leads; lapsed: its lease has run out; standby: another one leads"""
+    epoch: _builtins.int
+    """of its leadership, or of its last one"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
     @_builtins.property
@@ -2562,10 +2694,12 @@ class StatusReply(_message.Message):
         uptime_ms: _builtins.int = ...,
         decisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         security: _builtins.str = ...,
+        leadership: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["switch_view", b"switch_view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_kept_off_uplinks", b"bytes_kept_off_uplinks", "chunk_bytes", b"chunk_bytes", "chunks", b"chunks", "copies", b"copies", "decisions", b"decisions", "management_bytes", b"management_bytes", "management_messages", b"management_messages", "nodes", b"nodes", "security", b"security", "switch_view", b"switch_view", "uptime_ms", b"uptime_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_kept_off_uplinks", b"bytes_kept_off_uplinks", "chunk_bytes", b"chunk_bytes", "chunks", b"chunks", "copies", b"copies", "decisions", b"decisions", "epoch", b"epoch", "leadership", b"leadership", "management_bytes", b"management_bytes", "management_messages", b"management_messages", "nodes", b"nodes", "security", b"security", "switch_view", b"switch_view", "uptime_ms", b"uptime_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,11 @@ class CoordinatorStub:
                 request_serializer=kvproto_dot_rpc_dot_control__pb2.FromAgent.SerializeToString,
                 response_deserializer=kvproto_dot_rpc_dot_control__pb2.ToAgent.FromString,
                 _registered_method=True)
+        self.Leader = channel.unary_unary(
+                '/kvcast.control.v1.Coordinator/Leader',
+                request_serializer=kvproto_dot_rpc_dot_control__pb2.LeaderRequest.SerializeToString,
+                response_deserializer=kvproto_dot_rpc_dot_control__pb2.LeaderReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -54,6 +59,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leader(self, request, context):
+        """Whether this controller leads, as far as it knows: for agents whose own controller does not know it any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=kvproto_dot_rpc_dot_control__pb2.FromAgent.FromString,
                     response_serializer=kvproto_dot_rpc_dot_control__pb2.ToAgent.SerializeToString,
+            ),
+            'Leader': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leader,
+                    request_deserializer=kvproto_dot_rpc_dot_control__pb2.LeaderRequest.FromString,
+                    response_serializer=kvproto_dot_rpc_dot_control__pb2.LeaderReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class Coordinator:
             '/kvcast.control.v1.Coordinator/Attach',
             kvproto_dot_rpc_dot_control__pb2.FromAgent.SerializeToString,
             kvproto_dot_rpc_dot_control__pb2.ToAgent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvcast.control.v1.Coordinator/Leader',
+            kvproto_dot_rpc_dot_control__pb2.LeaderRequest.SerializeToString,
+            kvproto_dot_rpc_dot_control__pb2.LeaderReply.FromString,
             options,
             channel_credentials,
             insecure,

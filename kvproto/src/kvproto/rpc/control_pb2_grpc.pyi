@@ -46,6 +46,8 @@ class CoordinatorStub:
     or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
     versions of both sides are too far apart.
     """
+    Leader: _grpc.UnaryUnaryMultiCallable[_control_pb2.LeaderRequest, _control_pb2.LeaderReply]
+    """Whether this controller leads, as far as it knows: for agents whose own controller does not know it any more."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -56,6 +58,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
     versions of both sides are too far apart.
     """
+    Leader: _aio.UnaryUnaryMultiCallable[_control_pb2.LeaderRequest, _control_pb2.LeaderReply]  # type: ignore[assignment]
+    """Whether this controller leads, as far as it knows: for agents whose own controller does not know it any more."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -69,6 +73,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         or by somebody else, PERMISSION_DENIED when the certificate is not this node's, FAILED_PRECONDITION when the
         versions of both sides are too far apart.
         """
+
+    @_abc_1.abstractmethod
+    def Leader(
+        self,
+        request: _control_pb2.LeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.LeaderReply, _abc.Awaitable[_control_pb2.LeaderReply]]:
+        """Whether this controller leads, as far as it knows: for agents whose own controller does not know it any more."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -45,6 +45,8 @@ _DEFAULT_PARTITION: Final = 0xFFFF
 assert _HEADER_DTYPE.itemsize == DATA_HEADER_BYTES
 
 
+QPN_NUMBERED: Final = 0x11
+"""Source QPN of datagrams that left by one buffer: the kernel or the NIC that cut it has numbered their IP packets."""
 DEFAULT_GROUP: Final = parse_address("239.75.86.1")
 
 
@@ -55,6 +57,7 @@ class Fabric:
     group: Address = DEFAULT_GROUP
     qkey: int = 0x1111_1111
     source_qpn: int = 0x10
+    """Of datagrams whose IP identification is 0."""
     segment_bytes: int = 4096
     from_switch_dscp: int = 0x2A
     """Code point (RFC 2474) of the datagrams that the switch sends by itself; all others are nodes'."""

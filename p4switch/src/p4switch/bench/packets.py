@@ -17,7 +17,7 @@ from p4switch.values import ActionCall, Replica
 
 PORTS = 9
 GROUP_ALL = 1
-_PROGRAM = Path(__file__).parent / "programs" / "bench.p4"
+PROGRAM = Path(__file__).parent / "programs" / "bench.p4"
 _SECONDS = 0.4
 _FIRST_COUNT = 20_000
 _BATCH = 50_000
@@ -38,7 +38,7 @@ class Measurement:
 def load(variant: str | None = None) -> Program:
     """The benchmark program: plain L2, or the variant ROUTE or RULES."""
     defines: Mapping[str, str] = {} if variant is None else {variant: "1"}
-    return Program.load(compile_program(_PROGRAM, defines).shared_object_path)
+    return Program.load(compile_program(PROGRAM, defines).shared_object_path)
 
 
 def mac(number: int) -> int:

@@ -23,8 +23,11 @@ ERROR_DETAILS_BYTES_MAX = 60 << 10
 STATUS_MESSAGE_BYTES_MAX = 2 << 10
 """Longest status message: gRPC escapes up to three bytes for one, and clients take 8 KiB of metadata in all."""
 
-KEEPALIVE_MS = 10_000
-"""How long a silent connection is trusted, and then how long it may take to answer a ping."""
+KEEPALIVE_MS = 1_000
+"""How long a silent connection is trusted."""
+
+KEEPALIVE_ANSWER_MS = 2_000
+"""Then so long it may take to answer a ping: in all a backup is primary 3 s after a primary that stands still."""
 
 READ_ENTITIES_PER_MESSAGE = 512
 """Entities in one ReadResponse; keeps messages well below the 4 MiB that clients accept by default."""

@@ -22,6 +22,7 @@ from p4switch.proto import status_pb2
 from p4switch.server.device import Device
 from p4switch.server.limits import (
     ERROR_DETAILS_BYTES_MAX,
+    KEEPALIVE_ANSWER_MS,
     KEEPALIVE_MS,
     MESSAGE_BYTES_MAX,
     METADATA_BYTES_DEFAULT,
@@ -77,9 +78,10 @@ class P4RuntimeServer:
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
                 *doorkeeper.OPTIONS,
-                # A primary whose machine has vanished without a word must not stay primary...
+                # A primary that stands still, or whose machine has vanished, must not stay primary...
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+                ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),  # gRPC's own is a minute, and it counts
                 ("grpc.http2.max_pings_without_data", 0),
                 # ...and clients may ask after us as often as they like.
                 ("grpc.http2.max_ping_strikes", 0),

@@ -6,11 +6,18 @@
 
 #include "common.h"
 
+/* Of a frame that was cut out of a super-packet, for as long as nothing has changed that its UDP checksum covers. */
+struct ps_cut {
+    uint32_t of; /* names the super-packet; 0: of none */
+    uint32_t place;
+};
+
 struct ps_buffer {
     uint32_t refs;
     uint32_t length;            /* of the frame */
     uint8_t *bytes;             /* of the frame */
     struct virtio_net_hdr vnet; /* flags and gso_type 0: a plain, complete frame */
+    struct ps_cut cut;
     struct ps_buffer *next;
     uint8_t *storage;
 };
@@ -21,6 +28,7 @@ struct ps_buffer_pool {
     struct ps_buffer *headers;
     struct ps_buffer *free;
     uint32_t free_count;
+    uint32_t cut_count; /* super-packets that were cut so far; names the last of them */
 };
 
 int ps_pool_init(struct ps_buffer_pool *pool);
@@ -35,7 +43,14 @@ static inline struct ps_buffer *ps_buffer_get(struct ps_buffer_pool *pool) {
     b->length = 0;
     b->bytes = b->storage + PS_BUFFER_HEADROOM;
     memset(&b->vnet, 0, sizeof b->vnet);
+    b->cut = (struct ps_cut){0, 0};
     return b;
+}
+
+/* A name for a super-packet that is cut now. */
+static inline uint32_t ps_pool_next_cut(struct ps_buffer_pool *pool) {
+    if (++pool->cut_count == 0) pool->cut_count = 1;
+    return pool->cut_count;
 }
 
 static inline void ps_buffer_ref(struct ps_buffer *b) { b->refs++; }
@@ -56,6 +71,7 @@ struct ps_tx {
     uint32_t head_bytes;
     uint32_t payload_bytes;
     struct virtio_net_hdr vnet;
+    struct ps_cut cut;
 };
 
 static inline uint32_t ps_tx_bytes(const struct ps_tx *tx) { return tx->head_bytes + tx->payload_bytes; }

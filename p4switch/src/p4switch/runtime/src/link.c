@@ -16,8 +16,6 @@ static void receive_one(void *arg, struct ps_buffer *b) {
     ps_port_deliver(port, b);
 }
 
-enum { GSO_UDP_L4 = 5 };
-
 void ps_port_received(struct ps_port *port, struct ps_buffer *b) {
     port->stats.rx_packets++;
     port->stats.rx_bytes += b->length;

@@ -6,15 +6,9 @@
 #include "externs.h"
 #include "offload.h"
 
-enum { ETH_BYTES = 14, VLAN_BYTES = 4, GSO_UDP_L4 = 5 /* VIRTIO_NET_HDR_GSO_UDP_L4, newer than some headers */ };
+enum { ETH_BYTES = 14, VLAN_BYTES = 4 };
 
-struct layers {
-    uint32_t l3, l4, payload; /* offsets */
-    bool v6;
-    uint8_t protocol;
-};
-
-static bool find_layers(const uint8_t *f, uint32_t length, struct layers *out) {
+bool ps_find_layers(const uint8_t *f, uint32_t length, struct layers *out) {
     uint32_t at = 12;
     if (length < ETH_BYTES) return false;
     uint16_t type = ps_load16(f + at);
@@ -54,7 +48,7 @@ bool ps_complete_checksum(struct ps_buffer *b) {
     return true;
 }
 
-static uint32_t pseudo_header_sum(const uint8_t *f, const struct layers *l, uint32_t l4_bytes) {
+uint32_t ps_pseudo_header_sum(const uint8_t *f, const struct layers *l, uint32_t l4_bytes) {
     uint32_t sum = l->v6 ? ps_inet_sum(f + l->l3 + 8, 32, 0) : ps_inet_sum(f + l->l3 + 12, 8, 0);
     return sum + l->protocol + (l4_bytes & 0xffff) + (l4_bytes >> 16);
 }
@@ -80,7 +74,7 @@ static void finish_segment(uint8_t *f, const struct layers *l, uint32_t length, 
         checksum_at = l->l4 + 6;
     }
     ps_store16(f + checksum_at, 0);
-    uint16_t sum = (uint16_t)~ps_inet_sum(f + l->l4, l4_bytes, pseudo_header_sum(f, l, l4_bytes));
+    uint16_t sum = (uint16_t)~ps_inet_sum(f + l->l4, l4_bytes, ps_pseudo_header_sum(f, l, l4_bytes));
     if (sum == 0 && l->protocol == IPPROTO_UDP) sum = 0xffff;
     ps_store16(f + checksum_at, sum);
 }
@@ -89,11 +83,11 @@ int ps_segment(struct ps_buffer_pool *pool, const struct ps_buffer *super, void 
                void *arg) {
     struct layers l;
     uint32_t step = super->vnet.gso_size;
-    if (step == 0 || !find_layers(super->bytes, super->length, &l)) return -1;
+    if (step == 0 || !ps_find_layers(super->bytes, super->length, &l)) return -1;
     uint8_t kind = super->vnet.gso_type & (uint8_t)~VIRTIO_NET_HDR_GSO_ECN;
     bool tcp = kind == VIRTIO_NET_HDR_GSO_TCPV4 || kind == VIRTIO_NET_HDR_GSO_TCPV6;
     if (tcp != (l.protocol == IPPROTO_TCP) || (!tcp && kind != GSO_UDP_L4)) return -1;
-    uint32_t total = super->length - l.payload, index = 0;
+    uint32_t total = super->length - l.payload, index = 0, of = tcp ? 0 : ps_pool_next_cut(pool);
     for (uint32_t sent = 0; sent < total; sent += step, index++) {
         struct ps_buffer *b = ps_buffer_get(pool);
         if (!b) return (int)index;
@@ -101,6 +95,7 @@ int ps_segment(struct ps_buffer_pool *pool, const struct ps_buffer *super, void 
         memcpy(b->bytes, super->bytes, l.payload);
         memcpy(b->bytes + l.payload, super->bytes + l.payload + sent, part);
         b->length = l.payload + part;
+        b->cut = (struct ps_cut){of, index};
         finish_segment(b->bytes, &l, b->length, index, sent, sent + part == total);
         each(arg, b);
     }

@@ -4,6 +4,19 @@
 
 #include "buffer.h"
 
+enum { GSO_UDP_L4 = 5 /* VIRTIO_NET_HDR_GSO_UDP_L4, newer than some headers */ };
+
+struct layers {
+    uint32_t l3, l4, payload; /* offsets */
+    bool v6;
+    uint8_t protocol;
+};
+
+/* Where the headers of a frame of TCP or UDP lie. False: it is none. */
+bool ps_find_layers(const uint8_t *frame, uint32_t length, struct layers *out);
+/* The part of a transport checksum that NICs expect in its field, if they are to complete it. Not folded. */
+uint32_t ps_pseudo_header_sum(const uint8_t *frame, const struct layers *l, uint32_t l4_bytes);
+
 static inline bool ps_vnet_plain(const struct virtio_net_hdr *h) {
     return !(h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) && h->gso_type == VIRTIO_NET_HDR_GSO_NONE;
 }

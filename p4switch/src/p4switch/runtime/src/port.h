@@ -34,8 +34,7 @@ struct ps_port {
     bool rx_registered, tx_watched;
     bool carries_vnet;
     bool up;
-    bool dirty;         /* whether out[] has packets */
-    uint32_t mtu_frame; /* largest frame that it sends; 0: no limit */
+    bool dirty; /* whether out[] has packets */
     struct ps_port_stats stats;
     struct ps_tx out[PS_TX_BATCH];
     int out_count;

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "join.h"
 #include "offload.h"
 #include "link.h"
 #include "port_kinds.h"
@@ -29,18 +30,23 @@ enum {
     VNET_BYTES = sizeof(struct virtio_net_hdr),
     CONTROL_BYTES = CMSG_SPACE(sizeof(struct tpacket_auxdata)),
     VLAN_BYTES = 4,
+    PARTS_MAX = 3, /* of a message with one packet; joined ones take no more each */
 };
 
 struct packet_port {
     char name[IFNAMSIZ];
     int index;
+    uint32_t frame_bytes_max; /* of its MTU */
     struct ps_buffer *buffers[PS_BURST];
     struct mmsghdr rx[PS_BURST];
     struct iovec rx_parts[PS_BURST];
     _Alignas(8) uint8_t control[PS_BURST][CONTROL_BYTES];
     struct mmsghdr tx[PS_TX_BATCH];
-    struct iovec tx_parts[PS_TX_BATCH][3];
+    uint32_t tx_items[PS_TX_BATCH]; /* packets by each message */
+    struct iovec tx_parts[PS_TX_BATCH * PARTS_MAX];
     struct virtio_net_hdr tx_vnet[PS_TX_BATCH];
+    struct ps_joined tx_joined[PS_TX_BATCH / 2];
+    bool one_by_one; /* the kernel does not take joined packets */
 };
 
 /* ------------------------------------------------------------------ opening */
@@ -92,6 +98,12 @@ static bool usable(const struct packet_port *p, int fd) {
     return ioctl(fd, SIOCETHTOOL, &request) != 0 || link.data != 0; /* a device that cannot say counts as having one */
 }
 
+static uint32_t frame_bytes_max(const struct packet_port *p, int fd) {
+    struct ifreq request = {0};
+    memcpy(request.ifr_name, p->name, IFNAMSIZ);
+    return ioctl(fd, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu + ETH_HLEN : 0;
+}
+
 static void close_sockets(struct ps_port *port) {
     ps_port_unregister(port);
     if (port->rx_fd >= 0) close(port->rx_fd);
@@ -118,6 +130,7 @@ void ps_packet_port_link_changed(struct ps_port *port) {
         ps_port_set_up(port, false);
         return;
     }
+    p->frame_bytes_max = frame_bytes_max(p, port->rx_fd);
     ps_port_set_up(port, usable(p, port->rx_fd));
 }
 
@@ -190,8 +203,8 @@ static int packet_receive(struct ps_port *port) {
 
 /* ------------------------------------------------------------------ sending */
 
-static void fill_message(struct packet_port *p, int i, const struct ps_tx *tx) {
-    struct iovec *parts = p->tx_parts[i];
+/* Returns how many parts it has. */
+static int fill_one(struct packet_port *p, int i, const struct ps_tx *tx, struct iovec *parts) {
     int count = 0;
     if (PS_LIKELY(ps_vnet_plain(&tx->vnet))) { /* zeros from the head room: one part less for the kernel */
         uint8_t *start = tx->head->bytes - VNET_BYTES;
@@ -203,7 +216,53 @@ static void fill_message(struct packet_port *p, int i, const struct ps_tx *tx) {
         parts[count++] = (struct iovec){tx->head->bytes, tx->head_bytes};
     }
     if (tx->payload_bytes) parts[count++] = (struct iovec){(void *)(uintptr_t)tx->payload, tx->payload_bytes};
-    p->tx[i].msg_hdr = (struct msghdr){.msg_iov = parts, .msg_iovlen = (size_t)count};
+    return count;
+}
+
+/* The same for several that leave as one. */
+static int fill_joined(struct ps_joined *joined, const struct ps_tx *items, uint32_t packets, struct iovec *parts) {
+    int count = 0;
+    parts[count++] = (struct iovec){&joined->vnet, VNET_BYTES};
+    parts[count++] = (struct iovec){joined->header, joined->header_bytes};
+    for (uint32_t i = 0; i < packets; i++) {
+        const struct ps_tx *tx = &items[i];
+        uint32_t in_head = (uint32_t)ps_min64(joined->header_bytes, tx->head_bytes);
+        uint32_t in_payload = joined->header_bytes - in_head;
+        if (tx->head_bytes > in_head)
+            parts[count++] = (struct iovec){tx->head->bytes + in_head, tx->head_bytes - in_head};
+        if (tx->payload_bytes > in_payload)
+            parts[count++] =
+                (struct iovec){(void *)(uintptr_t)(tx->payload + in_payload), tx->payload_bytes - in_payload};
+    }
+    return count;
+}
+
+/* Returns how many messages these packets make. */
+static int fill_messages(struct packet_port *p, const struct ps_tx *items, int count) {
+    struct iovec *parts = p->tx_parts;
+    struct ps_joined *joined = p->tx_joined;
+    int messages = 0;
+    for (int i = 0; i < count; messages++) {
+        uint32_t packets = p->one_by_one ? 1 : ps_join(&items[i], (uint32_t)(count - i), p->frame_bytes_max, joined);
+        int filled =
+            packets > 1 ? fill_joined(joined++, &items[i], packets, parts) : fill_one(p, messages, &items[i], parts);
+        p->tx[messages].msg_hdr = (struct msghdr){.msg_iov = parts, .msg_iovlen = (size_t)filled};
+        p->tx_items[messages] = packets;
+        parts += filled;
+        i += (int)packets;
+    }
+    return messages;
+}
+
+/* How many packets these messages carry, counted as sent. */
+static int count_sent(struct ps_port *port, const uint32_t *packets, int messages, const struct ps_tx *items) {
+    int count = 0;
+    for (int i = 0; i < messages; i++)
+        for (uint32_t k = 0; k < packets[i]; k++, count++) {
+            port->stats.tx_packets++;
+            port->stats.tx_bytes += ps_tx_bytes(&items[count]);
+        }
+    return count;
 }
 
 static int packet_send(struct ps_port *port, const struct ps_tx *items, int count) {
@@ -212,23 +271,24 @@ static int packet_send(struct ps_port *port, const struct ps_tx *items, int coun
         port->stats.tx_dropped += (uint64_t)count;
         return count;
     }
-    for (int i = 0; i < count; i++) fill_message(p, i, &items[i]);
-    for (int i = 0; i < count;) {
-        int sent = sendmmsg(port->tx_fd, p->tx + i, (unsigned)(count - i), MSG_DONTWAIT);
-        for (int k = 0; k < sent; k++) {
-            port->stats.tx_packets++;
-            port->stats.tx_bytes += ps_tx_bytes(&items[i + k]);
-        }
+    int messages = fill_messages(p, items, count), done = 0; /* `done` packets */
+    for (int i = 0; i < messages;) {
+        int sent = sendmmsg(port->tx_fd, p->tx + i, (unsigned)(messages - i), MSG_DONTWAIT);
         if (sent > 0) {
+            done += count_sent(port, p->tx_items + i, sent, items + done);
             i += sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return i;
+            return done;
         } else if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) {
-            port->stats.tx_dropped += (uint64_t)(count - i);
+            port->stats.tx_dropped += (uint64_t)(count - done);
             return count;
+        } else if (errno == EINVAL && p->tx_items[i] > 1) { /* a kernel before 6.2 */
+            p->one_by_one = true;
+            return done + packet_send(port, items + done, count - done);
         } else if (errno !=
                    EINTR) { /* ENOBUFS: the qdisc dropped it; EMSGSIZE: longer than the MTU; EINVAL: not a frame */
-            port->stats.tx_dropped++;
+            port->stats.tx_dropped += p->tx_items[i];
+            done += (int)p->tx_items[i];
             i++;
         }
     }

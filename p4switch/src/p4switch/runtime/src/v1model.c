@@ -11,6 +11,7 @@
  * the payload. */
 #include "v1model.h"
 
+#include "join.h"
 #include "offload.h"
 #include "traffic.h"
 
@@ -111,6 +112,8 @@ static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, 
         }
     } else if (PS_UNLIKELY(truncate_inverse)) {
         truncate_tx(sw, &tx, truncate_inverse);
+    } else if (frame->cut.of) {
+        ps_cut_carry(frame, &tx);
     }
     if (in_place && tx.tail && frame->refs == 2 && tx.head_bytes <= IN_PLACE_MAX) {
         /* Moves the headers in front of the payload, to send one piece. */

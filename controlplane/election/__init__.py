@@ -1,0 +1,1 @@
+"""Which of several controllers leads: one contract; a lease in etcd or Kubernetes, the switch, or nobody."""
