@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from hostagent.core.events import ChunksNamed, ChunksRequested, LeaseReleased
-from hostagent.limits import SLICE_KEYS
+from hostagent.limits import FETCH_SLICE_KEYS, SLICE_KEYS
 from kvchunk.ids import KEY_BYTES
 from kvclient.messages import CLAIM, HINT, LOCK, Frame, Hint, Kind, MalformedFrameError
 
@@ -102,7 +102,7 @@ class LongFetch:
         if not self._goes_on or first >= len(request.keys):
             self.is_over = True
             return request
-        self._named_count += SLICE_KEYS
+        self._named_count += FETCH_SLICE_KEYS
         self._goes_on = False
         keys = request.keys[first : self._named_count]
         return ChunksNamed(request.engine, request.request, first, keys, request.deadline_s, request.any_order)

@@ -81,11 +81,11 @@ class Gathering:
             gathered.status = Status.DEADLINE  # who gave no time at all gets what is here
             return False
         self._fetches.teach()
-        touches: list[Touch] = []
+        pool, touches = self._pool, list[Touch]()
         for key in named.keys:
-            chunk = self._pool.find(key)
-            if chunk is not None and self._pool.lend(chunk, tenant):
-                self._pool.pin(chunk)
+            chunk = pool.find(key)
+            if chunk is not None and pool.lend(chunk, tenant):
+                pool.pin(chunk)
                 touches.append(touch_of(chunk))
                 gathered.chunks.append(chunk)
                 gathered.told.append(FetchedChunk(chunk.offset, chunk.size_bytes, ChunkSource.LOCAL))

@@ -15,7 +15,7 @@ from hostagent.api.server import HANDLERS, Answer, TurnTaker
 from hostagent.api.slices import Slices, is_sliced
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId
-from hostagent.limits import SLICE_KEYS
+from hostagent.limits import FETCH_SLICE_KEYS, SLICE_KEYS
 from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import (
@@ -291,7 +291,9 @@ def test_between_two_slices_of_a_fetch_others_are_answered(kind: Kind) -> None:
         worked = await beside()
         assert max(map(len, worked)) == 1, "a turn of the loop ends with one slice"
         named = [one for one in agent.handled if isinstance(one, events.ChunksNamed)]
-        assert [(one.first, len(one.keys)) for one in named] == [(0, 128), (128, 128), (256, 1)]
+        assert [(one.first, len(one.keys)) for one in named] == [
+            (first, min(FETCH_SLICE_KEYS, len(LONG) - first)) for first in range(0, len(LONG), FETCH_SLICE_KEYS)
+        ]
         (answer,) = agent.wire.frames
         assert (answer.kind, answer.status, answer.count) == (
             Kind.FETCH_EACH if kind is Kind.FETCH_EACH else Kind.FETCH,
@@ -343,7 +345,7 @@ def test_no_more_of_a_fetch_is_named_than_is_here() -> None:
         agent = Agent(2 * len(LONG), LONG[:130])
         (answer,) = await agent.ask(request(Kind.FETCH, LONG))
         assert (answer.status, answer.count) == (Status.NOT_FOUND, 130)
-        assert [type(one) for one in agent.handled] == [events.ChunksNamed] * 2 + [events.ChunksRequested]
+        assert [type(one) for one in agent.handled] == [events.ChunksNamed] * 3 + [events.ChunksRequested]
         agent.handled.clear()
         (answer,) = await agent.ask(request(Kind.FETCH, LONG[1:]))
         assert answer.count == 129
@@ -367,7 +369,7 @@ def test_who_goes_in_the_middle_of_a_fetch_leaves_no_pin() -> None:
         agent.connection.data_received(request(Kind.FETCH, LONG))
         while not agent.handled:
             await asyncio.sleep(0)
-        assert agent.scene.core.pool.pins_count == SLICE_KEYS
+        assert agent.scene.core.pool.pins_count == FETCH_SLICE_KEYS
         agent.connection.end()
         agent.scene.say(events.EngineDisconnected(ENGINE))
         while agent.turns.is_busy:
