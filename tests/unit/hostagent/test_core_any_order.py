@@ -8,9 +8,9 @@ from hostagent.core.events import EngineId
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status
 from kvproto.events import ReadDone, ReadFailed
+from tests.counted_keys import CountedKey, counted
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
-from tests.unit.hostagent.counted_keys import CountedKey, counted
 
 FIRST, SECOND = "0.0.0.1:1", "0.0.0.2:1"
 """Where nodes 1 and 2 are read from."""

@@ -12,8 +12,8 @@ from kvclient.messages import Status
 from kvproto.commands import AbortRead
 from kvproto.events import ReadDone, ReadFailed
 from kvproto.integrity import Integrity
+from tests.counted_keys import CountedKey, counted
 from tests.unit.hostagent.core_harness import ENGINE, Scene, key
-from tests.unit.hostagent.counted_keys import CountedKey, counted
 
 BODY = np.random.default_rng(1).integers(0, 256, 5 * PIECE_BYTES + 100, np.uint8).tobytes()
 WHOLE = hashed(memoryview(BODY), Integrity.BLAKE3)

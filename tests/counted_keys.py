@@ -6,7 +6,7 @@ from kvchunk.ids import ChunkKey
 
 
 class CountedKey(bytes):
-    """A key that is another object than the one that the pool has."""
+    """A key that is another object than the one that whoever is asked has."""
 
     compared_count = 0
 
@@ -22,5 +22,5 @@ class CountedKey(bytes):
 
 
 def counted(number: int) -> ChunkKey:
-    """As `core_harness.key`."""
+    """The key of this number."""
     return ChunkKey(CountedKey(number.to_bytes(16, "big")))
