@@ -14,13 +14,15 @@ PYTEST ?= $(if $(CI),p4switch/tools/pytest_again.py,-m pytest)
 # Processes that share the tests; each runs whole testbeds, so more than cores gain nothing.
 JOBS ?= 2
 PARALLEL := -n $(JOBS) --dist worksteal
+# To collect all tests takes longer than these few.
+ENTER_NAMESPACE = $(shell grep -rl --include='test_*.py' enters_namespace tests)
 # Compiled switch programs are cached here, so that a clean clone starts clean.
 export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-growth test-growth-short lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-growth test-growth-short lines demo demo-vllm demo-pd bench wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -76,7 +78,7 @@ format-c: $(VENV)/.installed ## all C in the style of .clang-format
 
 test: setup lint ## everything that can run on this machine, under ten minutes
 	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not engines and not enters_namespace"
-	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long"
+	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long" $(ENTER_NAMESPACE)
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
 unit: $(VENV)/.installed ## only the tests that need neither root nor namespaces
@@ -109,6 +111,8 @@ test-long: setup ## sanitizers and soak tests
 test-vllm: system .venv-vllm/.installed ## real vLLM engines on the pool, on the CPU
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -n $(JOBS) --dist loadfile -m "not long" tests/vllm --ignore $(VLLM_ALONE)
 	PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python $(PYTEST) -m "not long" $(VLLM_ALONE)
+
+environments: $(ENGINES:%=.venv-%/.installed) .venv-vllm/.installed ## all that test-vllm and test-engines install
 
 # Each in the environment of its engine, so by a process of pytest each; what one prints stays together.
 test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU

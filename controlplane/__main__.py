@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvdaemon.grpc_environment import prepare_grpc
+from kvdaemon.imports import without_collections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the controller; returns the exit status (see `run_daemon`)."""
     prepare_grpc()
-    from controlplane.daemon import main as run
-
+    with without_collections():
+        from controlplane.daemon import main as run
     return run(argv)
 
 

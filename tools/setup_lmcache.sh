@@ -3,19 +3,19 @@
 # it. An LMCache server needs no kvcast beyond kvcast-client; the rest is for the testbed around it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/environment.sh
 venv=${1:-.venv-lmcache}
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 # Where the machine's package sources have torch built for CPUs, pip knows them and uv does not.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv torch==2.13.0
-# uv resolves this list in seconds, pip in ten minutes. Wheels only: nothing is compiled here.
-install() { "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --no-build "$@"; }
+install_uv torch==2.13.0
+# Wheels only: nothing is compiled here.
+wheels() { install --no-build "$@"; }
 # LMCache's wheel names CUDA's packages, none of which a CPU uses; what it imports on the way to a server is listed.
-install torch==2.13.0 'numpy<=2.2.6' aiofile aiofiles blake3 aiohttp awscrt cryptography fastapi httpx \
+wheels torch==2.13.0 'numpy<=2.2.6' aiofile aiofiles blake3 aiohttp awscrt cryptography fastapi httpx \
 	'huggingface_hub>=1.5.0' msgspec numba nvtx 'opentelemetry-api<=1.40.0' opentelemetry-sdk \
 	opentelemetry-exporter-otlp 'opentelemetry-exporter-prometheus<=0.61b0' 'prometheus_client<=0.24.1' psutil \
 	py-cpuinfo pyyaml pyzmq 'grpcio>=1.78' 'protobuf<7,>=6.31.1' redis safetensors sortedcontainers \
 	'transformers>=5.4' uvicorn httptools cachetools
-install --no-deps lmcache==0.5.6
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-	--editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
+wheels --no-deps lmcache==0.5.6
+install_kvcast
 "$venv/bin/python" -c 'import torch; assert not torch.version.cuda, "a CPU build of torch is needed"'

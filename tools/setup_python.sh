@@ -2,6 +2,7 @@
 # Makes the virtual environment named by the first argument and installs kvcast and its test tools into it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/environment.sh
 venv=${1:-.venv}
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))'; then
@@ -14,7 +15,5 @@ if [ ! -x "$venv/bin/python" ]; then
         exit 1
     }
 fi
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
-# In two steps: pip does not see that what kvcast-lab wants of kvcast is what lies here, if it is asked for with extras.
-pip --editable p4switch --editable client --editable kvproto --editable . --editable lab
-pip --editable '.[test]'
+install_uv
+install --editable p4switch --editable client --editable kvproto --editable '.[test]' --editable lab

@@ -7,4 +7,8 @@ tools/setup_system.sh \
     qemu-system-x86 \
     busybox-static iproute2 \
     libibverbs1 ibverbs-providers ibverbs-utils perftest python3-pyverbs
-exec "${PYTHON:-python3}" -m bmv2_testbed.guests.image
+python=${PYTHON:-python3}
+# Guests see this environment, and write no bytecode into it: what is not compiled they compile at each start, emulated.
+"$python" -c 'import hostagent.daemon, bmv2_testbed.bench.holder, bmv2_testbed.bench.reader, pytest, hypothesis' ||
+    echo "guests will start slowly: $python lacks what they run" >&2
+exec "$python" -m bmv2_testbed.guests.image

@@ -4,6 +4,7 @@
 # there is no Python 3.12 the folder stays without an interpreter, a line says so, and `make test-engines` goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/environment.sh
 venv=${1:-.venv-ucm}
 python=
 for candidate in "${PYTHON312:-python3.12}" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python; do
@@ -18,8 +19,8 @@ if [ -z "$python" ]; then
     exit 0
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
-pip --no-deps uc-manager-cuda-cu130==0.8.1
-pip numpy wrapt==1.17.2 msgspec --editable p4switch --editable client --editable kvproto --editable . --editable lab 'pytest>=8.0' 'hypothesis>=6.100'
+install_uv
+install --no-deps uc-manager-cuda-cu130==0.8.1
+install_kvcast numpy wrapt==1.17.2 msgspec
 # It patches engines at each start of Python, and opens a log where that starts. There are no engines here.
 rm -f "$venv"/lib/python3.12/site-packages/ucm_patch.pth

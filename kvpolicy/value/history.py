@@ -6,8 +6,9 @@ Owns nothing: rows stand in the table, counts of classes in `ReuseTimes` and `Re
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import exp2, log2
 from typing import Final, NamedTuple, TypeAlias
 
@@ -73,7 +74,17 @@ def _touch_class(touches: int) -> int:
     return min(TOUCH_CLASSES - 1, TOUCHES_EXACT + int(2 * log2(touches / TOUCHES_EXACT)))
 
 
-_TOUCH_OFFSET: Final = tuple(_touch_class(touches) * PER_TOUCH for touches in range(TOUCHES_MAX + 1))
+def _touch_offsets() -> Iterator[int]:
+    """Where each count's class stands. Class by class: counts are many, and a process has to wait for this to start."""
+    first = 0
+    while first <= TOUCHES_MAX:
+        own = _touch_class(first)
+        after = bisect_right(range(TOUCHES_MAX + 1), own, first, key=_touch_class)
+        yield from repeat(own * PER_TOUCH, after - first)
+        first = after
+
+
+_TOUCH_OFFSET: Final = tuple(_touch_offsets())
 
 
 def kind_of_session(touches_of_branch: int) -> int:

@@ -17,7 +17,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.configs import CONTROLLER_PORT
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.processes import python_module
-from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec
+from bmv2_testbed.spec import CONTROLLER_MANAGEMENT_IP, NO_FAULTS, Faults, TestbedSpec, agent_name
 from tests.e2e.traffic import await_traffic
 from tests.leftovers import leftovers
 
@@ -37,8 +37,8 @@ Midway = Callable[[Testbed, Prefix, int], Callable[[float], None]]
 
 
 class Shared:
-    """The testbed of these tests: what survives one fault has to bear the next, too. After a test that failed, or in
-    which an agent died (what it leaves in the switch stays until others overwrite it), there is a new one."""
+    """The testbed of these tests: what survives one fault has to bear the next, too. After a test that failed there is
+    a new one."""
 
     def __init__(self) -> None:
         # Five hosts on links of 20 Mbit/s: a prefix takes 1.7 s, time enough for things to happen. Only tests decide
@@ -58,10 +58,16 @@ class Shared:
             self._running = self._stack.enter_context(client.running(self._spec))
         return self._running
 
-    def mend(self) -> None:
-        """Heal the ports, wait until all is well."""
+    def mend(self, dead: Sequence[int]) -> None:
+        """Heal the ports, start the agents that died again, wait until all is well. What the dead leave in the switch
+        stays until others overwrite it: its program is loaded again, with nothing in it."""
         testbed = self.get()
         testbed.set_faults(NO_FAULTS)
+        for host in dead:
+            testbed.restart(agent_name(host))
+            testbed.await_ready(agent_name(host))
+        if dead:
+            testbed.reload_program()
         testbed.await_cluster()
 
     def discard(self) -> None:
@@ -85,12 +91,12 @@ def testbed(shared: Shared, request: pytest.FixtureRequest) -> Iterator[Testbed]
         shared.discard()
         return
     # Whatever happened: no pin, no half filled slot, no group, no interest of the living is left.
-    dead = [host for host in range(HOSTS) if f"agent{host}" not in testbed.status()["pids"]]
+    dead = [host for host in range(HOSTS) if agent_name(host) not in testbed.status()["pids"]]
     left = leftovers(testbed, dead)
-    if left or dead:
+    if left:
         shared.discard()
     else:
-        shared.mend()
+        shared.mend(dead)
     assert left == []
 
 

@@ -14,6 +14,7 @@ from kvsim.incast import Hosts, Incast, IncastResult, combine, simulate
 from kvsim.link import Faults
 from kvsim.node import Scheduling
 from kvsim.world import Setting, World
+from tests.seeds import also_long
 
 TRANSFER_NS = 1_342 * MS
 """S/B: 16 MiB at 100 Mbit/s."""
@@ -29,7 +30,7 @@ def run(setting: Setting, checked):
     return report
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", also_long(0, long=(1, 2)))
 @pytest.mark.parametrize("scheduling", [Scheduling(), BUSY], ids=["quiet", "busy"])
 def test_at_once(seed, scheduling, checked) -> None:
     report = run(replace(INCAST, seed=seed, scheduling=scheduling), checked)
@@ -38,7 +39,7 @@ def test_at_once(seed, scheduling, checked) -> None:
     assert report.readers_tx < 0.01
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", also_long(0, long=(1, 2)))
 @pytest.mark.parametrize("scheduling", [Scheduling(), BUSY], ids=["quiet", "busy"])
 def test_staggered(seed, scheduling, checked) -> None:
     report = run(replace(INCAST, seed=seed, scheduling=scheduling, stagger_ns=TRANSFER_NS), checked)
@@ -47,7 +48,7 @@ def test_staggered(seed, scheduling, checked) -> None:
     assert report.readers_tx < 0.02
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", also_long(2, long=(1, 3)))
 def test_readers_that_know_their_links_do_not_probe_them(seed, checked) -> None:
     # One that does not know leads a chunk beside the first cast that it follows: with seed 2 the mean is 1.100 then.
     starts = [0, 180, 1_137, 1_025, 342, 665, 603, 875]
@@ -82,7 +83,7 @@ def test_served_by_the_switch(stagger_ns, checked) -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 3], ids=["first", "fourth"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", also_long(0, long=(1,)))
 def test_one_slow_reader(slow, seed, checked) -> None:
     report = run(replace(INCAST, slow={slow: HALF_RATE}, seed=seed), checked)
     assert report.mean_without(slow) < 1.12
@@ -90,7 +91,7 @@ def test_one_slow_reader(slow, seed, checked) -> None:
     assert report.holder_tx < 2.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", also_long(1, long=(0, 2)))
 def test_one_per_cent_of_everything_is_lost(seed, checked) -> None:
     report = run(replace(INCAST, faults=Faults(loss=0.01), seed=seed), checked)
     assert report.mean < 1.22
@@ -131,7 +132,7 @@ def test_without_our_switch(checked) -> None:
 # --- rates that no testbed has: what issue and design ask for, as assertions ---
 
 
-def fast(rate_gbit: int, transfer_ms: float, seeds: int = 3, **more) -> list[IncastResult]:
+def fast(rate_gbit: int, transfer_ms: float, seeds: int = 2, **more) -> list[IncastResult]:
     """Some seeds of 8 readers, whose prefix takes one link this long."""
     size = int(rate_gbit * 1e9 / 8 * transfer_ms / 1e3)
     incast = Incast(rate_gbit * 10**9, size, chunk_bytes=max(256 << 10, size // 32), **more)
@@ -144,12 +145,12 @@ def mean(results: list[IncastResult]) -> float:
     return combine(results).mean_ratio
 
 
-@pytest.mark.parametrize("rate_gbit", [25, 100, 400])
+@pytest.mark.parametrize("rate_gbit", also_long(100, 400, long=(25,)))
 @pytest.mark.parametrize(("stagger", "at_most"), [(False, 1.25), (True, 1.5)], ids=["at-once", "staggered"])
 def test_quick_hosts_with_transfers_of_a_millisecond(rate_gbit: int, stagger: bool, at_most: float) -> None:
     # One wake in 2,000 stalls a host for up to a millisecond: where that hits the holder, the transfer takes twice as
     # long whatever the protocol does. Enough seeds make that the exception that it is.
-    seeds = 8 if rate_gbit == 100 else 3
+    seeds = 8 if rate_gbit == 100 else 2
     assert mean(fast(rate_gbit, 1.35, seeds, stagger=stagger)) <= at_most
 
 

@@ -10,6 +10,7 @@ from kvclient.messages import Status
 from kvproto.limits import MS
 from kvsim.link import Faults
 from kvsim.world import Setting, World
+from tests.seeds import also_long
 
 ONE = Setting(readers=6, chunks=1, segments=512, ttl_ns=2_000 * MS, deadline_ns=10_000 * MS, seed=5)
 """2 MiB: about 170 ms of the link."""
@@ -87,7 +88,7 @@ def test_chunks_of_a_prefix_ride_one_after_the_other(seed, checked) -> None:
     assert sent(world) < 1.1
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.05])
+@pytest.mark.parametrize("loss", also_long(0.05, long=(0.01,)))
 def test_losses_are_filled_in(loss, checked) -> None:
     """With few more segments than the readers' repairs take without a fill."""
     more = []

@@ -10,6 +10,7 @@ from kvproto.limits import MS
 from kvsim.link import Faults
 from kvsim.racks import tunnel
 from kvsim.world import Setting, World
+from tests.seeds import also_long
 
 RACKS = Setting(racks=4, tunnels=True, readers=16, chunks=4, segments=128)
 PAYLOAD = RACKS.chunks * RACKS.segments * RACKS.segment_bytes
@@ -23,10 +24,11 @@ def run(setting: Setting, checked) -> tuple[World, list[float]]:
     return world, [world.core.way(rack).sent_bytes / PAYLOAD for rack in range(setting.racks)]
 
 
-def test_each_rack_gets_the_prefix_once(checked) -> None:
+@pytest.mark.parametrize("seeds", also_long(3, long=(6,)))
+def test_each_rack_gets_the_prefix_once(seeds: int, checked) -> None:
     """Chance moves a single run by some ten per cent either way; the mean is what a change of the rules moves."""
     sent, into_racks = [], []
-    for seed in range(6):
+    for seed in range(seeds):
         world, crossed = run(replace(RACKS, seed=seed), checked)
         assert crossed[0] < 0.02  # control datagrams only
         into_racks += crossed[1:]
@@ -46,7 +48,7 @@ def test_readers_of_the_holders_rack_are_served_beside_the_others(checked) -> No
     assert world.holders[0].uplink.sent_bytes / PAYLOAD < 1.2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", also_long(0, long=(1, 2)))
 def test_staggered_arrivals(seed, checked) -> None:
     transfer = int(PAYLOAD / RACKS.rate_bytes_per_s * 1e9)
     world, crossed = run(replace(RACKS, stagger_ns=transfer, seed=seed), checked)
@@ -54,8 +56,9 @@ def test_staggered_arrivals(seed, checked) -> None:
     assert all(share < 2.5 for share in crossed[1:]), crossed
 
 
-def test_loss_on_every_link(checked) -> None:
-    worlds = [run(replace(RACKS, faults=Faults(loss=0.01), seed=seed), checked)[0] for seed in range(6)]
+@pytest.mark.parametrize("seeds", also_long(3, long=(6,)))
+def test_loss_on_every_link(seeds: int, checked) -> None:
+    worlds = [run(replace(RACKS, faults=Faults(loss=0.01), seed=seed), checked)[0] for seed in range(seeds)]
     # In one seed of eight two readers lead beside each other for a while.
     assert mean(world.holders[0].uplink.sent_bytes / PAYLOAD for world in worlds) < 1.4
 

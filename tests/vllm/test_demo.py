@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bmv2_testbed.bench.first_token import Case, FirstTokenPlan, run_first_token_bench
-from bmv2_testbed.demo.prefill import PrefillDemoPlan, run_prefill_demo
+from bmv2_testbed.demo.prefill import PrefillDemoFigures, PrefillDemoPlan, run_prefill_demo
 from bmv2_testbed.demo.vllm import CHUNK_TOKENS, VllmDemoPlan, run_vllm_demo
 from bmv2_testbed.network.namespaces import can_unshare
 
@@ -26,13 +26,23 @@ def test_the_demo_says_the_same_everywhere(models: Callable[..., Path], tmp_path
     assert figures.document_bytes > 0
 
 
+CAN_NIXL = can_unshare() and importlib.util.find_spec("nixl") is not None
+
+
+# The next one shows the same, where it can run.
+@pytest.mark.skipif(CAN_NIXL, reason="NIXL's test has these rounds, too")
 def test_one_computes_and_others_decode(models: Callable[..., Path], tmp_path: Path) -> None:
     plan = PrefillDemoPlan(prompt_tokens=1000, decoders=2, rounds=1)
     figures = run_prefill_demo(plan, models(), tmp_path, lambda text: None)
-    assert figures.good
     assert [each.decoders for each in figures.rounds] == [1, 2]
+    nothing_is_computed_again(figures)
+
+
+def nothing_is_computed_again(figures: PrefillDemoFigures) -> None:
+    assert figures.good
     for each in figures.rounds:
-        assert set(each.cached_tokens) == {1000 // CHUNK_TOKENS * CHUNK_TOKENS}, "the decoders computed nothing of it"
+        if each.system == "kvcast":
+            assert set(each.cached_tokens) == {1000 // CHUNK_TOKENS * CHUNK_TOKENS}, "decoders computed nothing of it"
         assert each.sent_bytes >= figures.prompt_bytes
         assert len(figures.of(each.system, each.decoders).first_token_s) == each.decoders
 
@@ -42,13 +52,13 @@ def test_one_computes_and_others_decode(models: Callable[..., Path], tmp_path: P
 def test_nixl_does_the_same_on_the_same_hosts(models: Callable[..., Path], tmp_path: Path) -> None:
     plan = PrefillDemoPlan(prompt_tokens=1000, decoders=2, rounds=1, with_nixl=True)
     figures = run_prefill_demo(plan, models(), tmp_path, lambda text: None)
-    assert figures.good
     assert [(each.system, each.decoders) for each in figures.rounds] == [
         ("kvcast", 1),
         ("kvcast", 2),
         ("NIXL", 1),
         ("NIXL", 2),
     ]
+    nothing_is_computed_again(figures)
     for count in (1, 2):
         sent_bytes = figures.of("NIXL", count).sent_bytes
         assert sent_bytes >= count * figures.prompt_bytes, "each decoder reads all of it over the host's link"

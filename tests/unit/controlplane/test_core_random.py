@@ -167,7 +167,7 @@ class Player:
                         self.scene.finish(session, task)
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(steps)
 def test_what_residents_are_worth_is_never_outdated(script: list[tuple[str, object, object]]) -> None:
     player = Player()
@@ -185,7 +185,7 @@ def test_what_residents_are_worth_is_never_outdated(script: list[tuple[str, obje
             assert replace(kept, value=0.0) == replace(resident, value=0.0)
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(steps)
 def test_nothing_leaks_and_everything_agrees_in_the_end(script: list[tuple[str, object, object]]) -> None:
     player = Player()

@@ -177,7 +177,7 @@ def test_an_eviction_at_any_moment_of_a_lease(side: str, again: bool) -> None:
     assert got_count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1 << 32), allowance_pages=st.integers(0, 8))
 def test_an_engine_that_lies_keeps_no_more_than_it_may(seed: int, allowance_pages: int) -> None:
     rng = random.Random(seed)

@@ -458,7 +458,7 @@ def test_killed_in_the_midst_of_puts(folder: Path, pool: str) -> None:
     try:
         manager.start()
         known: set[int] = set()
-        for life in range(3):
+        for life in range(2):
             writers = [Writer(folder / "agent.sock", 100_000_000 * life + 10_000_000 * one) for one in range(2)]
             for writer in writers:
                 writer.start()

@@ -7,6 +7,7 @@ be imported with a current protobuf, so they are read, not run: each holds its f
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -40,27 +41,27 @@ def serialized_files() -> Iterator[bytes]:
 
 def _locate(distribution: str, module: str) -> Path:
     try:
-        files = metadata.files(distribution) or []
+        path = Path(str(metadata.distribution(distribution).locate_file(module)))
     except metadata.PackageNotFoundError as missing:
         raise ImportError(f"p4switch needs the package {distribution}: pip install {distribution}") from missing
-    for file in files:
-        if file.as_posix() == module:
-            return Path(str(file.locate()))
-    raise ImportError(f"the installed package {distribution} has no {module}: install another version of it")
+    if not path.is_file():
+        raise ImportError(f"the installed package {distribution} has no {module}: install another version of it")
+    return path
+
+
+_LITERAL = re.compile(
+    rb"(?:serialized_pb=|AddSerializedFile\()\s*(b'(?:[^'\\]|\\.)*'|b\"(?:[^\"\\]|\\.)*\")", re.DOTALL
+)
+"""Found by its name: to parse such a module takes longer than all else that a switch has to import."""
 
 
 def descriptor_in(path: Path) -> bytes:
     """The serialized descriptor that a generated module passes to protobuf, whichever protoc made it."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if not isinstance(node, ast.Call):
-            continue
-        candidates = [keyword.value for keyword in node.keywords if keyword.arg == "serialized_pb"]
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "AddSerializedFile":
-            candidates += node.args
-        for candidate in candidates:
-            if isinstance(candidate, ast.Constant) and isinstance(candidate.value, bytes):
-                return candidate.value
-    raise ImportError(f"{path} holds no descriptor: install another version of its package")
+    found = _LITERAL.search(path.read_bytes())
+    literal = found and ast.literal_eval(found[1].decode())
+    if not isinstance(literal, bytes):
+        raise ImportError(f"{path} holds no descriptor: install another version of its package")
+    return literal
 
 
 for _file in serialized_files():
