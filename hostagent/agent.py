@@ -361,6 +361,8 @@ class Agent:
             effects.FetchPartAnswered: self._answer,
             effects.PartsAnswered: self._answer,
             effects.KeysAnswered: self._answer,
+            effects.ChunksKept: self._answer,
+            effects.LeaseLeft: self._answer,
             effects.Flushed: lambda _: self._flushed.set(),
             effects.Announce: report,
             effects.ReportUsage: report,

@@ -51,6 +51,8 @@ API_LOCKED_SHARE_MAX = 0.5
 """Of the pool, locked by all engines together: what is fetched and put needs room, too."""
 SLICE_KEYS = 128
 """Of a request with more keys so many are worked at a time, in some 0.5 ms: then others have their turns."""
+FETCH_SLICE_KEYS = 64
+"""Of a fetch with more keys than that so many: to keep a chunk and to learn from it takes longer than to lock it."""
 LOCAL_READS_LOOK_S = 0.25
 """How often the agent looks at what engines read without asking, and at chunks that had to stay for them. It learns of
 so many hits of a connection at most (`kvclient.catalog.HITS`) as come within that time."""

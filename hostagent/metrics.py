@@ -81,9 +81,9 @@ class AgentMetrics:
 
     def fetch_ended(self, ended: FetchEnded) -> None:
         """Count a fetch and what it brought."""
-        for source, size_bytes in ended.delivered:
+        for source, count, size_bytes in ended.delivered:
             chunks, size = self._delivered[source]
-            chunks.inc()
+            chunks.inc(count)
             size.inc(size_bytes)
         self.fetches.labels(ended.status.name.lower()).inc()
         self.fetch_seconds.observe(ended.seconds)

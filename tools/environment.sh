@@ -8,6 +8,8 @@ install_uv() { # with it whatever else pip has to install
         [ -z "$UV_DEFAULT_INDEX" ] && unset UV_DEFAULT_INDEX || export UV_DEFAULT_INDEX
     fi
 }
+# Whom pip trusts: the authorities of the machine, among them those of a company's proxy.
+export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
 install() { "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" "$@"; }
 # kvcast as it lies here, and what tests of engines need.
 install_kvcast() {

@@ -21,9 +21,9 @@ from typing import Protocol, TypeAlias, assert_never, cast
 
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
-from hostagent.api.slices import Slices, is_sliced
+from hostagent.api.slices import LongFetch, LongRelease, Slices, is_sliced
 from hostagent.api.tenancy import Admission, Pace
-from hostagent.api.turns import AT_ONCE_US, COSTS_US, OTHER_US, TURN_US, Turns
+from hostagent.api.turns import AT_ONCE_US, COSTS_US, LONG_KEYS_US, OTHER_US, RELEASE_SLICE_US, TURN_US, Turns
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
 from hostagent.event_loop import Listener
@@ -41,6 +41,8 @@ Answer: TypeAlias = (
     | effects.FetchPartAnswered
     | effects.PartsAnswered
     | effects.KeysAnswered
+    | effects.ChunksKept
+    | effects.LeaseLeft
 )
 
 
@@ -358,7 +360,7 @@ class EngineConnection(asyncio.Protocol):
         self._frames = messages.FrameReader()
         self._waiting: deque[Frame] = deque()
         """Requests that came and are not handled yet."""
-        self._slices: Slices | None = None
+        self._slices: Slices | LongFetch | LongRelease | None = None
         """The request that is being worked before these."""
         self._turns = service.turns
         self.paid_us = 0
@@ -392,6 +394,8 @@ class EngineConnection(asyncio.Protocol):
         """What the next request costs, or the one at work; None: there is none, or it may not be handled now."""
         if not self._reads_answers or not self._open or self._is_held:
             return None
+        if isinstance(self._slices, LongRelease):
+            return RELEASE_SLICE_US
         if self._slices is not None:
             frame = self._slices.frame
         elif self._waiting:
@@ -399,12 +403,14 @@ class EngineConnection(asyncio.Protocol):
         else:
             return None
         base_us, key_us = COSTS_US.get(frame.kind, OTHER_US)
+        if frame.count > limits.SLICE_KEYS:
+            key_us = LONG_KEYS_US.get(frame.kind, key_us)
         return base_us + key_us * frame.count
 
     @property
     def is_at_work(self) -> bool:
-        """Whether slices are left of the request that was begun."""
-        return self._slices is not None
+        """Whether slices are left of the request that was begun; each of a lease costs by itself."""
+        return self._slices is not None and not isinstance(self._slices, LongRelease)
 
     def _pump(self) -> None:
         """Handle what costs little while nobody else waits. All else waits for its turn."""
@@ -418,6 +424,7 @@ class EngineConnection(asyncio.Protocol):
                 if left_us < 0:
                     break
                 self._dispatch(waiting.popleft())
+                may_go_on = self._slices is None
         except (MalformedFrameError, struct.error) as error:
             self._refuse(error)
         if (waiting or self._slices is not None) and self._open and self._transport is not None:
@@ -500,10 +507,18 @@ class EngineConnection(asyncio.Protocol):
             case effects.CommitAnswered(_, request, status, digest):
                 body = digest if status is Status.OK else b""
                 self._send(Kind.COMMIT, request, status, body)
-            case effects.KeysAnswered(_, _, _, values) if self._slices is not None:
+            case effects.KeysAnswered(_, _, _, values) if isinstance(self._slices, Slices):
                 self._slices.slice_answered(values)
             case effects.KeysAnswered(_, request, kind, values):
                 self._send(kind, request, Status.OK, values, len(values))
+            case effects.ChunksKept(_, _, goes_on):
+                if isinstance(self._slices, LongFetch):
+                    self._slices.slice_kept(goes_on=goes_on)
+            case effects.LeaseLeft(engine, lease):
+                if self._slices is None:
+                    self._slices = LongRelease(events.LeaseReleased(engine, lease, limits.SLICE_KEYS))
+                elif isinstance(self._slices, LongRelease):
+                    self._slices.lease_left()
             case _:
                 assert_never(answer)
 
@@ -528,8 +543,20 @@ class EngineConnection(asyncio.Protocol):
         else:
             handler(self, frame)
 
-    def _handle_slice(self, slices: Slices) -> None:
-        """The next slice of a request of many keys; with the last one it is answered."""
+    def _begin_fetch(self, frame: Frame, request: events.ChunksRequested) -> None:
+        """The first slice of a long fetch."""
+        self._slices = LongFetch(frame, request)
+        self._handle_slice(self._slices)
+
+    def _handle_slice(self, slices: Slices | LongFetch | LongRelease) -> None:
+        """The next slice of a request about many chunks; with the last one it is answered."""
+        if not isinstance(slices, Slices):
+            try:
+                self._handle(slices.take())
+            finally:
+                if slices.is_over:
+                    self._slices = None
+            return
         part = slices.take()
         HANDLERS[part.kind](self, part)
         if slices.is_over:
@@ -550,29 +577,33 @@ class EngineConnection(asyncio.Protocol):
         body, traceparent = messages.split_traceparent(frame)
         keys = tuple(map(ChunkKey, messages.unpack_keys(body, frame.count, messages.FETCH.size)))
         expected_s = min(expected_us / 1e6, limits.API_DEADLINE_S_MAX)
-        self._handle(
-            events.ChunksRequested(
-                self._engine,
-                frame.request,
-                keys,
-                deadline_s,
-                prefill,
-                expected_s,
-                traceparent=traceparent,
-                streamed=frame.kind == Kind.FETCH_STREAM,
-            )
+        request = events.ChunksRequested(
+            self._engine,
+            frame.request,
+            keys,
+            deadline_s,
+            prefill,
+            expected_s,
+            traceparent=traceparent,
+            streamed=frame.kind == Kind.FETCH_STREAM,
         )
+        if frame.count > limits.SLICE_KEYS:
+            self._begin_fetch(frame, request)
+        else:
+            self._handle(request)
 
     def _on_fetch_each(self, frame: Frame) -> None:
         (deadline_us,) = messages.FETCH_EACH.unpack_from(frame.body)
         deadline_s = min(deadline_us / 1e6, limits.API_DEADLINE_S_MAX)
         body, traceparent = messages.split_traceparent(frame)
         keys = tuple(map(ChunkKey, messages.unpack_keys(body, frame.count, messages.FETCH_EACH.size)))
-        self._handle(
-            events.ChunksRequested(
-                self._engine, frame.request, keys, deadline_s, None, traceparent=traceparent, any_order=True
-            )
+        request = events.ChunksRequested(
+            self._engine, frame.request, keys, deadline_s, None, traceparent=traceparent, any_order=True
         )
+        if frame.count > limits.SLICE_KEYS:
+            self._begin_fetch(frame, request)
+        else:
+            self._handle(request)
 
     def _on_fetch_parts(self, frame: Frame) -> None:
         deadline_s, keys, ranges = messages.unpack_fetch_parts(frame)
@@ -596,7 +627,7 @@ class EngineConnection(asyncio.Protocol):
         self._handle(events.CancelRequested(self._engine, messages.CANCEL.unpack(frame.body)[0]))
 
     def _on_release(self, frame: Frame) -> None:
-        self._handle(events.LeaseReleased(self._engine, _lease(frame)))
+        self._handle(events.LeaseReleased(self._engine, _lease(frame), limits.SLICE_KEYS))
 
     def _on_reserve(self, frame: Frame) -> None:
         key, parent, size_bytes, position = messages.RESERVE.unpack_from(frame.body)

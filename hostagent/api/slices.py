@@ -1,8 +1,8 @@
 """Requests of many keys, worked in slices: other connections have their turns in between. Pure.
 
 What these requests do with one key has nothing to do with the others, so a slice is the same request with some of its
-keys, and the answers to all slices are one answer. A fetch is none of these: how far it goes is decided for all of its
-chunks at once (`hostagent.core.fetches`).
+keys, and the answers to all slices are one answer. A fetch is none of these, for how far it goes is decided for all of
+its chunks at once: what is here of it is kept in slices, before it is requested as a whole. A lease ends in slices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import replace
 from typing import Final
 
-from hostagent.limits import SLICE_KEYS
+from hostagent.core.events import ChunksNamed, ChunksRequested, LeaseReleased
+from hostagent.limits import FETCH_SLICE_KEYS, SLICE_KEYS
 from kvchunk.ids import KEY_BYTES
 from kvclient.messages import CLAIM, HINT, LOCK, Frame, Hint, Kind, MalformedFrameError
 
@@ -40,7 +41,7 @@ def is_sliced(frame: Frame) -> bool:
 
 
 class Slices:
-    """One request: what is left of it, and what was answered. Whose it is, it does not know."""
+    """One request about keys: what is left of it, and what was answered. Whose it is, it does not know."""
 
     def __init__(self, frame: Frame) -> None:
         """Raises MalformedFrameError for a body that has not what its count says."""
@@ -82,3 +83,52 @@ class Slices:
         for start, values in self._values.items():
             done[start : start + len(values)] = values
         return bytes(done)
+
+
+class LongFetch:
+    """A fetch: its chunks are named in slices for as long as they are here, then it is requested."""
+
+    def __init__(self, frame: Frame, request: ChunksRequested) -> None:
+        """`request`: what the frame says."""
+        self.frame = frame
+        self.is_over = False
+        self._request = request
+        self._named_count = 0
+        self._goes_on = True
+
+    def take(self) -> ChunksNamed | ChunksRequested:
+        """A slice, or the request."""
+        request, first = self._request, self._named_count
+        if not self._goes_on or first >= len(request.keys):
+            self.is_over = True
+            return request
+        self._named_count += FETCH_SLICE_KEYS
+        self._goes_on = False
+        keys = request.keys[first : self._named_count]
+        return ChunksNamed(request.engine, request.request, first, keys, request.deadline_s, request.any_order)
+
+    def slice_kept(self, *, goes_on: bool) -> None:
+        """The slice taken last is kept as far as it is here; `goes_on`: and the next one may be here."""
+        self._goes_on = goes_on
+
+
+class LongRelease:
+    """The end of a lease of many chunks, of which a first slice is given back."""
+
+    def __init__(self, released: LeaseReleased) -> None:
+        self._released = released
+        self._is_left = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of the lease."""
+        return not self._is_left
+
+    def take(self) -> LeaseReleased:
+        """The next slice."""
+        self._is_left = False
+        return self._released
+
+    def lease_left(self) -> None:
+        """There is more of it."""
+        self._is_left = True

@@ -38,6 +38,10 @@ COSTS_US: Final[dict[int, tuple[int, int]]] = {
     Kind.HINT: (100, 3 * _KEY),
 }
 """us of a request, and of each of its keys."""
+LONG_KEYS_US: Final[dict[int, int]] = dict.fromkeys((Kind.FETCH, Kind.FETCH_STREAM, Kind.FETCH_EACH), 4 * _KEY)
+"""us of each key of a request that is worked in slices, where that is more: what the pools learn is in it."""
+RELEASE_SLICE_US: Final = 200
+"""What it takes to give back a slice of a lease."""
 OTHER_US: Final = (100, _KEY)
 
 assert COSTS_US[Kind.RESERVE][0] + COSTS_US[Kind.COMMIT][0] <= AT_ONCE_US

@@ -157,6 +157,7 @@ class AgentCore:
             events.CommitRequested: engines.commit,
             events.ChunkTaken: engines.chunk_taken,
             events.AbortRequested: engines.abort,
+            events.ChunksNamed: engines.chunks_named,
             events.ChunksRequested: engines.fetch,
             events.PartsRequested: engines.fetch_parts,
             events.CancelRequested: engines.cancel,

@@ -103,6 +103,24 @@ class KeysAnswered(AgentEffect):
     values: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ChunksKept(AgentEffect):
+    """What is here of the chunks that a ChunksNamed named is kept."""
+
+    engine: EngineId
+    request: int
+    goes_on: bool
+    """Whether more of the fetch should be named; else it should be requested now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLeft(AgentEffect):
+    """Chunks are left of a lease of which a LeaseReleased gave back some."""
+
+    engine: EngineId
+    lease: LeaseId
+
+
 # --- to the network ---------------------------------------------------------------------------------------------------
 
 
@@ -540,8 +558,8 @@ class FetchEnded(NamedTuple):
 
     status: Status
     seconds: float
-    delivered: tuple[tuple[ChunkSource, int], ...]
-    """(how it came, bytes) of the leading chunks."""
+    delivered: tuple[tuple[ChunkSource, int, int], ...]
+    """Of the leading chunks: (how they came, how many, bytes)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from hostagent.core.cold import ColdIndex
 from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
+from hostagent.core.gathering import Gathered, Gathering, in_order
 from hostagent.core.local_reads import LocalReads
 from hostagent.core.locks import Locks
 from hostagent.core.membership import Interests
@@ -49,6 +50,8 @@ class _Holdings:
     reservations: dict[LeaseId, Chunk] = field(default_factory=dict)
     fetches: dict[int, FetchId] = field(default_factory=dict)
     """By request."""
+    gathered: dict[int, Gathered] = field(default_factory=dict)
+    """By request: what is here of long fetches, until they are answered."""
     parts: dict[int, PartsFetch] = field(default_factory=dict)
     """By request."""
     pins: dict[ChunkKey, list[Chunk]] = field(default_factory=dict)
@@ -97,6 +100,7 @@ class Engines:
         self._cold = cold
         self._reports = reports
         self._observer = observer
+        self._gathering = Gathering(node, fetches)
         self.locks = Locks(node)
         self.interests = Interests(node)
         self.local_reads = LocalReads(node, observer)
@@ -230,8 +234,19 @@ class Engines:
 
     # ------------------------------------------------------------------ reading
 
+    def chunks_named(self, event: events.ChunksNamed) -> None:
+        """Keep what is here of a slice of a long fetch."""
+        holdings = self._of(event.engine)
+        goes_on = False
+        if event.request not in holdings.fetches:
+            if not event.first and event.request not in holdings.gathered:
+                holdings.gathered[event.request] = self._gathering.begin(event.deadline_s)
+            gathered = holdings.gathered.get(event.request)
+            goes_on = gathered is not None and self._gathering.chunks_named(gathered, event, holdings.tenant)
+        self._emit(effects.ChunksKept(event.engine, event.request, goes_on))
+
     def fetch(self, event: events.ChunksRequested) -> None:
-        """Chunks for an engine."""
+        """Chunks for an engine; of a long fetch, those that were named are looked for no more."""
         holdings = self._of(event.engine)
         if len(holdings.fetches) >= limits.API_REQUESTS_IN_FLIGHT_MAX:
             self._answer_at_once(event, Status.BUSY)
@@ -240,57 +255,78 @@ class Engines:
             # All of nothing is here: a prompt shorter than a chunk.
             self._answer_at_once(event, Status.MALFORMED if event.keys else Status.OK)
             return
+        gathered = holdings.gathered.get(event.request) if holdings.gathered else None
         request = FetchRequest(
-            event.keys,
+            event.keys if gathered is None else gathered.rest(event.keys),
             Purpose.ENGINE,
-            self._clock.now_ns + int(event.deadline_s * 1e9),
+            self._clock.now_ns + int(event.deadline_s * 1e9) if gathered is None else gathered.deadline_ns,
             event.prefill,
             event.expected_s,
             may_wait=True,
             any_order=event.any_order,
             tenant=holdings.tenant,
             traced=event.traced,
+            kept=None if gathered is None else gathered.kept,
         )
         number = self._fetches.begin(
             request,
-            partial(self._fetch_ended, holdings, event),
-            partial(self._part_arrived, holdings, event) if event.streamed else None,
+            partial(self._fetch_ended, holdings, event, gathered),
+            partial(self._part_arrived, holdings, event, gathered) if event.streamed else None,
         )
         if number is not None:
             holdings.fetches[event.request] = number
+            if gathered is not None and gathered.chunks and event.streamed:
+                self._part_arrived(holdings, event, gathered, 0, ())
 
     def _answer_at_once(self, event: events.ChunksRequested, status: Status) -> None:
+        holdings = self._of(event.engine)
+        if event.request not in holdings.fetches and event.request in holdings.gathered:
+            self._gathering.give_back(holdings.gathered.pop(event.request))
         self._emit(effects.FetchAnswered(event.engine, event.request, status, places=() if event.any_order else None))
 
-    def _fetch_ended(self, holdings: _Holdings, event: events.ChunksRequested, result: FetchResult) -> None:
+    def _fetch_ended(
+        self, holdings: _Holdings, event: events.ChunksRequested, gathered: Gathered | None, result: FetchResult
+    ) -> None:
         """All that an engine gets of a fetch is here."""
         holdings.fetches.pop(event.request, None)
         for chunk, _ in result.chunks[: result.told_count]:
             self._pool.unpin(chunk)  # each part has a lease of its own
-        lease, chunks = self._lease_of(holdings, result.chunks[result.told_count :])
+        lease, chunks = self._lease_of(holdings, result.chunks[result.told_count :], gathered)
         places = None
         if event.any_order:
-            index = {key: place for place, key in enumerate(event.keys)}
+            index = {key: place for place, key in enumerate(event.keys)} if result.chunks else {}
             places = tuple(index[chunk.key] for chunk, _ in result.chunks)
+            if gathered is not None:
+                places, chunks = in_order((*gathered.places, *places), chunks)
+        if gathered is not None:
+            del holdings.gathered[event.request]
+            self._observer.chunks_used(gathered.uses)
         self._emit(effects.FetchAnswered(event.engine, event.request, result.status, lease, chunks, places))
 
     def _part_arrived(
-        self, holdings: _Holdings, event: events.ChunksRequested, _: int, came: Sequence[tuple[Chunk, ChunkSource]]
+        self,
+        holdings: _Holdings,
+        event: events.ChunksRequested,
+        gathered: Gathered | None,
+        _: int,
+        came: Sequence[tuple[Chunk, ChunkSource]],
     ) -> None:
         """More leading chunks of a fetch that streams."""
         for chunk, _source in came:
             self._pool.pin(chunk)
-        lease, chunks = self._lease_of(holdings, came)
+        lease, chunks = self._lease_of(holdings, came, gathered)
         self._emit(effects.FetchPartAnswered(event.engine, event.request, lease, chunks))
 
     def _lease_of(
-        self, holdings: _Holdings, came: Sequence[tuple[Chunk, ChunkSource]]
+        self, holdings: _Holdings, came: Sequence[tuple[Chunk, ChunkSource]], gathered: Gathered | None
     ) -> tuple[LeaseId, tuple[FetchedChunk, ...]]:
-        """A lease of pinned chunks."""
-        if not came:
-            return NO_LEASE, ()
+        """A lease of pinned chunks, and of what was gathered before them."""
         leased: list[Chunk] = []
         told: list[FetchedChunk] = []
+        if gathered is not None:
+            leased, told = gathered.take()
+        if not came and not leased:
+            return NO_LEASE, ()
         for chunk, source in came:
             leased.append(chunk)
             told.append(FetchedChunk(chunk.offset, chunk.size_bytes, source))
@@ -335,14 +371,24 @@ class Engines:
             self._parts.cancel(parts)
             self._emit(effects.PartsAnswered(event.engine, event.request, Status.CANCELLED))
             return
-        number = self._of(event.engine).fetches.pop(event.request, None)
+        holdings = self._of(event.engine)
+        number, gathered = holdings.fetches.pop(event.request, None), holdings.gathered.get(event.request)
+        if gathered is not None:
+            self._gathering.give_back(gathered)
+            gathered.status = Status.CANCELLED  # what is still being named is answered so when it is requested
         if number is not None:
+            holdings.gathered.pop(event.request, None)
             self._fetches.cancel(number)
             self._emit(effects.FetchAnswered(event.engine, event.request, Status.CANCELLED))
 
     def release(self, event: events.LeaseReleased) -> None:
         """The engine has read what a fetch gave it."""
-        for chunk in self._of(event.engine).leases.pop(event.lease, ()):
+        leases = self._of(event.engine).leases
+        chunks = leases.pop(event.lease, ())
+        if event.count is not None and event.count < len(chunks):
+            leases[event.lease], chunks = chunks[event.count :], chunks[: event.count]
+            self._emit(effects.LeaseLeft(event.engine, event.lease))
+        for chunk in chunks:
             self._pool.unpin(chunk)
 
     # ------------------------------------------------------------------ chunks by key
@@ -435,6 +481,8 @@ class Engines:
             self.local_reads.engine_disconnected()
         for number in holdings.fetches.values():
             self._fetches.cancel(number)
+        for gathered in holdings.gathered.values():
+            self._gathering.give_back(gathered)
         for parts in holdings.parts.values():
             self._parts.cancel(parts)
         for chunks in holdings.leases.values():

@@ -106,6 +106,21 @@ class ChunksRequested(EngineEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunksNamed(EngineEvent):
+    """Some chunks of a ChunksRequested with the same `request` that follows: those that are here are kept for it.
+    Answered by ChunksKept."""
+
+    engine: EngineId
+    request: int
+    first: int
+    """Index of the first of them among the keys of the request."""
+    keys: tuple[ChunkKey, ...]
+    deadline_s: float
+    """Of the request, from the first ChunksNamed on."""
+    any_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PartsRequested(EngineEvent):
     """The engine wants the same ranges of each of these chunks, distinct; answered by PartsAnswered."""
 
@@ -130,6 +145,8 @@ class LeaseReleased(EngineEvent):
 
     engine: EngineId
     lease: LeaseId
+    count: int | None = None
+    """Give back only so many of its chunks; LeaseLeft says that there are others. None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)

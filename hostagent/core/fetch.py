@@ -86,6 +86,17 @@ class Purpose(enum.Enum):
     """The gate refused a source and wants to measure it again, in parallel with engines' fetches."""
 
 
+class Kept(NamedTuple):
+    """What is here of a long fetch, kept for it before the rest was asked for."""
+
+    chunks: tuple[Chunk, ...]
+    size_bytes: int
+    asked_ns: int
+    """When the fetch began."""
+    status: Status
+    """Why nothing else of the fetch is asked for; OK when it is."""
+
+
 class FetchRequest(NamedTuple):
     """Chunks that somebody wants (distinct, in prefix order), before a deadline."""
 
@@ -104,6 +115,8 @@ class FetchRequest(NamedTuple):
     """Whom the chunks count for."""
     traced: bool = False
     """The plan is told, too."""
+    kept: Kept | None = None
+    """What is here beside these, and in a prefix before them."""
 
 
 class FetchResult(NamedTuple):

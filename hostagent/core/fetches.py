@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from hostagent import limits
 from hostagent.core import effects
@@ -25,7 +26,7 @@ from kvchunk.sources import NETWORK, ChunkSource
 from kvclient.messages import Status
 from kvpolicy.tiers.gate import Probe, Ticket
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.value import Tier
+from kvpolicy.value import Tier, Touch
 from kvproto import events
 from kvproto.ids import FetchId, NodeId
 from kvproto.session.parameters import ReaderParameters
@@ -34,6 +35,8 @@ _LOADED = frozenset({Tier.LOCAL_DISK, Tier.COLD})
 """Sources that no peer delivers: the shell loads from them."""
 _RUSH = frozenset({Purpose.ENGINE, Purpose.STAND_IN})
 """What these bring is announced when they are over: until then everybody asks the one holder."""
+_NOTHING: Final = (0, 0)
+"""Chunks, and bytes."""
 _TIERS = {
     ChunkSource.HOLDER: Tier.REMOTE_DRAM,
     ChunkSource.CAST: Tier.REMOTE_DRAM,
@@ -66,7 +69,7 @@ class Fetches:
         """None: every chunk crosses the network as it is."""
         self.planner = FetchPlanner(ways, self.arrivals, self.twins)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
-        self._untaught: list[FetchPlan] = []
+        self._untaught: list[Sequence[Touch]] = []
         self._teach_alarm = node.alarms.add(self.teach)
         self.waits = Waits(ways, self)
 
@@ -120,6 +123,8 @@ class Fetches:
         expected_ns = now_ns + int(request.expected_s * 1e9)
         fetch = Fetch(FetchId(self._number), request, ended, progressed, now_ns, request.deadline_ns)
         fetch.expected_ns = expected_ns
+        if request.kept is not None:
+            fetch.stopped = request.kept.status
         self._fetches[fetch.number] = fetch
         return fetch
 
@@ -134,7 +139,8 @@ class Fetches:
             return False
         nowhere = [key for key in keys[first:] if self._is_nowhere(key)]
         prefill = request.prefill
-        compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / len(keys)
+        all_count = len(keys) + (0 if request.kept is None else len(request.kept.chunks))
+        compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / all_count
 
         def go_on() -> None:
             if fetch.number in self._fetches:
@@ -156,13 +162,13 @@ class Fetches:
             request = request._replace(prefill=replace(request.prefill, behind=behind))
         plan = self.planner.plan(request)
         if request.traced:
-            self._emit(self.planner.trace_of(plan))
+            self._emit(self.planner.trace_of(plan, request.kept))
         if plan.awaited:
             self.waits.begin(fetch, plan)
         self._carry_out(fetch, plan)
         if plan.verdict.probe is not None:
             self._begin_probe(request.keys[plan.verdict.probe.place], plan.verdict.probe)
-        self._learn_soon(plan)
+        self.learn_soon(plan.untaught)
 
     def bring_more(self, fetch: Fetch, count: int) -> None:
         """The first `count` chunks that it awaited can be brought."""
@@ -173,7 +179,7 @@ class Fetches:
         if len(plan.keys) < count:
             self.waits.forget(fetch)
         self._carry_out(fetch, plan)
-        self._learn_soon(plan)
+        self.learn_soon(plan.untaught)
 
     def _carry_out(
         self, fetch: Fetch, plan: FetchPlan, ticket: Ticket | None = None, probe: Probe | None = None
@@ -394,7 +400,7 @@ class Fetches:
         if unwanted:
             self._give_up(unwanted)
         if fetch.request.purpose is not Purpose.STAND_IN:
-            self._count(fetch, status, [(source, chunk.size_bytes) for chunk, source in delivered])
+            self._count(fetch, status, delivered)
 
     def _stage_ended(self, fetch: Fetch, stage: Stage) -> None:
         """Chunks that were asked for together are here, and others are waited for."""
@@ -458,12 +464,20 @@ class Fetches:
         if missed is not None:
             self._directory.failed(missed)
 
-    def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[ChunkSource, int]]) -> None:
+    def _count(self, fetch: Fetch, status: Status, delivered: Sequence[tuple[Chunk, ChunkSource]]) -> None:
         """For the metrics; background work goes on if no engine waits any more."""
-        seconds = (self._clock.now_ns - fetch.started_ns) / 1e9
+        began_ns, brought = fetch.started_ns, dict[ChunkSource, tuple[int, int]]()
+        kept = fetch.request.kept
+        if kept is not None and kept.chunks and status is not Status.CANCELLED:
+            began_ns = kept.asked_ns
+            brought[ChunkSource.LOCAL] = len(kept.chunks), kept.size_bytes
+        for chunk, source in delivered:
+            count, size_bytes = brought.get(source, _NOTHING)
+            brought[source] = count + 1, size_bytes + chunk.size_bytes
         if status is fetch.missed is Status.GATE:
             status = Status.DEADLINE  # an engine waited in vain: operators look for that, whoever ended it
-        self._emit(effects.FetchEnded(status, seconds, tuple(delivered)))
+        told = tuple((source, *figures) for source, figures in brought.items())
+        self._emit(effects.FetchEnded(status, (self._clock.now_ns - began_ns) / 1e9, told))
         if not self._fetches or not self.busy:
             self._observer.engines_served()
 
@@ -548,18 +562,18 @@ class Fetches:
 
     # ------------------------------------------------------------------ what the pools learn
 
-    def _learn_soon(self, plan: FetchPlan) -> None:
-        """The pools learn from a plan once its engine has been answered, or a holder asked: others go on meanwhile."""
-        if plan.untaught:
-            self._untaught.append(plan)
+    def learn_soon(self, touches: Sequence[Touch]) -> None:
+        """The pools learn from a fetch once its engine has been answered, or a holder asked: others go on meanwhile."""
+        if touches:
+            self._untaught.append(touches)
             self._teach_alarm.set(self._clock.now_ns)
 
     def teach(self) -> None:
         """Have the pools learn from the fetches before, if they have not."""
         self._teach_alarm.due_ns = None
-        plans, self._untaught = self._untaught, []
-        for plan in plans:
-            self.planner.teach(plan.untaught)
+        untaught, self._untaught = self._untaught, []
+        for touches in untaught:
+            self.planner.teach(touches)
 
     # ------------------------------------------------------------------ directory and parameters
 

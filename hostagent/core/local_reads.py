@@ -65,5 +65,5 @@ class LocalReads:
             self._observer.chunks_used(
                 [effects.ChunkUse(chunk.key, ChunkSource.LOCAL, 0, 0.0, 0, now_ns) for chunk in chunks]
             )
-            delivered = tuple((ChunkSource.LOCAL, chunk.size_bytes) for chunk in chunks)
-            self._emit(effects.FetchEnded(Status.OK, 0.0, delivered))
+            size_bytes = sum(chunk.size_bytes for chunk in chunks)
+            self._emit(effects.FetchEnded(Status.OK, 0.0, ((ChunkSource.LOCAL, len(chunks), size_bytes),)))

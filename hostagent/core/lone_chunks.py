@@ -115,7 +115,7 @@ class LoneChunks:
         now_ns = self._clock.now_ns
         use = effects.ChunkUse(event.key, ChunkSource.HOLDER, event.size_bytes, event.took_s, number, now_ns)
         self._observer.chunks_used((use,))
-        self._emit(effects.FetchEnded(Status.OK, event.took_s, ((ChunkSource.HOLDER, event.size_bytes),)))
+        self._emit(effects.FetchEnded(Status.OK, event.took_s, ((ChunkSource.HOLDER, 1, event.size_bytes),)))
 
     def _room_for(self, entry: ChunkEntry, tenant: str) -> Chunk | None:
         """None: the pool has the chunk or is about to, or has no room for it."""

@@ -9,7 +9,7 @@ switch alone, without a tree, on its way already, or from holders that refuse) i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hostagent.core import effects
@@ -47,7 +47,8 @@ class PartsResult:
 class PartsFetch:
     """One request."""
 
-    keys: tuple[ChunkKey, ...]
+    keys: Mapping[ChunkKey, int]
+    """In order, each with its index."""
     ranges: tuple[ByteRange, ...]
     deadline_ns: int
     tenant: str
@@ -131,7 +132,9 @@ class PartFetches:
             if size_bytes is not None and size_bytes < end:
                 ended(PartsResult(Status.OUT_OF_CHUNK, outside=(place, size_bytes)))
                 return None
-        fetch = PartsFetch(tuple(keys), tuple(ranges), deadline_ns, tenant, ended, busy=1)
+        fetch = PartsFetch(
+            dict(zip(keys, range(len(keys)), strict=True)), tuple(ranges), deadline_ns, tenant, ended, busy=1
+        )
         self._under_way.append(fetch)
         whole: list[ChunkKey] = []
         for key in keys:
@@ -261,7 +264,7 @@ class PartFetches:
         self._pool.pin(into)
         self._pool.abort(into)  # it stays for its pins only
         offsets = tuple(pieces.place(one.offset) for one in fetch.ranges)
-        fetch.here[key] = into, FetchedParts(fetch.keys.index(key), ChunkSource.HOLDER, offsets)
+        fetch.here[key] = into, FetchedParts(fetch.keys[key], ChunkSource.HOLDER, offsets)
         self._end_if_over(fetch)
 
     def _blame(self, pieces: _Pieces, found: Digest) -> None:
@@ -304,7 +307,7 @@ class PartFetches:
     def _have_whole(self, fetch: PartsFetch, chunk: Chunk, source: ChunkSource) -> None:
         """A chunk that is here, and pinned for this."""
         offsets = tuple(chunk.offset + one.offset for one in fetch.ranges)
-        fetch.here[chunk.key] = chunk, FetchedParts(fetch.keys.index(chunk.key), source, offsets)
+        fetch.here[chunk.key] = chunk, FetchedParts(fetch.keys[chunk.key], source, offsets)
 
     # ------------------------------------------------------------------ the end
 

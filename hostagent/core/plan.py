@@ -16,7 +16,7 @@ from hostagent.core.arrivals import Arrivals
 from hostagent.core.claims import Claims
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
-from hostagent.core.fetch import FetchRequest, Purpose
+from hostagent.core.fetch import FetchRequest, Kept, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.sources import Found, Known, Sources
@@ -121,35 +121,41 @@ class FetchPlanner:
             self.teach(touches)
             touches = []
         absent = len(keys) - len(offers)
-        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way())
+        before = 0 if request.kept is None else len(request.kept.chunks)
+        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way(), before)
         count = len(verdict.routes)
         stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
         ready = count if unready is None else min(count, unready)
         plan = FetchPlan(verdict, stopped, tuple(offered[:ready]), tuple(offered[ready:count]), untaught=touches)
         routes = dict(zip(plan.keys, verdict.routes, strict=False))
         # Pin all of them first: making room for one chunk must not evict another of the same fetch.
+        refused: dict[ChunkKey, Status] = {}
         for key in plan.keys:
             if key in here and not self._pin(plan, here[key], tenant):
-                self._leave_out(plan, key, Status.POOL_FULL, any_order=any_order)
+                refused[key] = Status.POOL_FULL
                 if not any_order:
                     break
+        if refused:
+            self._leave_out(plan, refused, any_order=any_order)
         coming = [found[key] for key in plan.keys if key in found]
         if not coming:
             return plan
         if stand_ins is not None:
             coming = stand_ins.settled(coming, routes)
         made = self._pool.reserve_all([wanted[one.entry.key] for one in coming], tenant, any_order=any_order)
+        refused = {}
         for one, room in zip(coming, made, strict=False):
             key = one.entry.key
             if isinstance(room, Refusal):
                 # FILLING: an engine here is putting this very chunk; it will be there by itself in a moment.
-                why = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
-                self._leave_out(plan, key, why, any_order=any_order)
+                refused[key] = Status.FILLING if room is Refusal.FILLING else Status.POOL_FULL
             else:
                 plan.to_come.append((one, room, routes[key]))
                 reckoned = self._forms.reckoned(one.entry.size_bytes, one.stored) if one.stored else NOTHING_RECKONED
                 if routes[key] in reckoned:
                     plan.reckoned[key] = reckoned[routes[key]]
+        if refused:
+            self._leave_out(plan, refused, any_order=any_order)
         return plan
 
     def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
@@ -160,15 +166,16 @@ class FetchPlanner:
         plan.pinned[chunk.key] = chunk
         return True
 
-    def _leave_out(self, plan: FetchPlan, key: ChunkKey, why: Status, *, any_order: bool) -> None:
-        """Do without a chunk, and unless chunks may come in any order without those behind it."""
+    def _leave_out(self, plan: FetchPlan, refused: dict[ChunkKey, Status], *, any_order: bool) -> None:
+        """Do without these chunks, and unless chunks may come in any order without those behind the first of them."""
         if any_order:
-            plan.keys, plan.stopped = tuple(one for one in plan.keys if one != key), why
+            plan.keys = tuple(key for key in plan.keys if key not in refused)
+            plan.stopped = next(reversed(refused.values()))
         else:
-            self._cut(plan, key, why)
+            self._cut(plan, *next(iter(refused.items())))
 
-    def trace_of(self, plan: FetchPlan) -> FetchPlanned:
-        """A plan just made, for who traces the fetch."""
+    def trace_of(self, plan: FetchPlan, kept: Kept | None) -> FetchPlanned:
+        """A plan just made, for who traces the fetch; `kept`: see FetchRequest."""
         asked = {chunk.key: (chunk.size_bytes, route) for _, chunk, route in plan.to_come}
         for key in plan.keys:
             if key not in plan.pinned and key not in asked:
@@ -177,7 +184,7 @@ class FetchPlanner:
         to_come = tuple((key, *asked[key]) for key in plan.keys if key in asked)
         verdict = plan.verdict
         return FetchPlanned(
-            tuple(plan.pinned),
+            (*(chunk.key for chunk in (kept.chunks if kept is not None else ())), *plan.pinned),
             to_come,
             plan.awaited,
             verdict.choice,

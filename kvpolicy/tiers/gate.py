@@ -206,12 +206,14 @@ class Gate:
         now_ns: int,
         absent: int = 0,
         under_way: Mapping[Tier, int] = _NOTHING,
+        before: int = 0,
     ) -> Verdict:
         """What to bring of a request; nothing is under way until `started`.
 
         `prefill`: of everything from the first chunk that is not in local DRAM to the end; None: fetch whatever it
         takes. `absent`: chunks at the end that nobody offers; they are computed whatever is brought, so their share of
-        the time decides nothing. `under_way`: bytes left to come for other requests, by source.
+        the time decides nothing. `under_way`: bytes left to come for other requests, by source. `before`: chunks of the
+        same prefix that come before these and are here.
         """
         first = 0
         while first < len(offers) and LOCAL in offers[first].sources:
@@ -222,9 +224,9 @@ class Gate:
             return Verdict(Choice.LOCAL, local, 0.0, first=first)
         behind = offers[first:]
         if prefill is not None:
-            prefill = prefill.of_leading(len(behind), len(behind) + absent, first)
+            prefill = prefill.of_leading(len(behind), len(behind) + absent, before + first)
             self._learn(Tier.RECOMPUTE, sum(offer.size_bytes for offer in behind), prefill.compute_s)
-        plan = Plan(self.costs, behind, under_way, prefill, first, self._parameters.wait_max_s)
+        plan = Plan(self.costs, behind, under_way, prefill, before + first, self._parameters.wait_max_s)
         count = plan.best()
         probe = self._probe(plan, count, first, now_ns) if count < len(behind) else None
         verdict = _verdict(plan, local, count, probe)

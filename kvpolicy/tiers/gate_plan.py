@@ -106,6 +106,9 @@ class Plan:
         self.prefill = prefill
         self.queue_s = 0.0 if prefill is None else prefill.queue_s
         """Until the engine begins with the request in any case."""
+        is_computed = prefill is not None and self._unready < len(offers)
+        self._transfers_s = self._transfers_from(self._unready) if is_computed else []
+        """Seconds to transfer the first k of those from the first that is being computed on."""
 
     def _route(self, offer: Offer) -> None:
         sources = offer.sources
@@ -178,12 +181,18 @@ class Plan:
         if self.prefill is None or not self.waits(count):
             return 0.0
         unnecessary_s = self.compute_left_s[self._unready] - self.compute_left_s[count]
-        transfer_s = sum(
-            self.asked_bytes(place) / self.costs.cost(self.routes[place]).rate_bytes_per_s
-            for place in range(self._unready, count)
-            if self._offers[place].coming_bytes is None
-        )
+        transfer_s = self._transfers_s[count - self._unready]
         return spared_s(self.prefill.behind, unnecessary_s - transfer_s, self._wait_max_s)
+
+    def _transfers_from(self, first: int) -> list[float]:
+        """Seconds to transfer the chunks from `first` up to each of those behind it."""
+        seconds = [0.0]
+        for place in range(first, len(self._offers)):
+            asked_s = 0.0
+            if self._offers[place].coming_bytes is None:
+                asked_s = self.asked_bytes(place) / self.costs.cost(self.routes[place]).rate_bytes_per_s
+            seconds.append(seconds[-1] + asked_s)
+        return seconds
 
     def asked_bytes(self, place: int) -> int:
         """What the source of a chunk is reckoned with."""

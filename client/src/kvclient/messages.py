@@ -354,9 +354,8 @@ def unpack_places(frame: Frame) -> list[Where]:
 
 def pack_fetched(lease: int, chunks: Sequence[FetchedChunk]) -> bytes:
     """Body of the answer to FETCH."""
-    return LEASE.pack(lease) + b"".join(
-        FETCHED_CHUNK.pack(chunk.offset, chunk.size_bytes, chunk.source) for chunk in chunks
-    )
+    pack = FETCHED_CHUNK.pack
+    return LEASE.pack(lease) + b"".join([pack(chunk.offset, chunk.size_bytes, chunk.source) for chunk in chunks])
 
 
 def unpack_fetched(frame: Frame) -> tuple[int, list[FetchedChunk]]:

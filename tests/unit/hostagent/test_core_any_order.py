@@ -8,6 +8,7 @@ from hostagent.core.events import EngineId
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status
 from kvproto.events import ReadDone, ReadFailed
+from tests.counted_keys import CountedKey, counted
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
 
@@ -95,6 +96,22 @@ def test_a_chunk_without_room_leaves_the_others() -> None:
     fetch_each(scene, 2, 3, 1)
     carry_on(scene)
     assert answer_of(scene) == (Status.POOL_FULL, (1, 2), [ChunkSource.HOLDER, ChunkSource.LOCAL])
+    scene.close()
+
+
+def test_many_chunks_without_room_cost_as_much_as_there_are_chunks() -> None:
+    scene = Scene(pool_pages=8)
+    scene.say(events.EngineConnected(ENGINE, "red"))
+    for number in range(8):
+        scene.put(number)
+    fetch_each(scene, *range(8))
+    scene.directory(*(entry(number, 1, pages=1) for number in range(100, 300)))
+    scene.made.clear()
+    before = CountedKey.compared_count
+    keys = tuple(map(counted, range(100, 300)))
+    scene.say(events.ChunksRequested(ENGINE, 1000, keys, 10.0, None, any_order=True))
+    assert answer_of(scene) == (Status.POOL_FULL, (), [])
+    assert CountedKey.compared_count - before < 20 * 200
     scene.close()
 
 

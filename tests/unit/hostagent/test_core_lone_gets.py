@@ -100,7 +100,7 @@ def test_what_was_got_becomes_a_chunk_of_the_pool(scene: Scene) -> None:
     assert scene.core.pool.find(key(1)) is chunk
     assert (chunk.tenant, chunk.digest) == ("red", digest(1))
     (ended,) = scene.take(effects.FetchEnded)
-    assert ended.delivered == ((ChunkSource.HOLDER, PAGE),)
+    assert ended.delivered == ((ChunkSource.HOLDER, 1, PAGE),)
 
 
 def test_bytes_that_changed_on_the_way_are_no_chunk(scene: Scene) -> None:

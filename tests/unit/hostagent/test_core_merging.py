@@ -8,9 +8,12 @@ from hostagent.core import effects, events
 from hostagent.core.claims import Freed
 from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims
 from hostagent.core.events import EngineId
+from hostagent.core.fetch import Fetch
+from hostagent.core.waits import Waits
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status, Where
 from kvpolicy.tiers.prefill import Prefill
+from tests.counted_keys import CountedKey, counted
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, MS, PAGE, Scene, entry, key
 
@@ -445,3 +448,37 @@ def test_without_a_claim_nothing_is_waited_for() -> None:
     ask(one, 1, compute_s=0)
     assert answers(one) == [(Status.NOT_FOUND, 0)]
     assert one.core.waits.counts.begun == 0
+
+
+def test_those_who_wait_for_other_chunks_cost_a_chunk_nothing() -> None:
+    compared = []
+    for count in (4, 100):
+        where = scene(pool_pages=256)
+        for number in range(count):
+            where.request += 1
+            keys = (counted(number), counted(number + 1000))
+            where.say(events.ChunksRequested(ENGINE, where.request, keys, 9, None, 5.0))
+        assert where.core.waits.waiting_count == count
+        before = CountedKey.compared_count
+        where.put(count - 1)
+        compared.append(CountedKey.compared_count - before)
+        assert where.core.waits.waiting_count == count
+        where.close()
+    assert compared[0] == compared[1] > 0
+
+
+def test_who_begins_to_wait_is_not_compared_with_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = scene(pool_pages=256)
+    looked_at: list[object] = []
+    due_ns = Waits._due_ns
+
+    def counted_due_ns(waits: Waits, fetch: Fetch) -> int:
+        looked_at.append(fetch)
+        return due_ns(waits, fetch)
+
+    monkeypatch.setattr(Waits, "_due_ns", counted_due_ns)
+    for number in range(100):
+        ask(where, number, compute_s=0, expected_s=5.0)
+        where.say(events.CancelRequested(ENGINE, ask(where, number + 1000, compute_s=0, expected_s=5.0)))
+    assert len(looked_at) == 200
+    where.close()

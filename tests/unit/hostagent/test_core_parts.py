@@ -12,6 +12,7 @@ from kvclient.messages import Status
 from kvproto.commands import AbortRead
 from kvproto.events import ReadDone, ReadFailed
 from kvproto.integrity import Integrity
+from tests.counted_keys import CountedKey, counted
 from tests.unit.hostagent.core_harness import ENGINE, Scene, key
 
 BODY = np.random.default_rng(1).integers(0, 256, 5 * PIECE_BYTES + 100, np.uint8).tobytes()
@@ -119,4 +120,17 @@ def test_a_process_that_ends_has_given_all_back() -> None:
     ask(made)
     made.say(events.Stopped())
     assert made.core.pool.usage().filling_bytes == 0
+    made.close()
+
+
+def test_parts_of_many_chunks_cost_as_much_as_there_are_chunks() -> None:
+    made = Scene(pool_pages=256)
+    for number in range(200):
+        made.put(number)
+    before = CountedKey.compared_count
+    keys = tuple(map(counted, range(200)))
+    made.say(events.PartsRequested(ENGINE, 1000, keys, (ByteRange(0, 8),), 10.0))
+    (answer,) = made.take(effects.PartsAnswered)
+    assert [one.place for one in answer.parts] == list(range(200))
+    assert CountedKey.compared_count - before < 10 * 200
     made.close()

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostagent.api.server import HANDLERS, TurnTaker
+from hostagent.api.server import HANDLERS, Answer, TurnTaker
 from hostagent.api.slices import Slices, is_sliced
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId
-from hostagent.limits import SLICE_KEYS
+from hostagent.limits import FETCH_SLICE_KEYS, SLICE_KEYS
 from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import (
     CLAIM,
+    FETCH,
+    FETCH_EACH,
     HINT,
     KEYS_MAX,
+    LEASE,
     LOCK,
     NO_KEY,
     NO_POSITION,
+    NO_RECOMPUTE,
     RESERVE,
     Frame,
     FrameReader,
     Hint,
     Kind,
     MalformedFrameError,
+    Status,
 )
 from tests.unit.hostagent.core_harness import PAGE, Scene, key
 from tests.unit.hostagent.test_what_engines_send import Wire, connection
 
+FETCHES = [Kind.FETCH, Kind.FETCH_STREAM, Kind.FETCH_EACH]
+LONG = list(range(2 * SLICE_KEYS + 1))
 SLICED = [kind for kind in Kind if is_sliced(Frame(kind, 0, KEYS_MAX, 0, b""))]
 ENGINE = EngineId(1)
 
@@ -60,22 +68,23 @@ class Answers(Wire):
 class Agent:
     """A core with one engine's connection, whose answers go back to it."""
 
-    def __init__(self, pool_pages: int = 128) -> None:
+    def __init__(self, pool_pages: int = 128, chunks: Sequence[int] = range(0, 80, 2)) -> None:
         self.scene = Scene(pool_pages=pool_pages)
         self.handled: list[EngineEvent] = []
         self.turns = TurnTaker(asyncio.get_running_loop())
         self.wire = Answers()
         self.connection = connection(self.handle, self.turns, self.wire)
         self.scene.say(events.EngineConnected(ENGINE, "tenant"))
-        for number in range(0, 80, 2):
+        for number in chunks:
             self.scene.put(number)
         self.scene.made.clear()
 
     def handle(self, event: EngineEvent) -> None:
         self.handled.append(event)
         self.scene.say(event)
-        for answer in self.scene.take(effects.KeysAnswered):
-            self.connection.answer(answer)
+        for answer in self.scene.take(Answer):
+            if answer.engine == ENGINE:
+                self.connection.answer(answer)
 
     async def ask(self, sent: bytes) -> list[Frame]:
         """What is answered to frames until all of them are worked."""
@@ -87,7 +96,15 @@ class Agent:
 
 
 def request(kind: Kind, numbers: list[int], request: int = 7) -> bytes:
-    heads = {Kind.LOCK: LOCK.pack(60_000_000), Kind.HINT: HINT.pack(Hint.EXPECTED, 1000), Kind.CLAIM: CLAIM.pack(PAGE)}
+    prefix = FETCH.pack(60_000_000, NO_RECOMPUTE, 0, 0.0, 0, 0)
+    heads = {
+        Kind.LOCK: LOCK.pack(60_000_000),
+        Kind.HINT: HINT.pack(Hint.EXPECTED, 1000),
+        Kind.CLAIM: CLAIM.pack(PAGE),
+        Kind.FETCH: prefix,
+        Kind.FETCH_STREAM: prefix,
+        Kind.FETCH_EACH: FETCH_EACH.pack(60_000_000),
+    }
     tails = {Kind.CLAIM: struct.pack(f"!{len(numbers)}Q", *(1_000_000 + number for number in numbers))}
     body = heads.get(kind, b"") + b"".join(map(key, numbers)) + tails.get(kind, b"")
     return messages.pack(kind, request, body, count=len(numbers))
@@ -243,3 +260,130 @@ def test_slices_have_all_keys_once() -> None:
                     keys = messages.unpack_keys(part.body, part.count, len(part.body) - 16 * part.count)
                 seen += map(ChunkKey, keys)
             assert sorted(seen) == [key(number) for number in range(count)]
+
+
+# ------------------------------------------------------------------ fetches
+
+
+RESERVED = messages.pack(Kind.RESERVE, 2, RESERVE.pack(key(9999), NO_KEY, PAGE, NO_POSITION))
+
+
+@pytest.mark.parametrize("kind", FETCHES)
+def test_between_two_slices_of_a_fetch_others_are_answered(kind: Kind) -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG)
+        other = connection(agent.handle, agent.turns, Wire(), 2)
+
+        async def beside() -> list[list[EngineEvent]]:
+            """What of the request is worked for each request of somebody else."""
+            found = []
+            while agent.turns.is_busy:
+                before = len(agent.handled)
+                other.data_received(RESERVED)
+                while len(agent.handled) == before:
+                    await asyncio.sleep(0)
+                put, *behind = agent.handled[before:]
+                assert isinstance(put, events.ReserveRequested)
+                found.append(behind)
+            return found
+
+        agent.connection.data_received(request(kind, LONG))
+        worked = await beside()
+        assert max(map(len, worked)) == 1, "a turn of the loop ends with one slice"
+        named = [one for one in agent.handled if isinstance(one, events.ChunksNamed)]
+        assert [(one.first, len(one.keys)) for one in named] == [
+            (first, min(FETCH_SLICE_KEYS, len(LONG) - first)) for first in range(0, len(LONG), FETCH_SLICE_KEYS)
+        ]
+        (answer,) = agent.wire.frames
+        assert (answer.kind, answer.status, answer.count) == (
+            Kind.FETCH_EACH if kind is Kind.FETCH_EACH else Kind.FETCH,
+            Status.OK,
+            len(LONG),
+        )
+        assert agent.scene.core.pool.pins_count == len(LONG)
+        assert agent.wire.takes_requests
+
+    asyncio.run(steps())
+
+
+def test_in_the_middle_of_a_lease_that_ends_others_are_answered() -> None:
+    async def steps() -> None:
+        many = list(range(4 * SLICE_KEYS))
+        agent = Agent(2 * len(many), many)
+        (answer,) = await agent.ask(request(Kind.FETCH, many))
+        agent.handled.clear()
+        other = connection(agent.handle, agent.turns, Wire(), 2)
+        agent.connection.data_received(messages.pack(Kind.RELEASE, 0, answer.body[: LEASE.size]))
+        other.data_received(RESERVED)
+        while agent.turns.is_busy:
+            await asyncio.sleep(0)
+        kinds = [type(one) for one in agent.handled]
+        assert kinds.index(events.ReserveRequested) <= 2
+        assert kinds.count(events.LeaseReleased) == 4
+        assert agent.scene.core.pool.pins_count == 0
+        assert agent.wire.takes_requests
+
+    asyncio.run(steps())
+
+
+def test_what_follows_the_end_of_a_lease_finds_the_room_that_it_leaves() -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG)
+        (answer,) = await agent.ask(request(Kind.FETCH, LONG))
+        reserve = RESERVE.pack(key(9999), NO_KEY, (len(LONG) + 9) * PAGE, NO_POSITION)
+        (refused,) = await agent.ask(messages.pack(Kind.RESERVE, 2, reserve))
+        assert refused.status == Status.POOL_FULL
+        released = messages.pack(Kind.RELEASE, 0, answer.body[: LEASE.size])
+        (taken,) = await agent.ask(released + messages.pack(Kind.RESERVE, 3, reserve))
+        assert taken.status == Status.OK
+
+    asyncio.run(steps())
+
+
+def test_no_more_of_a_fetch_is_named_than_is_here() -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG[:130])
+        (answer,) = await agent.ask(request(Kind.FETCH, LONG))
+        assert (answer.status, answer.count) == (Status.NOT_FOUND, 130)
+        assert [type(one) for one in agent.handled] == [events.ChunksNamed] * 3 + [events.ChunksRequested]
+        agent.handled.clear()
+        (answer,) = await agent.ask(request(Kind.FETCH, LONG[1:]))
+        assert answer.count == 129
+
+    asyncio.run(steps())
+
+
+def test_a_fetch_of_a_slice_or_less_is_requested_at_once() -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG)
+        for kind in FETCHES:
+            await agent.ask(request(kind, LONG[:SLICE_KEYS]))
+        assert [type(one) for one in agent.handled] == [events.ChunksRequested] * 3
+
+    asyncio.run(steps())
+
+
+def test_who_goes_in_the_middle_of_a_fetch_leaves_no_pin() -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG)
+        agent.connection.data_received(request(Kind.FETCH, LONG))
+        while not agent.handled:
+            await asyncio.sleep(0)
+        assert agent.scene.core.pool.pins_count == FETCH_SLICE_KEYS
+        agent.connection.end()
+        agent.scene.say(events.EngineDisconnected(ENGINE))
+        while agent.turns.is_busy:
+            await asyncio.sleep(0)
+        assert len(agent.handled) == 1
+        assert agent.scene.core.pool.pins_count == 0
+
+    asyncio.run(steps())
+
+
+def test_requests_behind_a_long_fetch_wait_for_its_answer() -> None:
+    async def steps() -> None:
+        agent = Agent(2 * len(LONG), LONG)
+        sent = request(Kind.FETCH, LONG, 1) + request(Kind.CONTAINS, [0], 2) + request(Kind.FETCH_EACH, LONG, 3)
+        assert [one.request for one in await agent.ask(sent)] == [1, 2, 3]
+
+    asyncio.run(steps())

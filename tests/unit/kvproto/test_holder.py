@@ -17,6 +17,7 @@ from kvproto.session.holder import Holder
 from kvproto.session.parameters import HolderParameters
 from kvproto.session.timing import FILL_RIDES_MAX_NS, FILL_RIDES_NS, FILL_TIMEOUT_NS
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+from tests.counted_keys import CountedKey, counted
 
 KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
 ASKER, POOL = Address(7), Address(99)
@@ -317,3 +318,18 @@ def test_a_fill_that_is_cancelled_leaves_its_casts_under_their_own_pin() -> None
     assert it.pinned == {KEY}
     assert it.handle(SegmentsSent(KEY, 4), 1) == [UnpinChunk(KEY)]
     assert it.handle(get(4, 4), 1) == [PinChunk(KEY), SendSegments(KEY, 4, 4)]
+
+
+@pytest.mark.parametrize("op", [Op.FILL_ACK, Op.GET])
+def test_fills_of_other_chunks_cost_a_datagram_nothing(op: Op) -> None:
+    compared = []
+    for count in (4, 200):
+        shelf = Shelf()
+        shelf.chunks = {counted(number): 1 for number in range(count)}
+        it = Holder(HolderParameters(), shelf)
+        for number in range(count):
+            it.handle(FillRequested(FillId(number), counted(number), POOL, 1000 * MS), 0)
+        before = CountedKey.compared_count
+        it.handle(ControlReceived(Control(op, counted(count - 1), 1, segment=0, count=1, member=1), ASKER), 1)
+        compared.append(CountedKey.compared_count - before)
+    assert compared[0] == compared[1] > 0

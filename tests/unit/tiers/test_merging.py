@@ -73,6 +73,28 @@ def test_a_promise_of_the_same_node_costs_no_transfer() -> None:
     assert not verdict.brought
 
 
+class CountedCosts(SourceCosts):
+    """Counts how often somebody asks."""
+
+    def __init__(self) -> None:
+        super().__init__(LINK)
+        self.asked_count = 0
+
+    def cost(self, source: Tier) -> SourceCost:
+        self.asked_count += 1
+        return super().cost(source)
+
+
+def test_what_many_promises_cost_grows_with_their_number_only() -> None:
+    asked = []
+    for count in (512, 1024, 4096):
+        costs = CountedCosts()
+        promises = computing(*(0.1 + place / 1e4 for place in range(count)))
+        assert Gate(costs).decide(promises, Prefill(600.0, behind=3), 0).choice is Choice.WAIT
+        asked.append(costs.asked_count / count)
+    assert asked[0] == pytest.approx(asked[1], rel=0.05) == pytest.approx(asked[2], rel=0.05)
+
+
 def test_who_waited_is_judged_by_what_computing_would_have_taken() -> None:
     one = gate()
     verdict = one.decide(computing(0.02), Prefill(0.3), 0)
