@@ -10,6 +10,7 @@ control Acknowledgement(inout headers_t h, inout metadata_t m) {
         h.kvc.flags = 0;
         h.ethernet.dst = h.ethernet.src;
         h.ipv4.dst = h.ipv4.src;
+        h.udp.checksum = 0;             // it covered the FILL
         pool_source.apply(h, m);
     }
 }

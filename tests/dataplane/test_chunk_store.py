@@ -27,12 +27,22 @@ FLAGS_AT = 14 + 20 + 8 + 2
 """In the frame of a control datagram."""
 
 
-def test_fill_is_acknowledged_to_the_holder(bench: Bench) -> None:
+def with_udp_checksum(frame: bytes) -> bytes:
+    """What a holder's kernel or NIC makes of its datagrams."""
+    pseudo = frame[26:34] + bytes((0, 17)) + frame[38:40]
+    covered = pseudo + frame[34:40] + b"\0\0" + frame[42:]
+    checksum = internet_checksum(covered + b"\0" * (len(covered) % 2)) or 0xFFFF
+    return frame[:40] + checksum.to_bytes(2, "big") + frame[42:]
+
+
+@pytest.mark.parametrize("checksum", [False, True], ids=["plain", "udp checksum"])
+def test_fill_is_acknowledged_to_the_holder(bench: Bench, checksum: bool) -> None:
     key = bench.key()
     segments = bench.segments(key)
     bench.insert(bench.chunk(key, "filling", base_slot=0, segments=8, port=1))
     fill = Control(Op.FILL, key, 3, 8, tag=0xBEEF, flags=0x5A, member=7)
-    received = bench.exchange((1, segments[3].fill_frame(control=fill)))
+    frame = segments[3].fill_frame(control=fill)
+    received = bench.exchange((1, with_udp_checksum(frame) if checksum else frame))
     assert counts(received) == {1: 1}
     (frame,) = received[1]
     datagram = parse(frame)

@@ -13,6 +13,7 @@ import pytest
 from kvproto.limits import MS
 from kvsim.incast import QUICK
 from kvsim.world import Setting, World
+from tests.seeds import also_long
 from tests.unit.planner.incast_model import Incast, incast_of, predict
 
 CARRIED = Path(__file__).resolve().parents[3] / "docs" / "research" / "performance"
@@ -77,7 +78,7 @@ def test_the_simulated_protocol_agrees(setting: Setting) -> None:
     assert prediction.holder_tx == pytest.approx(report.holder_tx, rel=WITHIN, abs=0.01)
 
 
-@pytest.mark.parametrize("stagger_ms", [50, 100, 200])
+@pytest.mark.parametrize("stagger_ms", also_long(100, long=(50, 200)))
 def test_the_simulated_protocol_agrees_on_readers_that_come_in_the_middle(stagger_ms: int) -> None:
     """A document of the demo: chunks of 21 ms, of which a leader announces several before it can ask for them. Who
     joins meanwhile must learn of them, or two lead, and those who came late have what they missed cast too soon."""

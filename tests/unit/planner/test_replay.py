@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,12 @@ def chat() -> list[TraceRequest]:
     return read_trace(CARRIED / "chat_small.jsonl").requests[:120]
 
 
+@pytest.fixture(scope="module")
+def replayed(chat: list[TraceRequest]) -> Callable[[Sharing], ReplayFigures]:
+    """What comes of it, replayed once."""
+    return functools.cache(lambda sharing: replay(chat, sharing))
+
+
 def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
@@ -141,8 +149,10 @@ def rounded(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("sharing", Sharing)
-def test_every_token_is_accounted_for_and_the_same_comes_out_again(sharing: Sharing, chat: list[TraceRequest]) -> None:
-    first, second = replay(chat, sharing), replay(chat, sharing)
+def test_every_token_is_accounted_for_and_the_same_comes_out_again(
+    sharing: Sharing, chat: list[TraceRequest], replayed: Callable[[Sharing], ReplayFigures]
+) -> None:
+    first, second = replayed(sharing), replay(chat, sharing)
     assert rounded(first.to_json()) == rounded(second.to_json())
     assert sum(first.hits.values()) == pytest.approx(1.0)
     assert all(-1e-9 <= share <= 1 for share in first.hits.values())
@@ -165,9 +175,9 @@ def test_the_seed_decides_on_arrivals_within_a_tick() -> None:
     assert one == same != other
 
 
-def test_small_trace_as_before(chat: list[TraceRequest]) -> None:
+def test_small_trace_as_before(replayed: Callable[[Sharing], ReplayFigures]) -> None:
     """Whoever changes policies, protocol or model sees here what that does. To accept: delete the file, run again."""
-    found = {sharing.value: rounded(replay(chat, sharing).to_json()) for sharing in Sharing}
+    found = {sharing.value: rounded(replayed(sharing).to_json()) for sharing in Sharing}
     for figures in found.values():
         del figures["management"]
     if not GOLDEN.exists():
