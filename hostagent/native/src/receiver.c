@@ -93,9 +93,11 @@ static void place_row(struct dp_receiver *receiver, const struct intake_row *row
     reports_add(&receiver->reports, key, chunk ? chunk->ticket : 0, segments, row->source, segment, row->from_switch);
 }
 
-/* Counts rows that were judged, and places the good ones. The caller holds `intake`. */
-static void place(struct dp_receiver *receiver, const struct intake_row *rows, uint32_t count) {
+/* Counts rows that were judged, and places the good ones. Whoever drained before these has not heard of them, even if
+ * they came with others by one call: they wait from now on. The caller holds `intake`. */
+static void place(struct dp_receiver *receiver, const struct intake_row *rows, uint32_t count, int64_t arrived_ns) {
     pthread_mutex_lock(&receiver->state);
+    if (!receiver->since_ns) receiver->since_ns = arrived_ns;
     for (uint32_t i = 0; i < count; i++) {
         receiver->counts[rows[i].verdict]++;
         if (rows[i].verdict == DP_RECEIVED) place_row(receiver, &rows[i]);
@@ -129,13 +131,13 @@ static uint32_t take_batch(struct dp_receiver *receiver, int *has_more) {
     pthread_mutex_lock(&receiver->state);
     receiver->counts[DP_OVERFLOWS] += (uint32_t)(from->overflows - receiver->overflows);
     receiver->overflows = from->overflows;
-    if (!receiver->since_ns) receiver->since_ns = now_ns();
     receiver->counts[DP_LOOKS]++;
     pthread_mutex_unlock(&receiver->state);
+    int64_t arrived_ns = now_ns();
     for (uint32_t i = 0; i < count; i += GROUP) {
         uint32_t rest = count - i, group = rest < GROUP ? rest : GROUP;
         judge(receiver, &receiver->rows[i], group);
-        place(receiver, &receiver->rows[i], group);
+        place(receiver, &receiver->rows[i], group, arrived_ns);
     }
     return count;
 }

@@ -27,7 +27,7 @@ from scapy.layers.inet import IP, UDP
 
 from hostagent.config import DataConfig
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.native.library import datapath
+from hostagent.native.library import Drained, datapath
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
@@ -712,9 +712,9 @@ def test_what_the_kernel_drops_is_counted() -> None:
 # ---------------------------------------------------------------------- with its thread
 
 
-def play(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Bench], Awaitable[None]], fabric: Fabric = FABRIC) -> None:
     async def main() -> None:
-        made = Bench(asyncio.get_running_loop(), threaded=True)
+        made = Bench(asyncio.get_running_loop(), threaded=True, fabric=fabric)
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await scenario(made)
@@ -795,3 +795,26 @@ def test_decoded_one_by_one_it_is_the_same() -> None:
         made.send(made.framing.datagram(20))
         made.intake.drain_receive()
         assert made.at(4096 + 20 * SEGMENT, 17) == one.payload
+
+
+def test_whoever_looks_in_the_middle_of_a_batch_hears_of_the_rest_of_it() -> None:
+    fabric = replace(FABRIC, segment_bytes=4096)
+    size_bytes = 15 * fabric.segment_bytes
+
+    async def scenario(made: Bench) -> None:
+        framing = made.framing_of(KEY, body(size_bytes), fabric=fabric)
+        buffer = [framing.datagram(segment) for segment in range(14)]
+        drain, receiver = made.library.dp_receiver_drain, made.library.receiver
+        for _ in range(2000):
+            made.sink.placed.clear()
+            # More is missing than comes: the end of a chunk would be told, too.
+            made.intake.expect(ChunkPlace(KEY, 4096, size_bytes), np.ones(15, np.bool_))
+            made.send_joined(buffer)
+            drained = Drained()
+            while not drained.reports_count:
+                drain(receiver, ctypes.byref(drained))
+            while drained.segments_count + len(made.sink.segments()) < len(buffer):
+                await asyncio.sleep(0)
+            made.intake.forget(KEY)
+
+    play(scenario, fabric)
