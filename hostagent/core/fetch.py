@@ -232,3 +232,7 @@ class Fetch:
     def overdue(self, now_ns: int) -> Status:
         """Why a fetch ends whose `deadline_ns` has passed: the deadline of who asked, or computing is faster by now."""
         return Status.DEADLINE if self.request.deadline_ns <= now_ns else Status.GATE
+
+    def look_ns(self, now_ns: int) -> int:
+        """When a fetch that waits is to be looked at."""
+        return self.expected_ns if now_ns < self.expected_ns < self.deadline_ns else self.deadline_ns

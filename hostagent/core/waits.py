@@ -88,7 +88,7 @@ class Waits:
         for key in fetch.awaited:
             self.by_chunk.setdefault(key, {})[fetch] = None
         self._waiting[fetch] = len(fetch.awaited)
-        due_ns, alarm = self._due_ns(fetch), self._alarm
+        due_ns, alarm = fetch.look_ns(self._clock.now_ns), self._alarm
         if alarm.due_ns is None or due_ns < alarm.due_ns:
             alarm.set(due_ns)  # which may ring too early, for one that waits no more
 
@@ -142,7 +142,7 @@ class Waits:
                 self._cut(fetch, 0, Freed.DEADLINE)
             elif fetch.expected_ns <= now_ns:
                 self._check(fetch, Freed.UNKNOWN)
-        self._alarm.set(min(map(self._due_ns, self._waiting), default=None))
+        self._alarm.set(min((fetch.look_ns(now_ns) for fetch in self._waiting), default=None))
 
     # ------------------------------------------------------------------ inside
 
@@ -152,11 +152,6 @@ class Waits:
         for key in keys:
             found |= dict.fromkeys(self.by_chunk.get(key, ()))
         return list(found)
-
-    def _due_ns(self, fetch: Fetch) -> int:
-        """When it is to be looked at."""
-        is_expected = self._clock.now_ns < fetch.expected_ns < fetch.deadline_ns
-        return fetch.expected_ns if is_expected else fetch.deadline_ns
 
     def _advance(self, fetch: Fetch) -> None:
         """Bring what has come to be there, up to the first chunk that is still being computed."""

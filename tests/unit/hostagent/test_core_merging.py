@@ -9,7 +9,6 @@ from hostagent.core.claims import Freed
 from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims
 from hostagent.core.events import EngineId
 from hostagent.core.fetch import Fetch
-from hostagent.core.waits import Waits
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status, Where
 from kvpolicy.tiers.prefill import Prefill
@@ -470,13 +469,13 @@ def test_those_who_wait_for_other_chunks_cost_a_chunk_nothing() -> None:
 def test_who_begins_to_wait_is_not_compared_with_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     where = scene(pool_pages=256)
     looked_at: list[object] = []
-    due_ns = Waits._due_ns
+    look_ns = Fetch.look_ns
 
-    def counted_due_ns(waits: Waits, fetch: Fetch) -> int:
+    def counted_look_ns(fetch: Fetch, now_ns: int) -> int:
         looked_at.append(fetch)
-        return due_ns(waits, fetch)
+        return look_ns(fetch, now_ns)
 
-    monkeypatch.setattr(Waits, "_due_ns", counted_due_ns)
+    monkeypatch.setattr(Fetch, "look_ns", counted_look_ns)
     for number in range(100):
         ask(where, number, compute_s=0, expected_s=5.0)
         where.say(events.CancelRequested(ENGINE, ask(where, number + 1000, compute_s=0, expected_s=5.0)))
