@@ -18,7 +18,7 @@ import yaml
 
 from bmv2_testbed.processes import child_environment
 from tests.certificates import DOMAIN, Pki
-from tests.unit.hostagent.agent_harness import free_port
+from tests.ports import free_port
 
 START_S = 120.0
 """The switch compiles its program where nobody has before."""

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.engines.pool import stop, until
-from tests.unit.hostagent.agent_harness import free_port
+from tests.engines.pool import stop
+from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 START_S = 300.0

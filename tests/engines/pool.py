@@ -7,8 +7,7 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -21,9 +20,9 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, host_name
 from kvchunk.sources import ChunkSource
 from kvclient.client import AgentClient, Where
+from tests.waiting import until
 
 PATIENCE_S = 60.0
-POLL_S = 0.05
 FETCH_S = 60.0
 STOP_S = 30.0
 RATE_BIT_S = 100_000_000
@@ -49,14 +48,6 @@ def running(hosts: int, pool_bytes: int) -> Iterator[client.Testbed]:
     )
     with client.running(spec) as made:
         yield made
-
-
-def until(condition: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
-    """Wait for what other processes bring about and tell nobody; `what` they should have, or how to say it then."""
-    give_up_s = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < give_up_s, what if isinstance(what, str) else what()
-        time.sleep(POLL_S)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

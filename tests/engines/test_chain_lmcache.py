@@ -27,8 +27,9 @@ from bmv2_testbed.engines.small_models import make_model
 from tests.engines import pool
 from tests.engines.lmcache_at_once import STARTING_LINE
 from tests.engines.lmcache_server import Server, plugin
-from tests.engines.pool import agent_socket, by_cast, keys_in_pool, needs_links, sent_bytes, until
+from tests.engines.pool import agent_socket, by_cast, keys_in_pool, needs_links, sent_bytes
 from tests.engines.starting_line import holding
+from tests.waiting import until
 
 HOLDER, READERS = 0, (1, 2)
 HOSTS = 1 + len(READERS)

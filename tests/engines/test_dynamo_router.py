@@ -24,8 +24,9 @@ from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.client import AgentClient, Where
 from tests.engines import pool
 from tests.engines.followed import Running, blocks_of, on_this_machine, said
-from tests.engines.pool import agent_socket, until
-from tests.unit.hostagent.agent_harness import free_port
+from tests.engines.pool import agent_socket
+from tests.ports import free_port
+from tests.waiting import until
 
 WORKER, ENVIRONMENT, START_WORKER, START_FRONTEND, ASK = blocks_of("dynamo.md", __name__)
 CHUNK_TOKENS = 64

@@ -17,8 +17,9 @@ pytest.importorskip("lmcache")
 
 from tests.engines.followed import Running, blocks_of, on_this_machine, said
 from tests.engines.lmcache_server import START_S, Server, environment, is_healthy, plugin
-from tests.engines.pool import until
-from tests.unit.hostagent.agent_harness import cluster, free_port
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import cluster
+from tests.waiting import until
 
 CHUNK_TOKENS = 64
 REQUEST_TOKENS = 256

@@ -14,10 +14,11 @@ pytest.importorskip("sglang")
 from bmv2_testbed import client
 from bmv2_testbed.engines.small_models import make_model
 from tests.engines import pool
-from tests.engines.pool import agent_socket, by_cast, keep_only_at, keys_in_pool, needs_links, sent_bytes, until
+from tests.engines.pool import agent_socket, by_cast, keep_only_at, keys_in_pool, needs_links, sent_bytes
 from tests.engines.sglang_at_once import STARTING_LINE
 from tests.engines.sglang_client import PAGE_TOKENS, Engine, engine_arguments
 from tests.engines.starting_line import holding
+from tests.waiting import until
 
 HOLDER, READERS = 0, (1, 2)
 PROMPT_TOKENS = 2000

@@ -14,9 +14,10 @@ pytest.importorskip("sglang")
 
 from bmv2_testbed.engines.small_models import make_model
 from tests.engines.followed import Running, blocks_of, on_this_machine
-from tests.engines.pool import until
 from tests.engines.sglang_client import engine_arguments, environment
-from tests.unit.hostagent.agent_harness import cluster, free_port
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import cluster
+from tests.waiting import until
 
 START_S = 500.0
 ASK_S = 120.0

@@ -8,16 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.growth.etcd_server import free_ports
+from tests.ports import free_port
+from tests.waiting import until
 
 DEADLINE_S = 120.0
 """Of what has to happen, on a machine that does much else."""
@@ -28,7 +28,7 @@ class ControllerProcess:
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.name = name
-        grpc_port, self._metrics_port = free_ports(2)
+        grpc_port, self._metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{grpc_port}"
         self._log = folder / f"{name}.log"
         self._config = folder / f"{name}.yaml"
@@ -111,12 +111,3 @@ def controllers(folder: Path, *settings: Mapping[str, Any]) -> Iterator[list[Con
     finally:
         for one in made:
             one.kill()
-
-
-def until(condition: Callable[[], object], what: str) -> float:
-    """Wait for it; how long that took, in seconds."""
-    began_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began_s + DEADLINE_S, f"waited in vain: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began_s

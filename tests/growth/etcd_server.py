@@ -12,17 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvdaemon.tls_settings import TlsSettings
+from tests.ports import free_port
 
 START_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class EtcdServer:
@@ -34,7 +26,7 @@ class EtcdServer:
             pytest.skip("no etcd on PATH: tools/setup_system.sh etcd-server installs Debian's")
         self._folder = folder
         self._tls = tls
-        self._client_port, self._peer_port = free_ports(2)
+        self._client_port, self._peer_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -25,6 +25,7 @@ from tests.growth import simulated_kube_api
 from tests.growth.etcd_server import EtcdServer
 from tests.growth.simulated_kube_api import SimulatedKubeApi
 from tests.growth.troubled_link import TroubledLink, leading_to
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.growth
 
@@ -191,7 +192,7 @@ async def candidates(place: Place, *names: str) -> AsyncIterator[list[Standing]]
             one = Standing(name, LeaseElection(place.store(name), name, LEASE_MS))
             one.task = asyncio.create_task(one.election.run(one.told.append))
             made.append(one)
-            await until(lambda: made[0].leads, "the first one leads")
+            await eventually(lambda: made[0].leads, "the first one leads")
         yield made
     finally:
         for one in made:
@@ -201,30 +202,21 @@ async def candidates(place: Place, *names: str) -> AsyncIterator[list[Standing]]
 
 async def held(one: Standing) -> Hold:
     """What it holds, as soon as it leads."""
-    await until(lambda: one.leads, f"{one.name} leads")
+    await eventually(lambda: one.leads, f"{one.name} leads")
     hold = one.election.hold
     assert hold is not None
     return hold
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain: {what}") from None
-
-
 def test_one_leads_and_who_resigns_hands_over(on_place: Callable[..., None]) -> None:
     async def steps(place: Place) -> None:
         async with candidates(place, "first", "second") as (first, second):
-            await until(lambda: any("first" in str(one) for one in second.told), "the second knows who leads")
+            await eventually(lambda: any("first" in str(one) for one in second.told), "the second knows who leads")
             assert isinstance(second.told[-1], Deposed)
             assert not second.leads
             await first.stand_still()
             await first.election.resign()
-            await until(lambda: second.leads, "the second leads")
+            await eventually(lambda: second.leads, "the second leads")
             assert second.epochs[0] > first.epochs[-1]
 
     on_place(steps)
@@ -234,13 +226,13 @@ def test_who_stands_still_is_replaced_when_its_lease_is_over(on_place: Callable[
     async def steps(place: Place) -> None:
         async with candidates(place, "first", "second", "third") as (first, *others):
             await first.stand_still()
-            await until(lambda: any(one.leads for one in others), "another one leads")
+            await eventually(lambda: any(one.leads for one in others), "another one leads")
             assert not first.leads, "by its own clock its lease was over before"
             (leader,) = (one for one in others if one.leads)
             assert leader.epochs[0] > first.epochs[-1]
             # It wakes, and hears that it leads no longer.
             first.task = asyncio.create_task(first.election.run(first.told.append))
-            await until(lambda: leader.name in str(first.told[-1]), "the first one knows who leads")
+            await eventually(lambda: leader.name in str(first.told[-1]), "the first one knows who leads")
             assert len(first.epochs) == 1
 
     on_place(steps)
@@ -252,11 +244,11 @@ def test_a_leader_without_its_store_lapses_and_goes_on_when_it_is_back(
     async def steps(place: Place) -> None:
         async with candidates(place, "first", "second") as (first, second):
             await place.go_away()
-            await until(lambda: not first.leads, "its lease is over")
+            await eventually(lambda: not first.leads, "its lease is over")
             told = list(first.told)
             assert isinstance(told[-1], Elected), "nobody else is known to lead, so nobody says so"
             await place.come_back()
-            await until(lambda: first.leads or second.leads, "one leads again")
+            await eventually(lambda: first.leads or second.leads, "one leads again")
             assert first.leads != second.leads
 
     on_place(steps)
@@ -269,7 +261,7 @@ def test_a_store_that_is_slow_keeps_its_leader(on_place: Callable[..., None]) ->
         async with candidates(place, "first", "second") as (first, second):
             place.slow(0.05)
             before = len(first.told)
-            await until(lambda: len(first.told) > before + 4, "several renewals")
+            await eventually(lambda: len(first.told) > before + 4, "several renewals")
             assert first.leads
             assert second.epochs == []
 
@@ -281,7 +273,7 @@ def test_epochs_go_on_rising_when_a_store_forgets_them(on_place: Callable[..., N
         async with candidates(place, "first") as (first,):
             before = first.epochs[-1]
             await place.forget()
-            await until(lambda: first.epochs[-1] > before and first.leads, "it leads anew")
+            await eventually(lambda: first.epochs[-1] > before and first.leads, "it leads anew")
 
     on_place(steps)
 
@@ -318,7 +310,7 @@ def test_what_no_controller_wrote_is_said_once_and_nobody_leads(
         one = Standing("one", LeaseElection(place.store("one"), "one", LEASE_MS))
         one.task = asyncio.create_task(one.election.run(one.told.append))
         try:
-            await until(lambda: "controller" in caplog.text, "it says so")
+            await eventually(lambda: "controller" in caplog.text, "it says so")
             assert not one.leads
         finally:
             await one.stand_still()

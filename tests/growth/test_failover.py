@@ -14,10 +14,11 @@ import pytest
 
 from kvcast.cli import main
 from p4switch.testing import memory_switch
-from tests.growth.controllers import ControllerProcess, controllers, until
+from tests.growth.controllers import ControllerProcess, controllers
 from tests.growth.etcd_server import EtcdServer
 from tests.growth.troubled_link import TroubledLink, leading_to
 from tests.unit.hostagent.agent_harness import Cluster, cluster, key
+from tests.waiting import until
 
 pytestmark = pytest.mark.growth
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.hostagent.agent_harness import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 READY_LINE = "kvcast-agent ready node=n0 "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from typing import Any
 from bmv2_testbed.engines.engine_client import START_S, STOP_S, last_reason
 from bmv2_testbed.engines.launcher import LaunchedProcess, Launcher
 from bmv2_testbed.errors import TestbedError
+from tests.ports import free_port
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
@@ -38,14 +38,6 @@ def server_argv(arguments: Mapping[str, Any], port: int) -> list[str]:
         else:
             argv += [flag, json.dumps(value) if isinstance(value, dict | list) else str(value)]
     return argv
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens at now."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-    return port
 
 
 @contextlib.contextmanager

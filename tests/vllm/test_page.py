@@ -17,7 +17,8 @@ from bmv2_testbed.engines.engine_client import START_S
 from bmv2_testbed.engines.small_models import make_model
 from tests.engines.followed import Running, blocks_of, on_this_machine
 from tests.engines.pool import until
-from tests.unit.hostagent.agent_harness import cluster, free_port
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import cluster
 from tests.vllm.openai_server import is_healthy
 from tests.vllm.pd_servers import complete, metric, names_chunks
 

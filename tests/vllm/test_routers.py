@@ -109,7 +109,7 @@ class Indexer:
 @contextmanager
 def indexing(folder: Path, workers: dict[int, str]) -> Iterator[Indexer]:
     """Dynamo's indexer for these workers' events."""
-    from tests.vllm.openai_server import free_port
+    from tests.ports import free_port
 
     port = free_port()
     argv = [DYNAMO, "-m", "dynamo.indexer", "--port", str(port), "--block-size", str(BLOCK_TOKENS), "--model-name", "m"]

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.vllm.openai_server import free_port
+from tests.ports import free_port
 from tests.vllm.vllm_suite import until
 
 

@@ -7,7 +7,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from kvproto import __version__
+from tests.ports import free_port
 from tests.wheels.conftest import ROOT, Installed
 from tools import count_lines
 from tools.native_build import OBJECTS
@@ -221,8 +221,8 @@ def listing(installed: Installed, controller: str) -> list[tuple[int, list[str]]
 
 def start_cluster(installed: Installed, stack: ExitStack) -> tuple[list[str], str]:
     """`kvcast switch`, kvcast-controller and two of kvcast-agent on loopback; the agents' sockets, the controller."""
-    udp = [f"127.0.0.1:{port}" for port in free_ports(4, socket.SOCK_DGRAM)]
-    p4runtime, controller = (f"127.0.0.1:{port}" for port in free_ports(2, socket.SOCK_STREAM))
+    udp = [f"127.0.0.1:{free_port()}" for _ in range(4)]
+    p4runtime, controller = (f"127.0.0.1:{free_port()}" for _ in range(2))
     switch = [installed.command("kvcast"), "switch", "--grpc", p4runtime]
     for port in (1, 2):
         switch += ["-i", f"{port}@udp:{udp[port - 1]},{udp[port + 1]}"]
@@ -267,12 +267,3 @@ def running(installed: Installed, argv: list[str], says: str) -> Iterator[None]:
     finally:
         process.kill()
         process.communicate()
-
-
-def free_ports(count: int, kind: socket.SocketKind) -> list[int]:
-    """All held open while they are chosen, so that none comes twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket(socket.AF_INET, kind)) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

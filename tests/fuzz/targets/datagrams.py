@@ -17,7 +17,7 @@ from kvproto.wire.control import Control, Flag, Op, decode_control
 from kvproto.wire.data import DATA_HEADER_BYTES, ChunkFraming, Fabric
 from tests.fuzz.target import Case, check
 from tests.reference_datagrams import decode_batch, decode_messages
-from tests.unit.hostagent.test_native_datapath import DSCP, FABRIC, KEY, OTHER, SEGMENTS, SIZE, Bench, body
+from tests.unit.hostagent.datapath_bench import DSCP, FABRIC, KEY, OTHER, SEGMENTS, SIZE, Bench, body
 from tests.unit.kvproto.datagrams import DataDatagram, decode_datagram
 
 _PORT = 4791

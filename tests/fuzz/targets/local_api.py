@@ -20,7 +20,7 @@ from kvclient.attach import attach
 from kvclient.messages import Frame, FrameReader, Kind, MalformedFrameError
 from tests.fuzz.target import Case, check
 from tests.fuzz.targets.local_messages import WORDS, request_frame
-from tests.unit.hostagent.agent_harness import free_port
+from tests.ports import free_port
 
 _MIB = 1 << 20
 _HELD = b"H" * messages.KEY_BYTES

@@ -11,7 +11,8 @@ import grpc.aio
 
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
-from tests.unit.hostagent.agent_harness import Cluster, cluster, free_port
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import Cluster, cluster
 
 WAIT_S = 20.0
 

@@ -31,7 +31,7 @@ from hostagent.pool.chunks import Chunk, ChunkPool
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
 from kvproto.integrity import Integrity
-from tests.unit.hostagent.agent_harness import free_port
+from tests.ports import free_port
 
 PAGE = 4096
 SIZE = 70_000

@@ -18,7 +18,8 @@ import pytest
 
 from hostagent.daemon import main
 from kvclient.client import AgentClient
-from tests.unit.hostagent.agent_harness import free_port, key
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import key
 
 START_S = 20.0
 

@@ -37,7 +37,8 @@ from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Level
 from kvclient.client import ChunkSource
 from kvdaemon.errors import CannotRunError
-from tests.unit.hostagent.agent_harness import MIB, cluster, free_port
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import MIB, cluster
 from tests.unit.hostagent.agent_harness import key as agent_key
 from tests.unit.hostagent.cold_harness import (
     SIZE,

@@ -16,7 +16,8 @@ import pytest
 
 from bmv2_testbed.network.namespaces import can_unshare
 from kvclient.client import AgentClient, ChunkSource, Status
-from tests.unit.hostagent.agent_harness import free_port, key
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import key
 from tests.unit.hostagent.disk_harness import PAGE, content
 
 pytestmark = [

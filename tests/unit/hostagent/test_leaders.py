@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import grpc.aio
@@ -15,9 +15,11 @@ from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, Strea
 from hostagent.controller.link import ControllerLink
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
+from tests.waiting import eventually
 
-DEADLINE_S = 20.0
 SILENCE_MS = 900
+BEATS = 3
+"""Within that time."""
 
 
 class Controller(rpc.CoordinatorServicer):
@@ -32,7 +34,9 @@ class Controller(rpc.CoordinatorServicer):
         self.outbox: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
         """None: it wants another stream."""
         self.beats = True
+        self.beats_count = 0
         self.unsure = False
+        self.asked_count = 0
 
     async def Attach(self, requests: AsyncIterator[pb.FromAgent], context: Any) -> AsyncIterator[pb.ToAgent]:
         if self.standby:
@@ -42,16 +46,18 @@ class Controller(rpc.CoordinatorServicer):
         yield pb.ToAgent(welcome=pb.Welcome(epoch=self.epoch, silence_ms=SILENCE_MS))
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SILENCE_MS / 3000):
+                async with asyncio.timeout(SILENCE_MS / 1000 / BEATS):
                     message = await self.outbox.get()
                 if message is None:
                     await context.abort(grpc.StatusCode.ABORTED, "attach again")
                 else:
                     yield message
             if self.beats:
+                self.beats_count += 1
                 yield pb.ToAgent(leads=pb.Leads(epoch=self.epoch, unsure=self.unsure))
 
     async def Leader(self, request: pb.LeaderRequest, context: Any) -> pb.LeaderReply:
+        self.asked_count += 1
         return pb.LeaderReply(epoch=0 if self.standby or self.unsure else self.epoch)
 
 
@@ -95,18 +101,12 @@ async def linked(first: Controller, *others: Controller) -> AsyncIterator[User]:
         one.standby = True
     link.start()
     try:
-        await until(lambda: first.streams)
+        await eventually(lambda: first.streams, "it attaches")
         for one in others:
             one.standby = False
         yield user
     finally:
         await link.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def run(steps: Coroutine[Any, Any, None]) -> None:
@@ -118,7 +118,7 @@ def test_a_controller_that_stands_still_is_left_for_another() -> None:
         async with listening(5, 6) as (first, second), linked(first, second) as user:
             first.beats = False
             first.standby = True
-            await until(lambda: second.streams)
+            await eventually(lambda: second.streams, "it goes to the second")
             assert user.ends
 
     run(steps())
@@ -127,7 +127,7 @@ def test_a_controller_that_stands_still_is_left_for_another() -> None:
 def test_signs_of_life_keep_a_stream_and_are_for_the_link_alone() -> None:
     async def steps() -> None:
         async with listening(5, 6) as (first, second), linked(first, second) as user:
-            await asyncio.sleep(3 * SILENCE_MS / 1000)  # what is shown is that nothing happens
+            await eventually(lambda: first.beats_count > 3 * BEATS, "thrice the time that it may be silent")
             assert (first.streams, second.streams, user.ends) == (1, 0, 0)
             assert {one.WhichOneof("message") for one in user.messages} == {"welcome"}
 
@@ -138,7 +138,7 @@ def test_a_leader_that_wants_another_stream_is_not_left_for_another_controller()
     async def steps() -> None:
         async with listening(5, 6) as (first, second), linked(first, second) as user:
             await first.outbox.put(None)
-            await until(lambda: first.streams == 2)
+            await eventually(lambda: first.streams == 2, "it attaches again")
             assert (second.streams, user.ends) == (0, 1)
 
     run(steps())
@@ -146,9 +146,9 @@ def test_a_leader_that_wants_another_stream_is_not_left_for_another_controller()
 
 def test_the_only_controller_is_waited_for() -> None:
     async def steps() -> None:
-        async with listening(5) as (only,), linked(only) as user:
-            only.beats = False
-            await asyncio.sleep(3 * SILENCE_MS / 1000)
+        async with listening(5, 6, 7) as (only, silent, other), linked(only) as user, linked(silent, other):
+            only.beats = silent.beats = False
+            await eventually(lambda: other.streams, "whoever has another one has left")
             assert (only.streams, user.ends) == (1, 0)
 
     run(steps())
@@ -159,10 +159,10 @@ def test_who_is_not_sure_that_it_leads_is_kept_until_another_one_is() -> None:
         async with listening(5, 6) as (first, second), linked(first, second) as user:
             second.standby = True
             first.unsure = True
-            await asyncio.sleep(3 * SILENCE_MS / 1000)
+            await eventually(lambda: second.asked_count > 2, "the other one is asked whether it leads")
             assert user.ends == 0, "nobody else leads"
             second.standby = False
-            await until(lambda: second.streams)
+            await eventually(lambda: second.streams, "it goes to the second")
             assert user.ends
 
     run(steps())
@@ -172,7 +172,7 @@ def test_nothing_is_taken_of_a_leader_that_was_deposed() -> None:
     async def steps() -> None:
         async with listening(7, 5) as (later, earlier), linked(later, earlier) as user:
             later.standby, later.beats = True, False
-            await until(lambda: earlier.streams > 1)
+            await eventually(lambda: earlier.streams > 1, "it has tried the earlier one twice")
             welcomes = [one.welcome.epoch for one in user.messages if one.HasField("welcome")]
             assert welcomes == [7], "its welcome did not get past the link"
 
@@ -183,10 +183,10 @@ def test_a_task_of_a_deposed_leader_ends_its_stream() -> None:
     async def steps() -> None:
         async with listening(7, 9) as (first, second), linked(first, second) as user:
             await first.outbox.put(pb.ToAgent(task=pb.Task(task=1, epoch=6)))
-            await until(lambda: second.streams)
+            await eventually(lambda: second.streams, "it goes to the second")
             assert not any(one.HasField("task") for one in user.messages)
             await second.outbox.put(pb.ToAgent(task=pb.Task(task=2, epoch=9)))
-            await until(lambda: any(one.HasField("task") for one in user.messages))
+            await eventually(lambda: any(one.HasField("task") for one in user.messages), "the task comes")
 
     run(steps())
 

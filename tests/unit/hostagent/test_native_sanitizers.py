@@ -15,7 +15,8 @@ from tests.sanitized import KINDS, environment
 _HERE = Path(__file__).parent
 _SECONDS_MAX = 600
 _TESTS = (
-    str(_HERE / "test_native_datapath.py"),
+    str(_HERE / "test_native_sending.py"),
+    str(_HERE / "test_native_receiving.py"),
     str(_HERE / "test_native_reads.py"),
     str(_HERE / "test_native_pieces.py"),
     str(_HERE / "test_native_verbs.py"),

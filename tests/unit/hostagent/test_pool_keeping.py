@@ -37,7 +37,8 @@ from kvclient.client import (
 from kvclient.polled_client import PolledClient
 from kvpolicy.value.costs import PRIORS
 from tests.digests import digest, hashed
-from tests.unit.hostagent.agent_harness import free_port, key
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import key
 from tests.unit.hostagent.service_manager import ServiceManager
 
 PAGE = 4096

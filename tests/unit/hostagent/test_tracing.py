@@ -41,7 +41,8 @@ from kvproto.events import ControlReceived, ReadDone, ReadFailed, SegmentsReceiv
 from kvproto.ids import Address, Member
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 from tests.digests import hashed
-from tests.unit.hostagent.agent_harness import Cluster, cluster, free_port, key
+from tests.ports import free_port
+from tests.unit.hostagent.agent_harness import Cluster, cluster, key
 from tests.unit.hostagent.collector import attributes, collecting
 from tests.unit.hostagent.core_harness import ENGINE, MS, PAGE, Scene, entry
 

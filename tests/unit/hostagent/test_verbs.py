@@ -40,7 +40,7 @@ from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
 from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
-from tests.unit.hostagent.agent_harness import free_port
+from tests.ports import free_port
 
 KEY, OTHER = ChunkKey(b"k" * 16), ChunkKey(b"o" * 16)
 PEER = QueuePairEnd(0x123456, 0xABCDEF, 4096, 16, gid_of("10.75.0.9"))
