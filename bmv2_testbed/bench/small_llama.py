@@ -13,8 +13,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvclient.engines.blend.choice import deviation, most_deviating
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -71,27 +69,6 @@ class SmallLlama:
             made.append(kv)
         final = _normalised(hidden, self._weights["final_norm"])
         return final @ self._weights["embedding.weight"].T, np.stack(made)
-
-    def blend(self, tokens: npt.NDArray[np.int32], reused: Floats, share: float) -> Floats:
-        """KV of a prompt of which KV is reused; a share of its tokens is computed again on the layers from the second.
-
-        `reused`: as `run` gives it, K turned to its place; that of the first layer and V of the second are not looked
-        at, because they are computed for all tokens (`kvclient.engines.blend.choice`). With no share at all nothing is
-        computed, and `reused` is the answer."""
-        if not share:
-            return reused
-        kv = reused.copy()
-        positions = np.arange(len(tokens))
-        hidden = self._weights["embedding.weight"][tokens]
-        query, kv[0] = self._own(0, hidden, positions)
-        hidden = self._mixed(0, hidden, query, kv[0], positions)
-        _, fresh = self._own(1, hidden, positions)
-        chosen = most_deviating(deviation(fresh, reused[1]), share)
-        kv[1], hidden = fresh, hidden[chosen]
-        for layer in range(1, self.shape.layers):
-            query, kv[layer][:, chosen] = self._own(layer, hidden, chosen)
-            hidden = self._mixed(layer, hidden, query, kv[layer], chosen)
-        return kv
 
     def _own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
         """(queries, KV) of tokens at these positions."""
