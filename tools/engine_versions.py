@@ -37,9 +37,9 @@ PYTHON: Final = {"ucm": "3.12"}
 PLATFORMS: Final = ("any", "manylinux2014_x86_64", *(f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34, 35)))
 HEAD: Final = """# Which versions of engines fit
 
-`make versions` wrote this page on {day}. It reads the source of each engine's newest release and pre-release: is every
-name there that kvcast imports, every method that it overrides or calls by name, with its parameters? Nothing of an
-engine runs here; [what was tested](engines.md) is another table. [Words](../glossary.md).
+`make versions` wrote this page on {day}. It reads the source of each engine's newest release and pre-release: is
+every name there that kvcast imports, every method that it overrides or calls by name, with its parameters? Nothing of
+an engine runs here; [what was tested](engines.md) is another table. [Words](../glossary.md).
 
 | engine | package | version | kind | what kvcast uses of it |
 |---|---|---|---|---|
