@@ -60,17 +60,21 @@ class SmallLlama:
         `past`: KV of what comes before, shape (layers, 2, tokens, kv_heads, head_numbers), K with RoPE."""
         before = past.shape[2]
         positions = np.arange(before, before + len(tokens))
-        hidden = self._weights["embedding.weight"][tokens]
+        hidden = self.embedded(tokens)
         made = []
         for layer in range(self.shape.layers):
-            query, own = self._own(layer, hidden, positions)
+            query, own = self.own(layer, hidden, positions)
             kv = np.concatenate((past[layer], own), axis=1)
-            hidden = self._mixed(layer, hidden, query, kv, positions)
+            hidden = self.mixed(layer, hidden, query, kv, positions)
             made.append(kv)
         final = _normalised(hidden, self._weights["final_norm"])
         return final @ self._weights["embedding.weight"].T, np.stack(made)
 
-    def _own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def embedded(self, tokens: npt.NDArray[np.int32]) -> Floats:
+        """What the first layer gets of them."""
+        return self._weights["embedding.weight"][tokens]
+
+    def own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
         """(queries, KV) of tokens at these positions."""
         normed = _normalised(hidden, self._weight(layer, "attention_norm"))
         query, key, value = (
@@ -81,7 +85,7 @@ class SmallLlama:
         turns = np.cos(angles)[:, None], np.sin(angles)[:, None]
         return _rotated(query, *turns), np.stack((_rotated(key, *turns), value))
 
-    def _mixed(self, layer: int, hidden: Floats, query: Floats, kv: Floats, positions: npt.NDArray[np.int64]) -> Floats:
+    def mixed(self, layer: int, hidden: Floats, query: Floats, kv: Floats, positions: npt.NDArray[np.int64]) -> Floats:
         """What the next layer gets of these tokens. `kv`: of all positions, their own included."""
         shape = self.shape
         keys, values = np.repeat(kv, shape.heads // shape.kv_heads, axis=2)

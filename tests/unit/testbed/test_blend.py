@@ -18,15 +18,15 @@ def blended(model: SmallLlama, tokens: npt.NDArray[np.int32], reused: Floats, sh
     """KV of a prompt as an engine makes it of reused KV: all tokens on the first layer, a share of them behind it."""
     kv = reused.copy()
     positions = np.arange(len(tokens))
-    hidden = model._weights["embedding.weight"][tokens]
-    query, kv[0] = model._own(0, hidden, positions)
-    hidden = model._mixed(0, hidden, query, kv[0], positions)
-    _, fresh = model._own(1, hidden, positions)
+    hidden = model.embedded(tokens)
+    query, kv[0] = model.own(0, hidden, positions)
+    hidden = model.mixed(0, hidden, query, kv[0], positions)
+    _, fresh = model.own(1, hidden, positions)
     chosen = most_deviating(deviation(fresh, reused[1]), share)
     kv[1], hidden = fresh, hidden[chosen]
     for layer in range(1, model.shape.layers):
-        query, kv[layer][:, chosen] = model._own(layer, hidden, chosen)
-        hidden = model._mixed(layer, hidden, query, kv[layer], chosen)
+        query, kv[layer][:, chosen] = model.own(layer, hidden, chosen)
+        hidden = model.mixed(layer, hidden, query, kv[layer], chosen)
     return kv
 
 
