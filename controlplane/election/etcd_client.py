@@ -48,7 +48,7 @@ class EtcdClient:
         self._endpoints = endpoints
         self._tls = tls
         self._user = user
-        self._token: str | None = None
+        self.token: str | None = None
         """Of the user; None: to be asked for."""
         self._turn = 0
         self._channel: grpc.aio.Channel | None = None
@@ -138,9 +138,9 @@ class EtcdClient:
         """What says who asks: the user's token. Raises what `_answering` turns into StoreUnavailableError."""
         if self._user is None:
             return []
-        if self._token is None:
-            self._token = await self._new_token(channel, self._user)
-        return [("token", self._token)] if self._token else []
+        if self.token is None:
+            self.token = await self._new_token(channel, self._user)
+        return [("token", self.token)] if self.token else []
 
     async def _new_token(self, channel: grpc.aio.Channel, user: EtcdUser) -> str:
         """Empty: the server asks nobody who he is."""
@@ -210,7 +210,7 @@ class EtcdClient:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise _NotFoundError(error.details() or "") from error
             if self._user is not None and error.details() in _STALE_TOKEN:
-                self._token = None
+                self.token = None
                 raise _StaleTokenError(f"it has forgotten the user {self._user.name}") from error
             said = in_words(error.details() or "")
             await self._turn_away(channel)
@@ -227,7 +227,7 @@ class EtcdClient:
 
     async def _turn_away(self, channel: grpc.aio.Channel) -> None:
         """The next question goes to the next server, on a new connection."""
-        self._token = None  # it may be worth nothing to another server
+        self.token = None  # it may be worth nothing to another server
         if channel is self._channel:
             self._turn = (self._turn + 1) % len(self._endpoints)
             await self.close()

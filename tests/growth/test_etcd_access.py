@@ -167,12 +167,12 @@ TOKEN_TTL_S = 1
 async def change_password(server: EtcdServer, name: str, password: str, root: EtcdUser) -> None:
     client = EtcdClient([server.address], None, root)
     await client.read(b"/", b"/")
-    assert client._token
+    assert client.token
     async with grpc.aio.insecure_channel(server.address) as channel:
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/etcdserverpb.Auth/UserChangePassword", bytes, bytes
         )
-        await ask(field(1, name) + field(2, password), metadata=[("token", client._token)])
+        await ask(field(1, name) + field(2, password), metadata=[("token", client.token)])
     await client.close()
 
 
@@ -208,20 +208,20 @@ def test_a_user_with_a_password_holds_the_lease_and_outlives_its_token(tmp_path:
             assert hold is not None
             await state.save(b"{}", hold)
             await changed.wait()
-            before = client._token
+            before = client.token
             assert before
             (tmp_path / "root").write_text(PASSWORD)
             await change_password(server, user.name, "another", EtcdUser("root", tmp_path / "root"))
             user.password_file.write_text("another")
             assert await store.renew(hold) == hold
-            assert client._token not in (None, before), "tokens of the password before are refused"
+            assert client.token not in (None, before), "tokens of the password before are refused"
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        before = client._token
-        while client._token in (None, before):
+        before = client.token
+        while client.token in (None, before):
             with contextlib.suppress(StoreUnavailableError):  # the connection of before breaks off when it is used
                 assert await store.renew(hold) == hold
         assert await store.renew(hold) == hold
@@ -235,8 +235,8 @@ def test_a_token_that_expired_is_asked_for_anew(tmp_path: Path) -> None:
         client = EtcdClient([server.address], None, user)
         store = EtcdLeaseStore(client, "/kvcast", "one", LEASE_MS)
         assert await store.look() is None
-        before = client._token
-        while client._token == before:  # whoever asks meanwhile has it last longer
+        before = client.token
+        while client.token == before:  # whoever asks meanwhile has it last longer
             await asyncio.sleep(2 * TOKEN_TTL_S)
             assert await store.look() is None
         await store.close()
