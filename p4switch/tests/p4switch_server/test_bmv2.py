@@ -80,7 +80,9 @@ def packet(src: str, dst: str) -> bytes:
 
 def test_a_runners_command_line_means_what_it_means_for_bmv2():
     """The words that p4lang/tutorials' runner puts together."""
-    words = ["-i", "1@s1-eth1", "-i", "2@s1-eth2", "--pcap", "/tmp/pcaps", "--nanolog", "ipc:///tmp/bm-0-log.ipc", "--device-id", "0", "build/basic.json", "--debugger", "--log-console", "--thrift-port", "9090", "--", "--grpc-server-addr", "0.0.0.0:50051", "--cpu-port", "255", "--priority-queues", "8"]
+    words = ["-i", "1@s1-eth1", "-i", "2@s1-eth2", "--pcap", "/tmp/pcaps", "--nanolog", "ipc:///tmp/bm-0-log.ipc"]
+    words += ["--device-id", "0", "build/basic.json", "--debugger", "--log-console", "--thrift-port", "9090"]
+    words += ["--", "--grpc-server-addr", "0.0.0.0:50051", "--cpu-port", "255", "--priority-queues", "8"]
     found = translate("simple_switch_grpc", words, grpc=True)
     assert " ".join(found.arguments) == (
         "-i 1@s1-eth1 -i 2@s1-eth2 --pcap /tmp/pcaps --pcap-by-interface --device-id 0 --cpu-port 255 --trace"
@@ -254,6 +256,7 @@ def test_a_folder_of_commands_runs_a_switch(program: Path, tmp_path: Path, capsy
         with subprocess.Popen(words, env=surroundings, cwd=tmp_path) as switch:
             try:
                 assert up.recv(99) == b"READY=1"
+                assert Path(f"/proc/{switch.pid}/comm").read_text() == "simple_switch_g\n"
                 typed = "table_add lpm forward 10.0.1.0/24 => 08:00:00:00:01:01 2\ntable_dump lpm\n"
                 out = run("simple_switch_CLI", "--grpc", f"unix:{tmp_path}/grpc", typed=typed)
             finally:
@@ -357,7 +360,7 @@ def test_counters_registers_and_meters(typed, router: TestSwitch):
     router.expect(4)
     assert typed("counter_read seen 2", "counter_read I.routed 0", "register_read last 2") == [
         f"seen[2]= ({len(packet('1.1.1.1', '9.2.2.2'))} bytes, 1 packets)",
-        "I.routed[0]= (0 bytes, 1 packets)",
+        "I.routed[0]= (54 bytes, 1 packets)",
         f"I.last[2]= {0x09020202}",
     ]
     assert typed("register_write last 1 7", "register_read last") == [f"I.last= 0, 7, {0x09020202}, 0"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from p4switch import __version__, cli, logs
 from p4switch.bmv2.options import translate
@@ -35,9 +37,16 @@ def _run(name: str, argv: Sequence[str], *, grpc: bool) -> int:
     except SwitchError as error:
         print(logs.printable_lines(str(error)), file=sys.stderr)
         return 1
+    _take_name(name)
     for note in translation.notes:
         print(logs.printable(note), file=sys.stderr, flush=True)
     return cli.main(translation.arguments)
+
+
+def _take_name(name: str) -> None:
+    """The process is called so: runners end their switches by that name."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def _log_into(path: str) -> None:
