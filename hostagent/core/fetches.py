@@ -15,11 +15,11 @@ from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
-from hostagent.core.long_fetches import WINDOW, LongFetches
+from hostagent.core.long_fetches import LongFetches
 from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
-from hostagent.core.windows import Work
+from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey

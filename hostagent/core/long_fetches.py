@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final, Protocol
+from typing import Protocol
 
-from hostagent import limits
 from hostagent.core.fetch import Fetch, Stage
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner, Look
-from hostagent.core.windows import Windows, Work
+from hostagent.core.windows import WINDOW, Windows, Work
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
-
-WINDOW: Final = limits.FETCH_WINDOW_CHUNKS
 
 
 class Carries(Protocol):

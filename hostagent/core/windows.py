@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
+from hostagent import limits
 from hostagent.core.clock import Alarms
 
+WINDOW: Final = limits.FETCH_WINDOW_CHUNKS
 Work = Iterator[None]
 
 
@@ -31,6 +34,14 @@ class Windows:
         """Its first window comes with the next ring."""
         self._waiting.append(work)
         self._alarm.set(self._clock.now_ns)
+
+    def do(self, work: Work, count: int) -> None:
+        """Work on `count` chunks: at once where that is one window."""
+        if count > WINDOW:
+            self.begin(work)
+            return
+        for _ in work:
+            pass
 
     def finish(self) -> None:
         """Do all that is left: the process ends."""
