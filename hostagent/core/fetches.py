@@ -81,12 +81,15 @@ class Fetches:
     @property
     def under_way_count(self) -> int:
         """Fetches, background ones included; not those that wait for something to be computed, and for nothing else."""
-        return sum(bool(fetch.stages) for fetch in self._fetches.values())
+        return sum(bool(fetch.stages or fetch.unasked) for fetch in self._fetches.values())
 
     @property
     def busy(self) -> bool:
         """Whether an engine waits for something that is on its way."""
-        return any(fetch.stages and fetch.request.purpose is Purpose.ENGINE for fetch in self._fetches.values())
+        return any(
+            fetch.request.purpose is Purpose.ENGINE and (fetch.stages or fetch.unasked)
+            for fetch in self._fetches.values()
+        )
 
     @property
     def is_full(self) -> bool:

@@ -7,6 +7,7 @@ have brought in the meantime is here, what went is left out, and in a prefix wit
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Protocol
@@ -52,6 +53,7 @@ class LongFetches:
 
     def begin(self, fetch: Fetch, look_into_cold: Callable[[Fetch, list[ChunkKey]], bool] | None) -> None:
         """Look for all of it. `look_into_cold(fetch, keys)`: what nothing else has; whether it goes on after that."""
+        fetch.unasked = deque(fetch.request.keys)
         self._windows.begin(self._planned(fetch) if look_into_cold is None else self._looked_up(fetch, look_into_cold))
 
     def bring_more(self, fetch: Fetch, keys: Iterable[ChunkKey]) -> None:
@@ -86,7 +88,7 @@ class LongFetches:
             chunk = fetch.pinned.pop(key, None)
             if chunk is not None:
                 self._pool.unpin(chunk)
-        fetch.unasked.extend(plan.keys)
+        fetch.unasked = deque(plan.keys)
         stage = self._fetches.decided(fetch, plan)
         yield
         yield from self._asked(fetch, stage, dict(zip(plan.keys, plan.verdict.routes, strict=False)))
@@ -98,12 +100,10 @@ class LongFetches:
         while fetch.unasked and self._fetches.is_under_way(fetch):
             is_decided = fetch.unasked[0] in ways
             window = [key for key in islice(fetch.unasked, WINDOW) if (key in ways) is is_decided]
-            self._ask(fetch, stage if is_decided else None, window, ways if is_decided else None)
+            self._ask(fetch, stage if is_decided else None, window, ways)
             yield
 
-    def _ask(
-        self, fetch: Fetch, stage: Stage | None, window: list[ChunkKey], ways: Mapping[ChunkKey, Tier] | None
-    ) -> None:
+    def _ask(self, fetch: Fetch, stage: Stage | None, window: list[ChunkKey], ways: Mapping[ChunkKey, Tier]) -> None:
         request = fetch.request
         wanted = tuple(key for key in window if key not in fetch.pinned)
         plan = self._planner.plan(request._replace(keys=wanted, prefill=None, may_wait=False), ways)
