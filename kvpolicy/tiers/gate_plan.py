@@ -169,7 +169,8 @@ class Plan:
         if self.prefill is None:
             return len(self.routes)
         queue_s = self.queue_s
-        totals = [max(end_s, queue_s) + left_s for end_s, left_s in zip(self.finish_s, self.compute_left_s, strict=True)]
+        ends = zip(self.finish_s, self.compute_left_s, strict=True)
+        totals = [max(end_s, queue_s) + left_s for end_s, left_s in ends]
         for count in range(self._unready + 1, len(totals)):
             totals[count] -= self.spared_s(count)
         return len(totals) - 1 - totals[::-1].index(min(totals))
