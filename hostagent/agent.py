@@ -225,7 +225,7 @@ class Agent:
         try:
             if self.store is not None:
                 await self.store.open()
-            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
+            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric, self._moved)
             self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
             self._watch_outages()
             self.api.listen(config.api_socket)
@@ -245,18 +245,26 @@ class Agent:
             await self._traces.close()
 
     def _watch_outages(self) -> None:
-        address = self._read_address()
         parts = WatchedParts(
             self.core,
             self.transport.counters,
             self.attachment,
             self.store,
             self.cold,
-            address,
-            self.config.data.interface or interface_with(address),
+            self._place,
+            lambda: self.transport.network_trouble,
         )
         self.outages = OutageWatch(parts, self._loop)
         self.metrics.registry.register(Watched(self.outages.figures))
+
+    def _place(self) -> tuple[str, str | None]:
+        address = self._read_address()
+        return address, self.config.data.interface or interface_with(address)
+
+    def _moved(self, facts: TransportFacts) -> None:
+        """The data network changed: controller and peers have to know where this node is now."""
+        self.facts = facts
+        self.attachment.attach_again("this node is elsewhere on its data network now")
 
     def _read_address(self) -> str:
         """Where this node's reads come from."""

@@ -174,7 +174,9 @@ READ_TURN_BYTES = 1 * MIB
 """Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
 INTERFACE_LOOK_S = 1.0
-"""How often an agent looks whether its data interface is still the one that it bound to."""
+"""How often an agent looks whether its data interface is still the one that it bound to; the kernel tells it sooner."""
+INTERFACE_SETTLES_S = 0.1
+"""What changes within this time is looked at together: a restart of the network changes much, one after the other."""
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)
