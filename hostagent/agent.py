@@ -47,6 +47,7 @@ from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
 from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
+from hostagent.transport.path_probe import PathProbes
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -188,6 +189,7 @@ class Agent:
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
+        self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -288,6 +290,7 @@ class Agent:
             self.lone_gets.close()
         self.handle(events.Stopped())
         self._timer.cancel()
+        self._probes.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()
@@ -380,6 +383,9 @@ class Agent:
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
+            effects.ProbePath: lambda one: self._probes.probe(one.node, one.endpoint),
+            effects.PathChanged: self._path_changed,
+            effects.ReportPaths: report,
             effects.BeatHeart: self._beat,
             effects.FetchPlanned: lambda _: None,  # for traces
             effects.ChunkProven: lambda _: None,  # for traces
@@ -416,6 +422,13 @@ class Agent:
         if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)
+
+    def _path_changed(self, effect: effects.PathChanged) -> None:
+        if effect.reached:
+            log.warning("%s can be reached on the data network again", effect.node)
+            return
+        self.transport.counters.reads_failed += 1
+        log.warning("%s cannot be reached on the data network: it is asked for nothing until it can be", effect.node)
 
     def _beat(self, effect: effects.BeatHeart) -> None:
         counters, segment_bytes = self.transport.counters, self.core.segment_bytes

@@ -147,6 +147,16 @@ READ_RENEW_S = 0.5
 while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
 READS_TOLD_S = 0.025
 """How late the pool and the metrics may learn of reads that the thread in C answered."""
+PATH_TRIES_S = (0.3, 0.3, 0.6)
+"""A node that answers none of so many attempts to connect, each for so long, cannot be reached: the kernel answers them
+however busy its agent is, and a crowded link seldom loses three of three."""
+PATH_FRESH_S = 1.0
+"""A node that was reached so lately is not doubted."""
+PATH_AGAIN_S = (1.0, 8.0)
+"""When a node that could not be reached is tried again: first, and at the latest."""
+PATH_WITNESSED_S = 20.0
+"""For so long a node that was reached speaks for this node's own link."""
+PATH_WITNESSES = 2
 READ_TOKEN_S = 5.0
 """A connection on which nobody shows a good token for so long ends."""
 READ_TOKEN_AGAIN_S = 1.0

@@ -86,12 +86,16 @@ class OutageWatch:
     def _reasons(self) -> Mapping[Part, str | None]:
         return {
             Part.CONTROLLER: self._controller(),
-            Part.NETWORK: self.parts.network_trouble() or network_fault(*self.parts.place()),
+            Part.NETWORK: self._network(),
             Part.CASTS: self._casts(),
             Part.READS: self._vain_reads(),
             Part.DISK: self._disk(),
             Part.COLD: self._cold(),
         }
+
+    def _network(self) -> str | None:
+        parts = self.parts
+        return parts.network_trouble() or network_fault(*parts.place()) or parts.core.paths.own_trouble()
 
     def _controller(self) -> str | None:
         if not self.parts.attachment.has_controller or self.parts.core.connected:
@@ -110,7 +114,10 @@ class OutageWatch:
     def _vain_reads(self) -> str | None:
         counters = self.parts.counters
         reads = self._reads.count(counters.reads_failed, counters.read_bytes_received)
-        return f"{reads} reads from other nodes failed, and none ended well" if reads else None
+        if reads:
+            return f"{reads} reads from other nodes failed, and none ended well"
+        unreached = self.parts.core.paths.unreached_count
+        return f"nodes that cannot be reached on the data network: {unreached}" if unreached else None
 
     def _disk(self) -> str | None:
         store = self.parts.store
