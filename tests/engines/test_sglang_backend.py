@@ -18,6 +18,7 @@ from kvclient.engines.settings import SettingsError
 from kvclient.engines.sglang.backend import KvcastHiCache
 from kvclient.engines.sglang.engine_weights import EngineWeights
 from tests.contracts.engine_store.contract import Bench, EngineStoreContract, content_of
+from tests.engines.installed_interface import assert_has_all
 from tests.engines.sglang_pools import (
     HEAD_DIM,
     HEADS,
@@ -289,3 +290,7 @@ def test_without_the_plugin_nothing_is_shared(socket: str, caplog: pytest.LogCap
     assert not backend.exists(page_hash(1))
     assert "SGLANG_PLUGINS" in caplog.text
     backend.close()
+
+
+def test_this_sglang_has_all_that_kvcast_uses() -> None:
+    assert_has_all("sglang")
