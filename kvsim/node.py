@@ -28,6 +28,7 @@ from kvpolicy.value.costs import PRIORS
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.errors import WireError
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
@@ -50,7 +51,7 @@ from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
 from kvsim.storage import Equipment, Storage, hashed_of, right_contents
-from kvsim.switch import POOL_ADDRESS, SwitchModel
+from kvsim.switch import POOL_ADDRESS, SwitchModel, group_of
 from kvsim.twins import TwinWay
 
 FETCH_REQUEST = 1
@@ -79,6 +80,8 @@ class _Leaving:
     """As a FILL for the switch; None: as a cast."""
     flags: Flag = Flag.NONE
     """Of the FILL."""
+    blocks: tuple[int, ...] = ()
+    """Of multicast: where it goes, once to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +219,21 @@ class Node:
             )
         )
 
-    def welcomed(self, number: int) -> None:
+    def welcomed(self, number: int, fanout: Fanout = Fanout.SWITCH, unasked_weight: float = 0.0) -> None:
         """The controller has taken this node in, and listens."""
         reader = self._reader
         self.tell(
-            events.Welcomed(1, number, reader.member, reader.segment_bytes, POOL_ADDRESS, reader.interest_ttl_ns, 1.0)
+            events.Welcomed(
+                1,
+                number,
+                reader.member,
+                reader.segment_bytes,
+                POOL_ADDRESS,
+                reader.interest_ttl_ns,
+                1.0,
+                fanout=fanout,
+                unasked_weight=unasked_weight,
+            )
         )
 
     def cancel(self) -> None:
@@ -474,7 +487,8 @@ class Node:
     # --- the serving side --------------------------------------------------------------------------------------------
 
     def _cast(self, effect: effects.CastSegments) -> None:
-        self._sending.extend(_Leaving(effect.chunk, effect.first + place) for place in range(effect.count))
+        segments = range(effect.first, effect.first + effect.count)
+        self._sending.extend(_Leaving(effect.chunk, segment, blocks=effect.blocks) for segment in segments)
         self._drain()
 
     def _data(self, chunk: Chunk, segment: int) -> DataBody:
@@ -498,7 +512,8 @@ class Node:
         data, pool = self._data(leaving.chunk, leaving.segment), leaving.pool_address
         size = self._segment_bytes + DATA_OVERHEAD_BYTES
         if pool is None:
-            self.send(Packet(self.address, None, size, data))
+            for group in map(group_of, leaving.blocks) if leaving.blocks else (None,):
+                self.send(Packet(self.address, group, size, data))
             return
         control = Control(Op.FILL, data.key, data.segments, segment=leaving.segment, flags=leaving.flags).encode()
         self.send(Packet(self.address, pool, CONTROL_BYTES + size - 42, FillBody(control, data)))

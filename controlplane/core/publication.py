@@ -259,7 +259,7 @@ class Publication:
             control_port=node.facts.control_port,
             draining=node.draining,
         )
-        if node.member is not None and self._cluster.options.with_switch:
+        if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member
         return entry
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvproto.blocks import BLOCKS_OF_MEMBER, blocks_of, cover, unasked
 from kvproto.ids import Member, members_of
 from kvproto.limits import MEMBERS_MAX
-from kvproto.session.blocks import BLOCKS_OF_MEMBER, blocks_of, cover, unasked
 
 ALL = (1 << MEMBERS_MAX) - 1
 READERS = 0b1_1111_1110

@@ -131,6 +131,10 @@ class Holder:
             dues.append(told_ns)
         return min(dues, default=None)
 
+    def use_keeper(self, keeper: Keeper | None) -> None:
+        """Another one keeps interest from now on, or nobody here does."""
+        self._keeper = keeper
+
     @property
     def pinned(self) -> frozenset[ChunkKey]:
         """Chunks that the holder keeps pinned at the moment."""

@@ -38,18 +38,18 @@ def cover(wanted: int, present: int, weight: float) -> tuple[int, ...]:
 
 def unasked(wanted: int, present: int, blocks: tuple[int, ...]) -> int:
     """How many ports get a cast to these blocks without asking."""
-    return sum((_members(block) & present & ~wanted).bit_count() for block in blocks)
+    return sum((members_in(block) & present & ~wanted).bit_count() for block in blocks)
 
 
-def _members(block: int) -> int:
-    """Who is in a block, as a bitmap."""
+def members_in(block: int) -> int:
+    """All that may be in a block, as a bitmap."""
     size = MEMBERS_MAX >> (block.bit_length() - 1)
     return ((1 << size) - 1) << (block * size - MEMBERS_MAX)
 
 
 def _cheapest(block: int, wanted: int, present: int, weight: float, size: int) -> tuple[float, tuple[int, ...]]:
     """What it costs to reach the wanted members of one block, and by which blocks. Of equals, fewer blocks."""
-    here = _members(block)
+    here = members_in(block)
     if not wanted & here:
         return 0.0, ()
     whole = 1 + weight * (here & present & ~wanted).bit_count()
