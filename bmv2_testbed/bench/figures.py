@@ -64,6 +64,10 @@ class IncastFigures:
     problems: Sequence[str] = field(default=())
     curves: Curves | None = None
     """None: no picture is wanted."""
+    fanout: str = ""
+    """How kvcast's casts reach readers (`fabric.fanout`); empty: a peer."""
+    unasked_rx_S: float = 0.0  # noqa: N815
+    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,6 +87,7 @@ def incast_figures(
     cpu_s: Mapping[str, float],
     counters: str,
     curves: Curves | None = None,
+    fanout: str = "",
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -117,6 +122,8 @@ def incast_figures(
         counters=counters,
         problems=problems,
         curves=curves,
+        fanout=fanout,
+        unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
     )
 
 

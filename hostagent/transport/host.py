@@ -248,7 +248,7 @@ def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socke
                 f"UDP {to or '*'}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
             ) from error
         raise TransportError(
-            f"cannot join {', '.join(groups)} on {address} (UDP {port}): {error.strerror};"
+            f"cannot join group {', '.join(groups)} on {address} (UDP {port}): {error.strerror};"
             " does the data interface do multicast?"
         ) from error
     return sock

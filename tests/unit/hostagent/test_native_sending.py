@@ -73,8 +73,10 @@ def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None, ra
             socket_options.take_buffers(target)
             sender = sender_of(sock, memory, rate_bytes_s)
             run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, fill=fill)
-            to = parse_address(TARGET), target.getsockname()[1]
-            sender.send(run, to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent"))
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
+            sender.send(
+                run, *to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent")
+            )
             async with asyncio.timeout(DEADLINE_S):
                 while sent[KEY] < run.count:
                     await asyncio.sleep(0)
@@ -118,10 +120,10 @@ def test_where_the_kernel_cuts_no_buffers_segments_leave_one_by_one_and_the_log_
             sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
             socket_options.take_buffers(target)
             sender = sender_of(sock, memory)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             for _ in range(2):
                 run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
-                sender.send(run, to, lambda key, count: sent.update({key: count}), lambda *_: pytest.fail("sent"))
+                sender.send(run, *to, lambda key, count: sent.update({key: count}), lambda *_: pytest.fail("sent"))
             async with asyncio.timeout(DEADLINE_S):
                 while sent[KEY] < 2 * SEGMENTS:
                     await asyncio.sleep(0)
@@ -167,13 +169,13 @@ def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told(thre
             # A full socket buffer: nothing takes what is sent to a port without anybody but the kernel, so a tiny one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
             sender = sender_of(sock, memory, threads=threads)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             chunk = ChunkPlace(KEY, 0, 512 * SEGMENT)
             with pytest.raises(ValueError, match="segments 511\\+2 of 512"):
-                sender.send(SegmentRun(chunk, FABRIC, 511, 2), to, lambda *_: None, lambda *_: None)
+                sender.send(SegmentRun(chunk, FABRIC, 511, 2), *to, lambda *_: None, lambda *_: None)
             for _ in range(8):
                 run = SegmentRun(chunk, FABRIC, 0, 512)
-                sender.send(run, to, lambda _, n: told.update(sent=n), lambda _, n: told.update(failed=n))
+                sender.send(run, *to, lambda _, n: told.update(sent=n), lambda _, n: told.update(failed=n))
             sender.give_up()
             sender.close()
             assert not told, "never inside the call"
@@ -201,13 +203,13 @@ def test_every_segment_of_many_jobs_leaves_once_whoever_sends_it(threads: int, c
             socket_options.ask_buffer(target, receive_bytes=8 << 20)
             sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, not cut)
             sender = sender_of(sock, memory, threads=threads)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             for key, segments in ((KEY, 700), (OTHER, 300)):
                 for first, count in runs_of(segments):
                     fill = Flag.NONE if count % 5 == 0 else None
                     sender.send(
                         SegmentRun(places[key], FABRIC, first, count, fill),
-                        to,
+                        *to,
                         lambda key, n: told.update({(key, "sent"): n}),
                         lambda key, n: told.update({(key, "failed"): n}),
                     )
@@ -251,9 +253,9 @@ def test_outcomes_are_told_when_half_is_done_and_half_of_the_rest() -> None:
         told: list[int] = []
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
             sender = sender_of(sock, memory)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             run = SegmentRun(ChunkPlace(KEY, 0, 512 * SEGMENT), FABRIC, 0, 512)
-            sender.send(run, to, lambda _, n: told.append(n), lambda *_: None)
+            sender.send(run, *to, lambda _, n: told.append(n), lambda *_: None)
             async with asyncio.timeout(DEADLINE_S):
                 while sum(told) < 512:
                     await asyncio.sleep(0)
@@ -274,7 +276,9 @@ def test_where_nothing_can_be_sent_all_fails() -> None:
             # A source on loopback cannot reach anything else.
             run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
             for _ in range(2):
-                sender.send(run, (parse_address("192.0.2.1"), 9), lambda *_: None, lambda k, n: failed.update({k: n}))
+                sender.send(
+                    run, [(parse_address("192.0.2.1"), 0)], 9, lambda *_: None, lambda k, n: failed.update({k: n})
+                )
             async with asyncio.timeout(DEADLINE_S):
                 while failed[KEY] < 2 * SEGMENTS:
                     await asyncio.sleep(0)
