@@ -160,8 +160,8 @@ static void account(struct caster *caster, uint32_t sent, int broken) {
 static void compose(struct caster *caster) {
     batch_clear(&caster->batch);
     for (uint32_t i = 0; i < caster->parts_count; i++) {
-        const struct part *part = &caster->parts[i], *before = i ? part - 1 : part;
-        int again = part->group && before->of == part->of && before->first == part->first;
+        const struct part *part = &caster->parts[i];
+        int again = i && part->group && part[-1].of == part->of && part[-1].first == part->first;
         uint32_t most = caster->suspected ? 1 : part->most;
         batch_add(&caster->batch, &part->of->job, part->first, part->count, most, part->group, again);
     }
