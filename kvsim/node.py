@@ -17,6 +17,7 @@ from hostagent.core.events import EngineId, LeaseId
 from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
+from hostagent.limits import CONTROL_WAIT_S
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -499,14 +500,15 @@ class Node:
         """Send as much as the socket takes; the rest when the link has sent some."""
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
-        while self._sending and self.uplink.backlog_ns(now) < SOCKET_BUFFER_NS:
+        buffer_ns = int(CONTROL_WAIT_S * 1e9) if self.core.serving.keeps_interest else SOCKET_BUFFER_NS
+        while self._sending and self.uplink.backlog_ns(now) < buffer_ns:
             leaving = self._sending.popleft()
             self._send_segment(leaving)
             sent[leaving.chunk.key] += 1
         for key, count in sent.items():
             self.after(0, partial(self.handle, protocol.SegmentsSent(key, count)))
         if self._sending:
-            self._wake_by(now + SOCKET_BUFFER_NS // 4 + self._late())
+            self._wake_by(now + buffer_ns // 4 + self._late())
 
     def _send_segment(self, leaving: _Leaving) -> None:
         data, pool = self._data(leaving.chunk, leaving.segment), leaving.pool_address

@@ -13,6 +13,7 @@ import socket
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +23,15 @@ from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
+from hostagent.transport.host import group_socket
 from hostagent.transport.native_sender import SegmentRun
 from hostagent.transport.sockets import casting_threads
 from kvchunk.ids import ChunkKey
-from kvproto.ids import parse_address
+from kvproto.fanout import Fanout
+from kvproto.ids import format_address, parse_address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import ChunkFraming
+from kvproto.wire.icrc import destination_difference
 from tests.unit.hostagent.datapath_bench import (
     DEADLINE_S,
     FABRIC,
@@ -282,6 +286,41 @@ def test_where_nothing_can_be_sent_all_fails() -> None:
             async with asyncio.timeout(DEADLINE_S):
                 while failed[KEY] < 2 * SEGMENTS:
                     await asyncio.sleep(0)
+            sender.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_leaves_to_several_groups_is_whole_for_each_and_has_its_outcome_when_the_last_has_it() -> None:
+    """Through a socket that is full all the time, so that batches end in the middle."""
+
+    async def scenario() -> None:
+        memory, told, content = PoolMemory(POOL_BYTES, prefault=False), Counter[str](), body()
+        memory.view(0, SIZE)[:] = content
+        blocks, port = (1, 5, 64), 4791
+        with udp_socket(SOURCE) as sock, contextlib.ExitStack() as ends:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 3 * SEGMENT)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SOURCE))
+            fabric = replace(FABRIC, fanout=Fanout.MULTICAST)
+            groups = [fabric.group_of(block) for block in blocks]
+            ears = [group_socket(SOURCE, (format_address(group),), port) for group in groups]
+            for ear in ears:
+                ends.enter_context(ear)
+                socket_options.ask_buffer(ear, receive_bytes=8 * SIZE)
+            sender = sender_of(sock, memory, 1)
+            size = fabric.datagram_bytes
+            to = [(group, destination_difference(group ^ fabric.group, size)) for group in groups]
+            run = SegmentRun(ChunkPlace(KEY, 0, SIZE), fabric, 0, SEGMENTS)
+            sender.send(run, to, port, lambda _, n: told.update(sent=n), lambda *_: pytest.fail("sent"))
+            async with asyncio.timeout(DEADLINE_S):
+                while told["sent"] < SEGMENTS:
+                    await asyncio.sleep(0)
+            source_port = sock.getsockname()[1]
+            for ear, group in zip(ears, groups, strict=True):
+                as_its_own = replace(fabric, group=group)
+                framing = ChunkFraming(KEY, memoryview(content), as_its_own, parse_address(SOURCE), source_port)
+                assert [datagram for datagram, _ in received(ear)] == list(map(framing.datagram, range(SEGMENTS)))
             sender.close()
         memory.close()
 
