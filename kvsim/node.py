@@ -155,6 +155,8 @@ class Node:
             self._twins = TwinWay(self, traits, self._segment_bytes, view, hashed_of, of_twins)
         self._start_process()
         self._sending: deque[_Leaving] = deque()
+        self._buffer_ns = SOCKET_BUFFER_NS
+        """Casts wait in the socket for so long at most."""
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
         self._wake_at: int | None = None
@@ -223,6 +225,8 @@ class Node:
     def welcomed(self, number: int, fanout: Fanout = Fanout.SWITCH, unasked_weight: float = 0.0) -> None:
         """The controller has taken this node in, and listens."""
         reader = self._reader
+        if fanout.keeps:
+            self._buffer_ns = int(CONTROL_WAIT_S * 1e9)
         self.tell(
             events.Welcomed(
                 1,
@@ -500,15 +504,14 @@ class Node:
         """Send as much as the socket takes; the rest when the link has sent some."""
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
-        buffer_ns = int(CONTROL_WAIT_S * 1e9) if self.core.serving.keeps_interest else SOCKET_BUFFER_NS
-        while self._sending and self.uplink.backlog_ns(now) < buffer_ns:
+        while self._sending and self.uplink.backlog_ns(now) < self._buffer_ns:
             leaving = self._sending.popleft()
             self._send_segment(leaving)
             sent[leaving.chunk.key] += 1
         for key, count in sent.items():
             self.after(0, partial(self.handle, protocol.SegmentsSent(key, count)))
         if self._sending:
-            self._wake_by(now + buffer_ns // 4 + self._late())
+            self._wake_by(now + self._buffer_ns // 4 + self._late())
 
     def _send_segment(self, leaving: _Leaving) -> None:
         data, pool = self._data(leaving.chunk, leaving.segment), leaving.pool_address

@@ -31,16 +31,16 @@ def test_members_are_numbered_and_a_node_that_is_away_for_a_moment_keeps_its_num
     scene = Scene(with_switch=False, fabric=options.fabric)
     for number in (1, 2, 3):
         scene.attach(number)
-    members = [node.member for node in scene.core.cluster.nodes]
+    members = [node.member for node in scene.core.nodes]
     assert members == [0, 1, 2]
     scene.attach(2)
-    assert [node.member for node in scene.core.cluster.nodes] == [0, 1, 2]
+    assert [node.member for node in scene.core.nodes] == [0, 1, 2]
 
 
 def test_with_no_switch_and_no_keepers_nobody_is_a_member() -> None:
     scene = Scene(with_switch=False)
     scene.attach(1)
-    assert [node.member for node in scene.core.cluster.nodes] == [None]
+    assert [node.member for node in scene.core.nodes] == [None]
 
 
 def test_agents_take_what_they_are_told_and_old_controllers_mean_a_switch() -> None:
