@@ -41,6 +41,7 @@ from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
 from hostagent.pool_opening import opened
+from hostagent.relaying import Relaying
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
@@ -122,7 +123,9 @@ class Agent:
             raise
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
-        self.handle(events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0))
+        self.handle(
+            events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0, self.facts.read_endpoint)
+        )
         if self.cold is not None:
             self.cold.open()
         if self.store is not None or self.cold is not None or self._wire_may_pay():
@@ -179,7 +182,12 @@ class Agent:
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
+        self.relaying: Relaying | None = None
+        if config.relay_share is not None:
+            self.relaying = Relaying(
+                self._loop, self.handle, self.transport, self.memory, self.tokens, self._read_address
+            )
+        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),
@@ -188,6 +196,8 @@ class Agent:
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
+        if self.relaying is not None:
+            self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -280,6 +290,8 @@ class Agent:
             self.lone_gets.close()
         self.handle(events.Stopped())
         self._timer.cancel()
+        if self.relaying is not None:
+            self.relaying.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()

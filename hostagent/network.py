@@ -17,7 +17,9 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
+from hostagent.relaying import Relaying
 from hostagent.transport.base import (
+    ChildLink,
     ChunkPlace,
     ControlArrival,
     Extent,
@@ -33,6 +35,7 @@ from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import ReadId
 from kvproto.wire.control import Op
+from kvproto.wire.relay import Message
 
 
 class Network:
@@ -46,14 +49,17 @@ class Network:
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],
         lent: Callable[[int], None],
+        relaying: Relaying | None = None,
     ) -> None:
-        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner."""
+        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner;
+        `relaying`: relay links, None: there are none."""
         self._core = core
         self._transport = transport
         self._memory = memory
         self._loop = loop
         self._handle = handle
         self._lent = lent
+        self._relaying = relaying
         self._reads: dict[ReadId, ReadHandle] = {}
         self._proven: list[events.ReadProven] = []
         """Reads that ended on this turn of the loop, hashed."""
@@ -133,6 +139,24 @@ class Network:
         chunk = self._core.lend(key, now_ns)
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
+        """A peer reads from a chunk that is on its way."""
+        chunk = self._core.lend_part(key, offset, size_bytes, time.monotonic_ns())
+        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def link_made(self, link: ChildLink) -> int | None:
+        """A peer wants what this node passes on."""
+        return None if self._relaying is None else self._relaying.child_linked(link)
+
+    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
+        """A peer says something over its link."""
+        self._handle(events.RelayHeard(link, messages))
+
+    def link_lost(self, link: int) -> None:
+        """A peer's link has ended."""
+        if self._relaying is not None:
+            self._relaying.child_lost(link)
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """Whose a chunk of this node is."""

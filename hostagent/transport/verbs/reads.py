@@ -85,7 +85,7 @@ class VerbsReads:
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """See `ReadPart.read`."""
-        if request.leaves is not None:
+        if request.leaves is not None or request.over_tcp:
             return self._tcp.read(request)
         if not self._usable or self._detours.needed(request.endpoint, self.loop.time()):
             return self.read_instead(request)

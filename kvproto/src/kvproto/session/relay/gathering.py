@@ -126,6 +126,7 @@ class Gathering:
         may_give: Callable[[str], bool],
         passing: Passing,
         out: list[RelayCommand],
+        share: float,
     ) -> None:
         """`endpoint`: where this node answers reads; `accepts(key, leaves)`: whether these make the chunk's digest, to
         be kept; `may_give(endpoint)`: whether a node answers there that the directory knows."""
@@ -135,6 +136,7 @@ class Gathering:
         self._may_give = may_give
         self._passing = passing
         self._out = out
+        self._share = share
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -323,7 +325,8 @@ class Gathering:
         self._came_ns.extend([now_ns] * count)
         if one.is_granted:
             self._tell(parent.endpoint, Run(RunKind.DONE, arriving.number, first, count))
-        self._passing.proven(arriving.key, first, count, now_ns, is_owned=one.is_granted)
+        if one.is_granted or self._share >= 1:
+            self._passing.proven(arriving.key, first, count, now_ns, is_owned=one.is_granted)
         if arriving.proven.bit_count() == arriving.pieces:
             self._out.append(Whole(arriving.key))
             self._end(arriving, now_ns)
@@ -420,7 +423,7 @@ class Gathering:
         self._out.append(ReadRun(read, arriving.key, parent.endpoint, first, count))
 
     def _make_room(self) -> None:
-        if self._is_unspread():
+        if self._is_unspread() or self._has_its_share():
             return
         for parent in self._keepers():
             asked = sum(one.count for one in parent.reads.values() if one.is_granted)
@@ -437,6 +440,17 @@ class Gathering:
             (one.owned & one.proven & ~one.some).bit_count() for one in self.chunks.values() if one.owned & ~one.some
         )
         return unspread > UNSPREAD_RUNS_MAX * self._run
+
+    def _has_its_share(self) -> bool:
+        """Whether passing on what it was granted takes what the operator allows."""
+        if self._share >= 1:
+            return False
+        owned = proven = 0
+        for one in self.chunks.values():
+            owned += one.owned.bit_count()
+            proven += one.proven.bit_count()
+        peers = sum(bool(one.has) for one in self._parents.values())
+        return not self._share or owned * peers > self._share * proven
 
     def _keepers(self) -> list[_Parent]:
         asked = {one.keepers[0] for one in self.chunks.values() if one.keepers}

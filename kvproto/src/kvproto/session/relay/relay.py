@@ -21,15 +21,17 @@ class Relay:
         endpoint: str,
         piece_bytes: int,
         *,
+        share: float = 1.0,
         whole_pieces: Callable[[ChunkKey], int],
         leaves: Callable[[ChunkKey], bytes],
         accepts: Callable[[ChunkKey, bytes], bool],
         may_give: Callable[[str], bool],
     ) -> None:
-        """See `Passing` and `Gathering`."""
+        """`share`: of what it gathers, so much it passes on as owner; 0: it passes on nothing. See `Passing` and
+        `Gathering`."""
         self._out: list[RelayCommand] = []
         self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
-        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out)
+        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share)
 
     @property
     def wake_ns(self) -> int | None:
