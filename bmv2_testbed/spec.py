@@ -74,6 +74,10 @@ class TestbedSpec:
     rate_bit_s: int | None = None
     slow_bit_s: Mapping[int, int] = field(default_factory=dict)
     """Rates of the hosts whose link differs, by host index."""
+    uplink_bit_s: int | None = None
+    """Rate at which every host but the first can send, where it receives at its link's; None: the same."""
+    multicast: bool = True
+    """False: a bridge (`Target.BRIDGE`) drops multicast, as clouds do."""
     faults: Faults = NO_FAULTS
     seed: int = 1
     segment_bytes: int = SEGMENT_BYTES

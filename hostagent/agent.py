@@ -185,7 +185,13 @@ class Agent:
         self.relaying: Relaying | None = None
         if config.relay_share is not None:
             self.relaying = Relaying(
-                self._loop, self.handle, self.transport, self.memory, self.tokens, self._read_address
+                self._loop,
+                self.handle,
+                self.transport,
+                self.memory,
+                self.tokens,
+                self._read_address,
+                self.core.lend_part,
             )
         network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {

@@ -19,7 +19,6 @@ from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
 from hostagent.relaying import Relaying
 from hostagent.transport.base import (
-    ChildLink,
     ChunkPlace,
     ControlArrival,
     Extent,
@@ -27,6 +26,7 @@ from hostagent.transport.base import (
     ReadHandle,
     ReadOutcome,
     ReadRequest,
+    RelaySink,
     Transport,
 )
 from kvchunk.ids import ChunkKey
@@ -35,7 +35,6 @@ from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.ids import ReadId
 from kvproto.wire.control import Op
-from kvproto.wire.relay import Message
 
 
 class Network:
@@ -140,23 +139,9 @@ class Network:
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 
-    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
-        """A peer reads from a chunk that is on its way."""
-        chunk = self._core.lend_part(key, offset, size_bytes, time.monotonic_ns())
-        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
-
-    def link_made(self, link: ChildLink) -> int | None:
-        """A peer wants what this node passes on."""
-        return None if self._relaying is None else self._relaying.child_linked(link)
-
-    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
-        """A peer says something over its link."""
-        self._handle(events.RelayHeard(link, messages))
-
-    def link_lost(self, link: int) -> None:
-        """A peer's link has ended."""
-        if self._relaying is not None:
-            self._relaying.child_lost(link)
+    def relays(self) -> RelaySink | None:
+        """Peers may read what is still arriving."""
+        return self._relaying
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """Whose a chunk of this node is."""

@@ -6,18 +6,22 @@ Decides nothing: carries out effects, and feeds the core what comes of them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from hostagent.core import effects, events
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import ChildLink, Proof, ReadHandle, ReadOutcome, ReadRequest, Transport
+from hostagent.pool.chunks import Chunk
+from hostagent.transport.base import ChildLink, Extent, Proof, ReadHandle, ReadOutcome, ReadRequest, Transport
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.relay_link import RelayLink, connect
 from hostagent.tree import PIECE_BYTES, leaves_of
+from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.session.relay.commands import AbortRun, LeaveParent, TellChild, TellParent
+from kvproto.wire.relay import Message
 
 
 class Relaying:
@@ -31,14 +35,16 @@ class Relaying:
         memory: PoolMemory,
         tokens: TokenBook,
         own_address: Callable[[], str],
+        lend: Callable[[ChunkKey, int, int, int], Chunk | None],
     ) -> None:
-        """`own_address()`: where connections come from, once the transport has started."""
+        """`lend`: see `AgentCore.lend_part`; `own_address()`: where connections come from, once the transport has started."""
         self._loop = loop
         self._handle = handle
         self._transport = transport
         self._memory = memory
         self._tokens = tokens
         self._own_address = own_address
+        self._lend = lend
         self._parents: dict[str, RelayLink] = {}
         self._children: dict[int, ChildLink] = {}
         self._last_child = 0
@@ -62,6 +68,28 @@ class Relaying:
         self._parents.clear()
         for child in list(self._children.values()):
             child.close()
+
+    # ------------------------------------------------------------------ from the transport (`RelaySink`)
+
+    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
+        """A peer reads from a chunk that is on its way."""
+        chunk = self._lend(key, offset, size_bytes, time.monotonic_ns())
+        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def link_made(self, link: ChildLink) -> int:
+        """A peer wants what this node passes on."""
+        self._last_child += 1
+        self._children[self._last_child] = link
+        return self._last_child
+
+    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
+        """A peer says something over its link."""
+        self._handle(events.RelayHeard(link, messages))
+
+    def link_lost(self, link: int) -> None:
+        """A peer's link has ended."""
+        if self._children.pop(link, None) is not None:
+            self._handle(events.RelayHeard(link))
 
     # ------------------------------------------------------------------ links
 
@@ -93,17 +121,6 @@ class Relaying:
         link = self._parents.pop(effect.endpoint, None)
         if link is not None:
             link.close()
-
-    def child_linked(self, child: ChildLink) -> int:
-        """Another node made a link; its number."""
-        self._last_child += 1
-        self._children[self._last_child] = child
-        return self._last_child
-
-    def child_lost(self, link: int) -> None:
-        """Such a link has ended."""
-        if self._children.pop(link, None) is not None:
-            self._handle(events.RelayHeard(link))
 
     def _tell_child(self, effect: TellChild) -> None:
         child = self._children.get(effect.link)

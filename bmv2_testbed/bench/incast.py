@@ -38,6 +38,13 @@ class Mode(StrEnum):
     """Replicated by the switch while it is in flight."""
     CACHE = "cache"
     """Served by the switch itself."""
+    RELAY = "relay"
+    """Passed on by readers while it arrives, over a plain bridge that drops multicast."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Over a bridge, without a switch's program."""
+        return self in (Mode.UNICAST, Mode.RELAY)
 
 
 class Trust(StrEnum):
@@ -61,6 +68,8 @@ class IncastPlan:
     seed: int = 1
     slow: Mapping[int, int] = field(default_factory=dict)
     """Rates of the readers whose link differs, by reader index."""
+    uplink_bit_s: int | None = None
+    """Of all readers; None: as their links."""
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     trust: Trust | None = None
@@ -91,20 +100,26 @@ class IncastPlan:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
         segment_bytes = self.target.segment_bytes
         return TestbedSpec(
-            target=Target.BRIDGE if mode is Mode.UNICAST else self.target,
+            target=Target.BRIDGE if mode.is_plain else self.target,
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
+            uplink_bit_s=self.uplink_bit_s,
+            multicast=mode is not Mode.RELAY,
             faults=self.faults,
             seed=self.seed,
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
-            plain=mode is Mode.UNICAST,
+            plain=mode.is_plain,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
-            agent_settings={} if self.form is None else {"wire": {"form": self.form.value}},
+            agent_settings=self._agent_settings(mode),
             segment_bytes=segment_bytes,
         )
+
+    def _agent_settings(self, mode: Mode) -> dict[str, Any]:
+        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
+        return settings | ({"relay": {"uplink_share": 1}} if mode is Mode.RELAY else {})
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""

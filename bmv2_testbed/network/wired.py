@@ -180,6 +180,9 @@ def _build(spec: TestbedSpec) -> Any:
                 f"ip link set dev {self.name} mtu {LINK_MTU_BYTES} up",
                 *(f"ip link set dev {name} master {self.name}" for name in self.nameToIntf if name != "lo"),
             ]
+            if not spec.multicast and self.name == "sw":
+                ports = (name for name in self.nameToIntf if name != "lo")
+                commands += (f"bridge link set dev {name} mcast_flood off" for name in ports)
             run_checked(self, " && ".join(commands))
 
     class ProcessSwitch(node_module.Switch):  # type: ignore[misc,name-defined]
@@ -243,6 +246,8 @@ def _keep_offloads(spec: TestbedSpec, rate_bit_s: int | None) -> bool:
 
 def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
     rate_bit_s = spec.link_rate_bit_s(host)
+    if spec.uplink_bit_s is not None and host:
+        rate_bit_s = spec.uplink_bit_s
     commands = [
         "ip link set dev lo up",
         *_link_commands(DATA_INTERFACE, rate_bit_s, _keep_offloads(spec, rate_bit_s)),

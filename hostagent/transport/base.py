@@ -197,6 +197,26 @@ class ChildLink(Protocol):
         ...
 
 
+class RelaySink(Protocol):
+    """What an agent that relays offers a transport."""
+
+    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
+        """As `open_extent`, of a chunk that is still arriving: only if all of this range is proven."""
+        ...
+
+    def link_made(self, link: ChildLink) -> int:
+        """A peer made a relay link; its number."""
+        ...
+
+    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
+        """It brought messages."""
+        ...
+
+    def link_lost(self, link: int) -> None:
+        """It has ended."""
+        ...
+
+
 class TransportSink(Protocol):
     """What the agent offers a transport."""
 
@@ -240,20 +260,8 @@ class TransportSink(Protocol):
         """Pin a chunk to send from it; None when it is not here (any more)."""
         ...
 
-    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
-        """As `open_extent`, of a chunk that is still arriving: only if all of this range is proven."""
-        ...
-
-    def link_made(self, link: ChildLink) -> int | None:
-        """A peer made a relay link; its number. None: there are no relays here."""
-        ...
-
-    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
-        """It brought messages."""
-        ...
-
-    def link_lost(self, link: int) -> None:
-        """It has ended."""
+    def relays(self) -> RelaySink | None:
+        """What peers get of chunks that are still arriving; None: nothing."""
         ...
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:

@@ -88,6 +88,8 @@ class Node:
         assert isinstance(extent.token, bytes)
         self.opened.remove(ChunkKey(extent.token))
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         self.read += keys
 

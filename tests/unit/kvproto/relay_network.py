@@ -121,9 +121,7 @@ class Network:
             self.now_ns + DELAY_NS,
             lambda: self.carry_out(reader, reader.relay.parent_lost(parent, self.now_ns)),
         )
-        self.at(
-            self.now_ns + DELAY_NS, lambda: self.carry_out(giver, giver.relay.child_lost(link, self.now_ns))
-        )
+        self.at(self.now_ns + DELAY_NS, lambda: self.carry_out(giver, giver.relay.child_lost(link, self.now_ns)))
 
     def carry_out(self, host: Host, made: Sequence[commands.RelayCommand]) -> None:
         if host.is_dead:
@@ -202,7 +200,9 @@ class Network:
     def _queue(self, giver: Host, reader: Host, read: commands.ReadRun) -> None:
         proven = giver.relay.proven_pieces(read.key)
         part = pieces_of(read.first, read.count)
-        assert read.key in giver.whole or (proven is not None and proven[1] & part == part), "asked for what is not there"
+        assert read.key in giver.whole or (proven is not None and proven[1] & part == part), (
+            "asked for what is not there"
+        )
         giver.queues.setdefault(reader.name, []).append((reader, read))
         self._send(giver)
 
@@ -218,7 +218,9 @@ class Network:
         giver.sent_pieces += read.count
         sent_ns = self.now_ns + int(read.count * PIECE_BYTES / giver.up_bytes_s * 1e9)
         begun_ns = max(self.now_ns, reader.down_free_ns)
-        reader.down_free_ns = come_ns = max(sent_ns, begun_ns + int(read.count * PIECE_BYTES / reader.down_bytes_s * 1e9))
+        reader.down_free_ns = come_ns = max(
+            sent_ns, begun_ns + int(read.count * PIECE_BYTES / reader.down_bytes_s * 1e9)
+        )
 
         def sent() -> None:
             giver.is_sending = False
