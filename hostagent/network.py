@@ -17,9 +17,8 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
-from hostagent.relaying import Relaying
+from hostagent.relaying import Relaying, place_of
 from hostagent.transport.base import (
-    ChunkPlace,
     ControlArrival,
     Extent,
     Proof,
@@ -71,11 +70,11 @@ class Network:
         """What carries out which effect."""
         return {
             SendControl: self._send_control,
-            effects.CastSegments: lambda one: self._transport.casts.cast(_place(one.chunk), one.first, one.count),
+            effects.CastSegments: lambda one: self._transport.casts.cast(place_of(one.chunk), one.first, one.count),
             effects.FillSegments: lambda one: self._transport.casts.fill(
-                _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
+                place_of(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),
-            effects.ExpectCasts: lambda one: self._transport.casts.expect(_place(one.chunk), one.missing),
+            effects.ExpectCasts: lambda one: self._transport.casts.expect(place_of(one.chunk), one.missing),
             effects.ForgetCasts: lambda one: self._transport.casts.forget(one.key),
             effects.StartRead: self._start_read,
             effects.ReadPieces: self._read_pieces,
@@ -272,7 +271,3 @@ class Network:
 
     def _read_progressed(self, read: ReadId, segment_bytes: int, have_bytes: int) -> None:
         self._handle(protocol.ReadProgress(read, have_bytes // segment_bytes))
-
-
-def _place(chunk: Chunk) -> ChunkPlace:
-    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)

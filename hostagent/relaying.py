@@ -14,7 +14,16 @@ from typing import Any
 from hostagent.core import effects, events
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
-from hostagent.transport.base import ChildLink, Extent, Proof, ReadHandle, ReadOutcome, ReadRequest, Transport
+from hostagent.transport.base import (
+    ChildLink,
+    ChunkPlace,
+    Extent,
+    Proof,
+    ReadHandle,
+    ReadOutcome,
+    ReadRequest,
+    Transport,
+)
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.relay_link import RelayLink, connect
 from hostagent.tree import PIECE_BYTES, leaves_of
@@ -22,6 +31,11 @@ from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.session.relay.commands import AbortRun, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay import Message
+
+
+def place_of(chunk: Chunk) -> ChunkPlace:
+    """Where it lies."""
+    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)
 
 
 class Relaying:
@@ -37,7 +51,7 @@ class Relaying:
         own_address: Callable[[], str],
         lend: Callable[[ChunkKey, int, int, int], Chunk | None],
     ) -> None:
-        """`lend`: see `AgentCore.lend_part`; `own_address()`: where connections come from, once the transport has started."""
+        """`lend`: see `AgentCore.lend_part`; `own_address()`: where connections come from, once it has started."""
         self._loop = loop
         self._handle = handle
         self._transport = transport
@@ -59,6 +73,8 @@ class Relaying:
             effects.EndRelayLink: self._end_child,
             effects.RelayRead: self._read,
             AbortRun: self._abort,
+            effects.ShowPieces: lambda one: self._transport.reads.show(place_of(one.chunk), one.first, one.count),
+            effects.HidePieces: lambda one: self._transport.reads.hide(one.key),
         }
 
     def close(self) -> None:

@@ -200,6 +200,22 @@ class RelayRead(AgentEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class ShowPieces(AgentEffect):
+    """Pieces of a chunk that comes by relays are proven: peers may read them."""
+
+    chunk: Chunk
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HidePieces(AgentEffect):
+    """A chunk does not come by relays any more: it is READY, or given up."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
 class EndRelayLink(AgentEffect):
     """End a relay link that another node made."""
 

@@ -109,6 +109,7 @@ class Relays:
             self._carry_out(self._relay.unwant(ours, self._clock.now_ns))
         for key in ours:
             self._forget(key)
+            self._emit(effects.HidePieces(key))
 
     def left_bytes(self, key: ChunkKey) -> int:
         """Bytes of a chunk that are not here."""
@@ -158,6 +159,9 @@ class Relays:
         if event.leaves is not None:
             at = event.first * LEAF_BYTES
             is_right = self._leaves[event.key][at : at + len(event.leaves)] == event.leaves
+            if is_right:
+                count = len(event.leaves) // LEAF_BYTES
+                self._emit(effects.ShowPieces(self._coming[event.key][0], event.first, count))
         self._carry_out(self._relay.read_ended(event.read, is_right, self._clock.now_ns))
 
     def close(self) -> None:
@@ -215,7 +219,11 @@ class Relays:
                     assert_never(command)
         self._alarm.set(self._relay.wake_ns if self._relay is not None else None)
         for key, leaves in ended:
+            if leaves is None:  # others may write there from now on
+                self._emit(effects.HidePieces(key))
             self._ended(key, leaves)
+            if leaves is not None:
+                self._emit(effects.HidePieces(key))
 
     def _forget(self, key: ChunkKey) -> None:
         self._coming.pop(key, None)

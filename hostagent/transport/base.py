@@ -352,6 +352,15 @@ class ReadPart(Protocol):
         """Answer peers; returns the endpoint. Raises TransportError."""
         ...
 
+    def show(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
+        """Pieces of a chunk that is arriving are proven: nobody writes to them any more, and peers may read them."""
+        ...
+
+    def hide(self, key: ChunkKey, /) -> None:
+        """Once it returns, nothing of a chunk is read any more because it is arriving. A chunk that is READY goes on
+        as such."""
+        ...
+
     def read(self, request: ReadRequest, /) -> ReadHandle:
         """Bring a range of a chunk from a peer, reliably."""
         ...

@@ -213,6 +213,16 @@ class TcpReads:
         self._client = read_client(host)
         self.read = self._client.read
 
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `ReadPart.show`."""
+        if self._native is not None:
+            self._native.show(chunk, first, count)
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`."""
+        if self._native is not None:
+            self._native.hide(key)
+
     def listen(self) -> str:
         """See `ReadPart.listen`."""
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
