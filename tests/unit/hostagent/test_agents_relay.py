@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvclient.client import ChunkSource, Fetched, Status
+from kvclient.client import ChunkSource, Status
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
 from tests.unit.hostagent.test_agents_fetch import keys, put_prefix
 
@@ -58,4 +58,43 @@ def test_one_reader_alone_has_it_from_the_holder(relays: Cluster) -> None:
     assert chunk is not None and chunk.leaves == relays.agents[0].core.pool.find(key(2)).leaves  # type: ignore[union-attr]
 
 
-__all__ = ["Fetched"]
+def test_only_the_parent_that_lies_is_blamed(relays: Cluster) -> None:
+    bodies = put_prefix(relays, 0, 4, 2 * MIB)
+    put_prefix(relays, 1, 4, 2 * MIB)
+    for number in range(1, 5):
+        relays.publish(number, 0, 1, parent=number - 1 if number > 1 else None)
+    liar = relays.agents[1]
+    for number in range(1, 5):
+        chunk = liar.core.pool.find(key(number))
+        assert chunk is not None
+        liar.memory.view(chunk.offset, chunk.size_bytes)[:] = bytes(chunk.size_bytes)
+    results = fetch_at_once(relays, [2, 3], 4)
+    assert results == [(Status.OK, bodies)] * 2
+    blamed = [agent.metrics.checksum_failures._value.get() for agent in relays.agents]
+    assert sum(blamed) > 0, "somebody was asked by whom to read"
+    assert not any(agent.core.directory.node_named("n1") is None for agent in relays.agents[2:])
+
+
+def test_a_holder_without_relays_is_read_as_ever() -> None:
+    with cluster(2) as made:
+        made.add(relay_share=1.0)
+        (body,) = put_prefix(made, 0, 1, MIB)
+        with made.client(2).fetch(keys(1), deadline_s=10) as got:
+            assert (got.outcome, [bytes(view) for view in got.views]) == (Status.OK, [body])
+
+
+def test_a_reader_that_gives_up_gives_its_memory_back(relays: Cluster) -> None:
+    put_prefix(relays, 0, 8, 2 * MIB)
+    client = relays.client(1)
+    with client.fetch(keys(8), deadline_s=0.001) as got:
+        assert got.outcome in (Status.OK, Status.DEADLINE, Status.GATE)
+    relays.until(lambda: not relays.agents[1].core.fetches.arrivals.under_way)
+    relays.until(lambda: relays.agents[1].core.pool.usage().pinned_bytes == 0)
+
+
+def test_what_has_no_tree_comes_whole(relays: Cluster) -> None:
+    (body,) = put_prefix(relays, 0, 1, 100)
+    with relays.client(1).fetch(keys(1), deadline_s=10) as got:
+        assert [bytes(view) for view in got.views] == [body]
+    relays_of = relays.agents[1].core.relays
+    assert relays_of is not None and not relays_of.is_coming(key(1))

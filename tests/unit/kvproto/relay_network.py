@@ -13,7 +13,7 @@ from kvproto.limits import MS
 from kvproto.session.relay import commands
 from kvproto.session.relay.pieces import pieces_of
 from kvproto.session.relay.relay import Relay
-from kvproto.wire.relay import Decoder, Leaves, Message, encode
+from kvproto.wire.relay import Decoder, Message, encode
 
 PIECE_BYTES = 64 * 1024
 DELAY_NS = 200_000
@@ -58,8 +58,9 @@ class Network:
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = count()
         self._links: dict[tuple[str, str], int] = {}
-        self._decoders: dict[tuple[str, str], Decoder] = {}
         self._link_numbers = count(1)
+        self._gives: dict[tuple[str, ReadId], str] = {}
+        """Whom each read is asked of."""
 
     def host(self, name: str, up: float, down: float | None = None) -> Host:
         def whole_pieces(key: ChunkKey) -> int:
@@ -98,11 +99,9 @@ class Network:
             if host.name in (child, parent):
                 self._end_link(child, parent)
         for other in self.hosts.values():
-            for read, (_, _, _) in list(other.reads.items()):
+            for read in list(other.reads):
                 if self._gives.get((other.name, read)) == host.name:
                     self._fail(other, read)
-
-    _gives: dict[tuple[str, ReadId], str] = {}
 
     def _fail(self, host: Host, read: ReadId) -> None:
         def end() -> None:
@@ -113,7 +112,6 @@ class Network:
 
     def _end_link(self, child: str, parent: str) -> None:
         link = self._links.pop((child, parent), None)
-        self._decoders.pop((child, parent), None)
         if link is None:
             return
         reader, giver = self.hosts[child], self.hosts[parent]
@@ -237,6 +235,3 @@ class Network:
             assert reader.memory[read.key][piece] != 1, "written over"
             reader.memory[read.key][piece] = value
         self.carry_out(reader, reader.relay.read_ended(read.read, value == 1, self.now_ns))
-
-
-__all__ = ["Host", "Leaves", "Network", "key_of"]

@@ -7,7 +7,7 @@ chooses. Pieces are counted from 0; a run has at least one.
                        DROP number                          ROOM count u32
                        DONE number, first, count            BEG, ORPHAN number, first, count
     from its parent    HAVE number, first, count            GRANT number, first, count
-                       SPENT bytes a second u64             PEERS number, endpoints (text, apart by a zero)
+                       RATE bytes a second u64, has room u8  PEERS number, endpoints (text, apart by a zero)
                        LEAVES number, 32 bytes a piece      GONE number
 """
 
@@ -29,7 +29,7 @@ _HEAD: Final = struct.Struct("!BI")
 _WANT: Final = struct.Struct("!IIB16s")
 _NUMBER: Final = struct.Struct("!I")
 _RUN: Final = struct.Struct("!III")
-_RATE: Final = struct.Struct("!Q")
+_RATE: Final = struct.Struct("!Q?")
 
 
 class RunKind(enum.IntEnum):
@@ -90,10 +90,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """The keeper's uplink has room, for whoever begs; `rate` is what it sends."""
+class Rate:
+    """What the keeper's uplink carries."""
 
     rate: int
+    """Bytes a second."""
+    has_room: bool
+    """For whoever begs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,8 @@ class Gone:
     number: int
 
 
-Message: TypeAlias = Hello | Want | Drop | Room | Run | Spent | Peers | Leaves | Gone
-_HELLO, _WANT_KIND, _DROP, _ROOM_KIND, _SPENT, _PEERS, _LEAVES, _GONE = 1, 2, 3, 4, 19, 20, 21, 22
+Message: TypeAlias = Hello | Want | Drop | Room | Run | Rate | Peers | Leaves | Gone
+_HELLO, _WANT_KIND, _DROP, _ROOM_KIND, _RATE_KIND, _PEERS, _LEAVES, _GONE = 1, 2, 3, 4, 19, 20, 21, 22
 _RUNS: Final = {int(kind): kind for kind in RunKind}
 
 
@@ -137,8 +140,8 @@ def encode(message: Message) -> bytes:
             return _packed(_DROP, _NUMBER.pack(number))
         case Room(count):
             return _packed(_ROOM_KIND, _NUMBER.pack(count))
-        case Spent(rate):
-            return _packed(_SPENT, _RATE.pack(rate))
+        case Rate(rate, has_room):
+            return _packed(_RATE_KIND, _RATE.pack(rate, has_room))
         case Peers(number, endpoints):
             return _packed(_PEERS, _NUMBER.pack(number) + b"\0".join(one.encode() for one in endpoints))
         case Leaves(number, leaves):
@@ -198,8 +201,8 @@ def _message(kind: int, body: bytes) -> Message:
         return Drop(*_NUMBER.unpack(body))
     if kind == _ROOM_KIND:
         return Room(*_NUMBER.unpack(body))
-    if kind == _SPENT:
-        return Spent(*_RATE.unpack(body))
+    if kind == _RATE_KIND:
+        return Rate(*_RATE.unpack(body))
     if kind == _GONE:
         return Gone(*_NUMBER.unpack(body))
     if kind not in (_PEERS, _LEAVES):

@@ -25,19 +25,22 @@ from kvproto.session.relay.commands import (
 )
 from kvproto.session.relay.passing import Passing, run_pieces
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
-from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Room, Run, RunKind, Spent, Want
+from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
 
 ROOM_RUNS: Final = 3
 """Of its keeper a reader has so many runs granted or asked for: one arrives, one is on its way, one is being asked."""
 READS_PER_PARENT: Final = 2
 READS_MAX: Final = 6
 """Of peers, in all: what waits in front of this node's own link makes grants wait, too."""
-UNSPREAD_RUNS_MAX: Final = 3
-"""A reader takes no more grants while more runs that it was granted are with none of its peers: its uplink is slow."""
+UNSPREAD_RUNS: Final = 24
+"""A reader takes no more grants while more runs that it was granted are with none of its peers: its uplink is slow. So
+many for all who read, since they hear of it late."""
 OVERDUE_RUNS: Final = 24
 """Pieces come in the order in which they are granted, give or take so many runs."""
 ORPHANS_ASKED_MAX: Final = 3
 ORPHAN_AGAIN_NS: Final = 100 * MS
+LEAF_SHARE: Final = 0.7
+"""Who has never got more than this part of what its keeper sends is slow: a leaf, granted nothing to pass on."""
 STARVED_SHARE: Final = 0.45
 """A reader that gets less than this part of what its keeper can send begs of it."""
 RATE_PIECES: Final = 16
@@ -100,9 +103,10 @@ class _Parent:
     """As a keeper: what may be read and is not asked for."""
     room: int = 0
     """As a keeper: pieces that it may still grant."""
-    spent_rate: int = 0
-    """As a keeper, once all has been granted: what it sends, bytes a second."""
-    is_spent: bool = False
+    rate: int = 0
+    """As a keeper: what it sends, bytes a second."""
+    has_room: bool = False
+    """As a keeper: for who begs."""
     begged_ns: int | None = None
     """As a keeper: when it was begged; None: it has granted that."""
     took_ns: float = 0.0
@@ -144,6 +148,8 @@ class Gathering:
         self._last_number = 0
         self._last_read = 0
         self._came_ns: deque[int] = deque(maxlen=RATE_PIECES + 1)
+        self._best_ns = 0.0
+        """How long a piece took when they came quickest; 0: not known."""
         self._run = 1
         """Pieces that a keeper grants at once, of late."""
         self._pieces_wanted = 0
@@ -192,8 +198,6 @@ class Gathering:
                 return
             self._parents[endpoint] = _Parent(endpoint, heard_ns=now_ns)
             self._tell(endpoint, Hello(self._endpoint))
-        parent = self._parents[endpoint]
-        parent.is_spent = parent.is_spent and not keeper
         self._tell(endpoint, Want(arriving.number, arriving.key, arriving.pieces, keeper))
 
     def _tell(self, endpoint: str, message: Message) -> None:
@@ -210,6 +214,8 @@ class Gathering:
                 self._tell(parent.endpoint, Drop(arriving.number))
         if not self.chunks:
             self._idle_ns = now_ns
+            self._best_ns = 0.0
+            self._came_ns.clear()
             self._barred.clear()
             self._orphans_ns.clear()
 
@@ -220,8 +226,8 @@ class Gathering:
         parent = self._parents.get(endpoint)
         if parent is None:
             return True  # of a link that was just left
-        if isinstance(message, Spent):
-            parent.is_spent, parent.spent_rate = True, message.rate
+        if isinstance(message, Rate):
+            parent.has_room, parent.rate = message.has_room, message.rate
             return True
         if not isinstance(message, Run | Peers | Leaves | Gone):
             return False
@@ -243,7 +249,7 @@ class Gathering:
                 self._frontier = max(self._frontier, arriving.begins + message.first)
                 if parent.begged_ns is None:
                     parent.room = max(0, parent.room - message.count)
-                    parent.is_spent = False
+                    parent.has_room = False
                 parent.muted_ns, parent.begged_ns = 0, None
             case Run(RunKind.HAVE, _, first, count):
                 has = parent.has.get(arriving.key)
@@ -323,6 +329,7 @@ class Gathering:
         arriving.proven |= pieces_of(first, count)
         arriving.moved_ns = now_ns
         self._came_ns.extend([now_ns] * count)
+        self._best_ns = min(self._best_ns, self._piece_ns) if self._best_ns and self._piece_ns else self._piece_ns
         if one.is_granted:
             self._tell(parent.endpoint, Run(RunKind.DONE, arriving.number, first, count))
         if one.is_granted or self._share >= 1:
@@ -426,6 +433,8 @@ class Gathering:
         if self._is_unspread() or self._has_its_share():
             return
         for parent in self._keepers():
+            if self._best_ns and self._piece_bytes * 1e9 / self._best_ns < LEAF_SHARE * parent.rate:
+                continue
             asked = sum(one.count for one in parent.reads.values() if one.is_granted)
             asked += sum(one.count for one in parent.granted)
             largest = max((one.count for one in parent.reads.values()), default=1)
@@ -436,10 +445,13 @@ class Gathering:
 
     def _is_unspread(self) -> bool:
         """Whether this node's uplink has not brought what it was granted to anybody yet."""
+        peers = sum(bool(parent.has) for parent in self._parents.values())
+        if not peers:
+            return False
         unspread = sum(
             (one.owned & one.proven & ~one.some).bit_count() for one in self.chunks.values() if one.owned & ~one.some
         )
-        return unspread > UNSPREAD_RUNS_MAX * self._run
+        return unspread > UNSPREAD_RUNS * self._run / (1 + peers)
 
     def _has_its_share(self) -> bool:
         """Whether passing on what it was granted takes what the operator allows."""
@@ -470,9 +482,9 @@ class Gathering:
             self._tell_orphans(parent, now_ns)
             begged_ns = parent.begged_ns
             is_asked = begged_ns is not None and now_ns - begged_ns < SILENCE_NS_UNKNOWN
-            if not parent.is_spent or not piece_ns or parent.reads or parent.granted or is_asked:
+            if not parent.has_room or not piece_ns or parent.reads or parent.granted or is_asked:
                 continue
-            if self._piece_bytes * 1e9 / piece_ns >= STARVED_SHARE * parent.spent_rate:
+            if self._piece_bytes * 1e9 / piece_ns >= STARVED_SHARE * parent.rate:
                 continue
             for arriving in self._kept_by(parent):
                 lacking = arriving.lacking

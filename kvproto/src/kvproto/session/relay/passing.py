@@ -14,7 +14,7 @@ from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvproto.session.relay.commands import RelayCommand, TellChild
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
-from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Room, Run, RunKind, Spent, Want
+from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
 
 WINDOW_NS: Final = 10 * MS
 """Of what a keeper's uplink carries, so much is granted and not yet done: some reactions of a host."""
@@ -26,10 +26,14 @@ STALLED_NS: Final = 200 * MS
 """A grant that is not done by then, or in many times what one takes, is granted again."""
 STALLED_TIMES: Final = 16
 TOLD_NS: Final = 50 * MS
-"""Children hear this often that their keeper's uplink has room."""
+"""Children hear this often what their keeper's uplink carries while it has room,"""
+TOLD_BUSY_NS: Final = 200 * MS
+"""and while it has none."""
 COALESCED_PIECES: Final = 8
 """What came from peers is announced this many at a time: they give it to others as well."""
 COALESCED_NS_MAX: Final = 50 * MS
+KEPT_NS: Final = 5_000 * MS
+KEPT_MAX: Final = 1 << 14
 CHILDREN_MAX: Final = 256
 WANTS_MAX: Final = 1 << 14
 """Chunks that one child may want at a time."""
@@ -129,6 +133,9 @@ class Passing:
         self._children: OrderedDict[int, _Child] = OrderedDict()
         self._by_key: dict[ChunkKey, list[_Wanted]] = {}
         self._kept: dict[ChunkKey, _Kept] = {}
+        self._idle: OrderedDict[ChunkKey, int] = OrderedDict()
+        """Since when nobody reads some of these, in order."""
+        self._now_ns = 0
         self._news: dict[ChunkKey, _News] = {}
         self._turns: deque[_Child] = deque()
         """Children in the order in which they are granted next."""
@@ -139,7 +146,7 @@ class Passing:
         self._done_pieces = 0
         """Since nothing was granted."""
         self._told_ns = 0
-        """When children heard that this node's uplink has room."""
+        """When children heard what this node's uplink carries."""
         self.wake_ns: int | None = None
 
     # --- links -------------------------------------------------------------------------------------------------------
@@ -213,6 +220,7 @@ class Passing:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
+        self._idle.pop(key, None)
         place = kept.members.index(child.endpoint) if child.endpoint in kept.members else len(kept.members)
         if place == len(kept.members):
             kept.members.append(child.endpoint)
@@ -236,8 +244,9 @@ class Passing:
     def _forget(self, wanted: _Wanted) -> None:
         others = self._by_key[wanted.key]
         others.remove(wanted)
-        if not any(one.keeper for one in others):
-            self._kept.pop(wanted.key, None)
+        kept = self._kept.get(wanted.key)
+        if kept is not None and wanted.keeper and not any(one.keeper for one in others):
+            self._idle[wanted.key] = self._now_ns
         if not others:
             del self._by_key[wanted.key]
             self._news.pop(wanted.key, None)
@@ -289,11 +298,16 @@ class Passing:
                 idle = 0 if is_given else idle + 1
         if not self._granted_pieces:
             self._done_pieces = 0
-        if self._granted_pieces < self._window and self._piece_ns and now_ns - self._told_ns >= TOLD_NS:
+        self._tell_rate(now_ns)
+
+    def _tell_rate(self, now_ns: int) -> None:
+        has_room = self._granted_pieces < self._window
+        again_ns = TOLD_NS if has_room else TOLD_BUSY_NS
+        if self._piece_ns and now_ns - self._told_ns >= again_ns:
             self._told_ns = now_ns
             for child in self._children.values():
                 if any(wanted.keeper for wanted in child.wants.values()):
-                    self._out.append(TellChild(child.link, Spent(self.rate)))
+                    self._out.append(TellChild(child.link, Rate(self.rate, has_room)))
 
     def _serve_room(self, child: _Child, run: int, now_ns: int) -> bool:
         if not child.room or child.is_stalled or child.orphans >= ORPHANS_MAX:
@@ -369,6 +383,16 @@ class Passing:
             del wanted.child.wants[wanted.number]
             self._forget(wanted)
 
+    def _forget_idle(self, now_ns: int) -> None:
+        """Who has a chunk is known for a while after its last reader: those who come then have it from them."""
+        while self._idle:
+            key, since_ns = self._idle.popitem(last=False)
+            if now_ns - since_ns < KEPT_NS and len(self._kept) <= KEPT_MAX:
+                self._idle[key] = since_ns
+                self._idle.move_to_end(key, last=False)
+                return
+            del self._kept[key]
+
     def _announce(self, key: ChunkKey, news: _News) -> None:
         runs = list(runs_of(news.pieces))
         for wanted in self._by_key.get(key, ()):
@@ -380,6 +404,8 @@ class Passing:
 
     def run(self, now_ns: int) -> None:
         """What is due, and grants as far as there is room."""
+        self._now_ns = now_ns
+        self._forget_idle(now_ns)
         due: list[int] = []
         for key, news in self._news.items():
             if news.pieces and now_ns - news.since_ns >= COALESCED_NS_MAX:
