@@ -15,7 +15,7 @@ struct answer {
     uint64_t request;
     uint64_t offset; /* in the pool, of what is to be sent */
     uint64_t left_bytes;
-    uint64_t end_bytes; /* of the connection, when all of this had been handed to the socket */
+    uint64_t end_bytes;        /* of the connection, when all of this had been handed to the socket */
     const struct arriving *of; /* a chunk that is arriving; its bytes are copied. NULL: a leased one */
     uint32_t lease;
     uint8_t head_sent;
