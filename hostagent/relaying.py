@@ -29,8 +29,8 @@ from hostagent.transport.relay_link import RelayLink, connect
 from hostagent.tree import PIECE_BYTES, leaves_of
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
-from kvproto.session.relay.commands import AbortRun, LeaveParent, TellChild, TellParent
-from kvproto.wire.relay import Message
+from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, TellChild, TellParent
+from kvproto.wire.relay_messages import Message
 
 
 def place_of(chunk: Chunk) -> ChunkPlace:

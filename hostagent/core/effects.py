@@ -27,7 +27,7 @@ from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
-from kvproto.session.relay.commands import AbortRun, LeaveParent, ReadRun, TellChild, TellParent
+from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, ReadRun, TellChild, TellParent
 
 # --- to engines -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
-from kvproto.wire.relay import Message
+from kvproto.wire.relay_messages import Message
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)

@@ -21,7 +21,8 @@ from kvproto.commands import Blame
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId, parse_address
 from kvproto.integrity import NO_DIGEST
-from kvproto.session.relay.commands import (
+from kvproto.session.relay.pieces import pieces_of
+from kvproto.session.relay.relay_commands import (
     AbortRun,
     Blamed,
     GaveUp,
@@ -32,8 +33,7 @@ from kvproto.session.relay.commands import (
     TellParent,
     Whole,
 )
-from kvproto.session.relay.pieces import pieces_of
-from kvproto.session.relay.relay import Relay
+from kvproto.session.relay.relay_node import Relay
 
 PIECES_MIN = 2
 Ended = Callable[[ChunkKey, bytes | None], None]

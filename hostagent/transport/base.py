@@ -33,7 +33,7 @@ from kvproto.events import SegmentsReceived
 from kvproto.ids import Address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
-from kvproto.wire.relay import Message
+from kvproto.wire.relay_messages import Message
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""One end of a relay link: messages (`kvproto.wire.relay`) over a TCP connection, those of a turn of the loop together.
+"""One end of a relay link: messages (`kvproto.wire.relay_messages`) over a TCP connection.
 
 A link begins as a connection for reads, whose first request is RELAY; what follows goes both ways.
 """
@@ -15,7 +15,7 @@ from typing import Final
 from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import KIND_RELAY, pack_request, pack_tokens
 from kvproto.errors import WireError
-from kvproto.wire.relay import Decoder, Message, encode
+from kvproto.wire.relay_messages import Decoder, Message, encode
 
 UNSENT_BYTES_MAX: Final = 8 << 20
 """Of a link whose other end takes in nothing; beyond it the link ends."""

@@ -59,7 +59,7 @@ from hostagent.transport.relay_link import RelayLink
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.rpc.read_tokens import SHOWN_BYTES_MAX
-from kvproto.wire.relay import Gone, Hello, Message, Want
+from kvproto.wire.relay_messages import Gone, Hello, Message, Want
 
 LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""

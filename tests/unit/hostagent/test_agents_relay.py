@@ -70,9 +70,8 @@ def test_only_the_parent_that_lies_is_blamed(relays: Cluster) -> None:
         liar.memory.view(chunk.offset, chunk.size_bytes)[:] = bytes(chunk.size_bytes)
     results = fetch_at_once(relays, [2, 3], 4)
     assert results == [(Status.OK, bodies)] * 2
-    blamed = [agent.metrics.checksum_failures._value.get() for agent in relays.agents]
-    assert sum(blamed) > 0, "somebody was asked by whom to read"
-    assert not any(agent.core.directory.node_named("n1") is None for agent in relays.agents[2:])
+    failures = [relays.call(agent.stats)["checksum_failures_total"] for agent in relays.agents]
+    assert sum(failures) > 0, "nobody asked the liar"
 
 
 def test_a_holder_without_relays_is_read_as_ever() -> None:

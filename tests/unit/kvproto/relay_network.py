@@ -10,10 +10,10 @@ from itertools import count
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.limits import MS
-from kvproto.session.relay import commands
+from kvproto.session.relay import relay_commands as commands
 from kvproto.session.relay.pieces import pieces_of
-from kvproto.session.relay.relay import Relay
-from kvproto.wire.relay import Decoder, Message, encode
+from kvproto.session.relay.relay_node import Relay
+from kvproto.wire.relay_messages import Decoder, Message, encode
 
 PIECE_BYTES = 64 * 1024
 DELAY_NS = 200_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError, WireReason
-from kvproto.wire.relay import (
+from kvproto.wire.relay_messages import (
     PIECES_MAX,
     Decoder,
     Drop,

@@ -13,7 +13,9 @@ from typing import Final
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.limits import MS
-from kvproto.session.relay.commands import (
+from kvproto.session.relay.passing import Passing, run_pieces
+from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
+from kvproto.session.relay.relay_commands import (
     AbortRun,
     Blamed,
     GaveUp,
@@ -23,9 +25,7 @@ from kvproto.session.relay.commands import (
     TellParent,
     Whole,
 )
-from kvproto.session.relay.passing import Passing, run_pieces
-from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
-from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
+from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
 
 ROOM_RUNS: Final = 3
 """Of its keeper a reader has so many runs granted or asked for: one arrives, one is on its way, one is being asked."""

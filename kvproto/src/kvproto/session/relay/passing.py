@@ -12,9 +12,9 @@ from typing import Final
 
 from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
-from kvproto.session.relay.commands import RelayCommand, TellChild
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
-from kvproto.wire.relay import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
+from kvproto.session.relay.relay_commands import RelayCommand, TellChild
+from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
 
 WINDOW_NS: Final = 10 * MS
 """Of what a keeper's uplink carries, so much is granted and not yet done: some reactions of a host."""

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
-from kvproto.wire.relay import Message
+from kvproto.wire.relay_messages import Message
 
 
 class TellParent(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
-from kvproto.session.relay.commands import LeaveParent, RelayCommand
 from kvproto.session.relay.gathering import Gathering
 from kvproto.session.relay.passing import Passing
-from kvproto.wire.relay import Message
+from kvproto.session.relay.relay_commands import LeaveParent, RelayCommand
+from kvproto.wire.relay_messages import Message
 
 
 class Relay:
