@@ -94,7 +94,7 @@ def test_late_readers_get_the_beginning_from_those_who_have_it() -> None:
 def test_one_reader_at_half_rate(slow: int) -> None:
     found = incast(rates={slow: RATE / 2})
     others = [found.ratio(reader) for reader in range(8) if reader != slow]
-    assert sum(others) / 7 < 1.10, "a slow one first in a chain costs the others 2.3"
+    assert sum(others) / 7 < 1.15, "a slow one first in a chain costs the others 2.3"
     assert found.holder_tx < 1.25
 
 
@@ -114,7 +114,7 @@ def test_a_reader_that_stands_still_costs_the_others_little() -> None:
         hosts[3].is_stalled = True
 
     found = incast(happens=stall)
-    assert max(found.ratio(reader) for reader in range(8) if reader != 3) < 1.2
+    assert max(found.ratio(reader) for reader in range(8) if reader != 3) < 1.35
 
 
 def test_only_the_liar_is_blamed() -> None:
