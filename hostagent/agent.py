@@ -41,6 +41,7 @@ from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
 from hostagent.pool_opening import holder_of, opened
+from hostagent.relaying import Relaying
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
@@ -126,7 +127,9 @@ class Agent:
             raise
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
-        self.handle(events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0))
+        self.handle(
+            events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0, self.facts.read_endpoint)
+        )
         if self.cold is not None:
             self.cold.open()
         if self.store is not None or self.cold is not None or self._wire_may_pay():
@@ -183,7 +186,18 @@ class Agent:
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
+        self.relaying: Relaying | None = None
+        if config.relay_share is not None:
+            self.relaying = Relaying(
+                self._loop,
+                self.handle,
+                self.transport,
+                self.memory,
+                self.tokens,
+                self._read_address,
+                self.core.lend_part,
+            )
+        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),
@@ -193,6 +207,8 @@ class Agent:
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
         self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
+        if self.relaying is not None:
+            self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -294,6 +310,8 @@ class Agent:
         self.handle(events.Stopped())
         self._timer.cancel()
         self._probes.close()
+        if self.relaying is not None:
+            self.relaying.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()
