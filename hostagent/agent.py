@@ -57,6 +57,7 @@ from kvdaemon.tls import Certificates
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.tiers.gate import priors
+from kvpolicy.tiers.in_time import answer_to
 from kvpolicy.value.costs import Tier
 from kvproto import __version__
 from kvproto.commands import Blame
@@ -423,7 +424,7 @@ class Agent:
         if question.nodes not in ((), (node,)):
             raise QuestionError(f"nodes: an agent answers for its own node, {node}; ask the controller for others")
         quote = self.core.quote(question, time.monotonic_ns())
-        return {"chunks": len(question.keys), "nodes": {node: quote.to_json()}}
+        return answer_to(question, {node: quote})
 
     # ------------------------------------------------------------------ engines and the controller
 
