@@ -129,8 +129,7 @@ class AgentReports:
         count = directory.count_on_disk_of if copy.on_disk else directory.count_held_by
         if count(node.index) < self._cluster.options.copies_max:
             return False
-        known = directory.get(copy.facts.key)
-        return known is None or node.index not in (known.disk_holders if copy.on_disk else known.holders)
+        return node.index not in directory.hosts(copy.facts.key)[copy.on_disk]
 
     def chunks_claimed(self, node: Node, message: rpc.Claims) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""
@@ -221,5 +220,4 @@ class AgentReports:
             self._publication.value_changed(key)
 
     def _is_pinned(self, key: ChunkKey) -> bool:
-        chunk = self._directory.get(key)
-        return chunk is not None and chunk.pinned
+        return self._directory.is_pinned(key)

@@ -94,6 +94,7 @@ class Attachments:
             switch_state=switch_state,
             protocol=PROTOCOL,
             takes_loads=True,
+            takes_columns=True,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,

@@ -56,6 +56,8 @@ from kvproto.records import RecordError
 from kvproto.rpc import control_pb2 as rpc
 
 _SWEEP_NS = 20_000_000
+_NEXT_SLICE_NS = 1_000_000
+"""Between two slices of long work, for what others want."""
 
 _Event = TypeVar("_Event")
 
@@ -491,7 +493,7 @@ class Core:
 
     def _look(self) -> None:
         """Do all that is due: after each event, and often enough in between for the times that are configured."""
-        self._look_ns = self.now_ns + self.options.look_ns
+        self.directory.advance()
         if self.now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = self.now_ns
             self._sweep()
@@ -505,6 +507,8 @@ class Core:
         self.pushes.flush()
         self.warmups.give_out()
         self._give_out_tasks()
+        is_behind = self.directory.is_behind or self.publication.is_behind
+        self._look_ns = self.now_ns + (_NEXT_SLICE_NS if is_behind else self.options.look_ns)
 
     def _sweep(self) -> None:
         """Handle what the passing of time alone brings about; runs now and then, not at every event."""

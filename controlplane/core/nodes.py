@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,6 +90,8 @@ class NodeFacts:
     integrities: frozenset[Integrity] = frozenset(Integrity)
     """How it can digest chunks."""
     link_rate_bit_s: int = 0
+    takes_columns: bool = False
+    """Many chunks of one message, in columns."""
     """Of the port that carries its data; 0: it has not said."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
@@ -196,6 +198,8 @@ class NodeRegistry:
     """Ports are those where a switch sees nodes; without one nobody has a port."""
     member_order: Sequence[Member] = ASCENDING
     """All members; port p has the one at p - 1 if it can."""
+    is_leaving: Callable[[NodeIndex], bool] = lambda index: False
+    """Whether something of a node that was forgotten is still known under its index."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
@@ -399,7 +403,7 @@ class NodeRegistry:
 
     def _lowest_free_index(self) -> NodeIndex:
         for index in range(NODES_MAX):
-            if index not in self._nodes:
+            if index not in self._nodes and not self.is_leaving(NodeIndex(index)):
                 return NodeIndex(index)
         raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
 

@@ -32,11 +32,12 @@ from controlplane.core.nodes import NodeFacts
 from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.refusals import Refusals
 from controlplane.core.warmups import WarmWish
-from kvchunk.ids import Digest
+from kvchunk.ids import KEY_BYTES, Digest
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
+from kvproto.chunk_columns import ON_DISK, PINNED, unpack
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
 from kvproto.rpc import control_pb2 as rpc
@@ -84,6 +85,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         link_rate_bit_s=hello.link_rate,
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),
+        takes_columns=hello.takes_columns,
     )
 
 
@@ -116,14 +118,22 @@ def announced(
     announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3
 ) -> list[AnnouncedCopy]:
     """The copies added, in a fabric whose chunks are digested by `integrity`. Raises RecordError for too many."""
-    if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
+    columns = announce.columns
+    added, removed = len(announce.added) + len(columns.keys) // KEY_BYTES, len(announce.removed)
+    if added + removed + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise RecordError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     namespaces = announce.namespaces
-    return refusals.taken(
+    copies = refusals.taken(
         "copy",
         announce.added,
         lambda record: AnnouncedCopy(_facts(record, namespaces, integrity), record.pinned, record.on_disk),
     )
+    if columns.keys:
+        records = unpack(columns, namespaces, integrity, lambda key, why: refusals.add("copy", key, why))
+        copies += [
+            AnnouncedCopy(ChunkFacts(*one[:6]), bool(one.flags & PINNED), bool(one.flags & ON_DISK)) for one in records
+        ]
+    return copies
 
 
 def claims(message: rpc.Claims, refusals: Refusals) -> tuple[list[ClaimRun], list[ChunkKey]]:

@@ -173,14 +173,12 @@ class ClusterValues:
         Reading from a holder takes the reader's time on its link and as much of the holder's; only the second is
         spared by a copy in the switch, and all of it, or a computation, when no holder is left.
         """
-        chunk = self._directory.get(key)
-        others = set()
-        if chunk is not None:
-            if chunk.holders - {losing}:
-                others.add(Tier.REMOTE_DRAM)
-            if chunk.disk_holders - {losing}:
-                others.add(Tier.REMOTE_DISK)
-        others.add(Tier.RECOMPUTE)
+        in_pools, on_disks = self._directory.hosts(key)
+        others = [Tier.RECOMPUTE]
+        if in_pools - {losing}:
+            others.append(Tier.REMOTE_DRAM)
+        if on_disks - {losing}:
+            others.append(Tier.REMOTE_DISK)
         return min(self.costs.cost_s(source, size_bytes) for source in others)
 
     def _tell(self, keys: Iterable[ChunkKey]) -> None:

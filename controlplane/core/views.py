@@ -37,7 +37,7 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
         fetches_per_s=core.values.cache.rate(facts.key, now_ns),
         namespace=facts.namespace,
-        children=len(chunk.children),
+        children=core.directory.count_children(facts.key),
         switch_problem=core.switch_cache.problem(facts.key),
     )
 

@@ -57,6 +57,8 @@ class Attachment:
         self.refused: Counter[str] = Counter()
         """What a controller did not take of what it was told, by what it is (`Refusal.what`)."""
         self.refusals = Refusals()
+        self.takes_columns = False
+        """The controller takes announcements in columns."""
         self.hello = hello
         self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
@@ -100,6 +102,7 @@ class Attachment:
             except TransportError as error:
                 raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
             self.fabric = fabric
+            self.takes_columns = message.welcome.takes_columns
             self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
         if message.HasField("read_access"):
             try:

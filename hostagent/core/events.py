@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.core.directory import ChunkEntry, Delta
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found

@@ -15,7 +15,8 @@ from hostagent.agent import Agent
 from hostagent.api.access import Access
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import AgentConfig, DataConfig, PoolConfig, WireConfig
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
 from kvchunk.ids import ChunkKey

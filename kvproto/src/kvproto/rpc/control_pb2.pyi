@@ -197,6 +197,7 @@ class Hello(_message.Message):
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
@@ -225,6 +226,8 @@ class Hello(_message.Message):
     """payload of its NIC's largest RDMA packet, in bytes; 0: it has no RDMA"""
     protocol: _builtins.int
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
+    takes_columns: _builtins.bool
+    """it understands DirectoryDelta.columns"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
     @_builtins.property
@@ -267,11 +270,12 @@ class Hello(_message.Message):
         operator_state: Global___OperatorState | None = ...,
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
+        takes_columns: _builtins.bool = ...,
         link_rate: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -289,6 +293,7 @@ class Announce(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
     REMOVED_FROM_DISK_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.bool
     """part of the full list that follows a Welcome"""
     snapshot_end: _builtins.bool
@@ -305,6 +310,10 @@ class Announce(_message.Message):
 
     @_builtins.property
     def removed_from_disk(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def columns(self) -> Global___ChunkColumns:
+        """more copies, to a controller that takes them so (Welcome.takes_columns)"""
+
     def __init__(
         self,
         *,
@@ -314,14 +323,101 @@ class Announce(_message.Message):
         snapshot: _builtins.bool = ...,
         snapshot_end: _builtins.bool = ...,
         removed_from_disk: _abc.Iterable[_builtins.bytes] | None = ...,
+        columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "namespaces", b"namespaces", "removed", b"removed", "removed_from_disk", b"removed_from_disk", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "columns", b"columns", "namespaces", b"namespaces", "removed", b"removed", "removed_from_disk", b"removed_from_disk", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announce: _TypeAlias = Announce  # noqa: Y015
+
+@_typing.final
+class ChunkColumns(_message.Message):
+    """Many chunks, column by column: each is the concatenation of one field of all of them, integers little-endian. The
+    message around it has the names that namespace indexes point into.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_INDEXES_FIELD_NUMBER: _builtins.int
+    FLAGS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    DISK_HOLDERS_FIELD_NUMBER: _builtins.int
+    SETS_FIELD_NUMBER: _builtins.int
+    keys: _builtins.bytes
+    """16 bytes each"""
+    parents: _builtins.bytes
+    """16 bytes each; zeros for the first of a prefix"""
+    sizes: _builtins.bytes
+    """uint64"""
+    digests: _builtins.bytes
+    """as in ChunkRecord, all of the fabric's algorithm"""
+    positions: _builtins.bytes
+    """uint32"""
+    namespace_indexes: _builtins.bytes
+    """uint32"""
+    flags: _builtins.bytes
+    """a byte each: 1 pinned, 2 on disk, 4 served by the switch"""
+    values: _builtins.bytes
+    """In a DirectoryDelta only:
+    IEEE 754 doubles
+    """
+    holders: _builtins.bytes
+    """uint32, into `sets`"""
+    disk_holders: _builtins.bytes
+    """uint32, into `sets`"""
+    @_builtins.property
+    def sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeSet]: ...
+    def __init__(
+        self,
+        *,
+        keys: _builtins.bytes = ...,
+        parents: _builtins.bytes = ...,
+        sizes: _builtins.bytes = ...,
+        digests: _builtins.bytes = ...,
+        positions: _builtins.bytes = ...,
+        namespace_indexes: _builtins.bytes = ...,
+        flags: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+        holders: _builtins.bytes = ...,
+        disk_holders: _builtins.bytes = ...,
+        sets: _abc.Iterable[Global___NodeSet] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "disk_holders", b"disk_holders", "flags", b"flags", "holders", b"holders", "keys", b"keys", "namespace_indexes", b"namespace_indexes", "parents", b"parents", "positions", b"positions", "sets", b"sets", "sizes", b"sizes", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChunkColumns: _TypeAlias = ChunkColumns  # noqa: Y015
+
+@_typing.final
+class NodeSet(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeSet: _TypeAlias = NodeSet  # noqa: Y015
 
 @_typing.final
 class ChunkRecord(_message.Message):
@@ -1552,6 +1648,7 @@ class Welcome(_message.Message):
     TAKES_LOADS_FIELD_NUMBER: _builtins.int
     READ_TOKENS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
@@ -1569,10 +1666,12 @@ class Welcome(_message.Message):
     """it gives tokens for reads: who shows none is not served"""
     epoch: _builtins.int
     """of its leadership: higher than those of all leaders before. An agent takes nothing"""
-    silence_ms: _builtins.int
+    takes_columns: _builtins.bool
     """of a leader with a lower one than it has seen. 0: from before epochs
-    a controller that says nothing for so long stands still; 0: it may
+    it understands Announce.columns
     """
+    silence_ms: _builtins.int
+    """a controller that says nothing for so long stands still; 0: it may"""
     @_builtins.property
     def fabric(self) -> Global___Fabric: ...
     @_builtins.property
@@ -1591,11 +1690,12 @@ class Welcome(_message.Message):
         takes_loads: _builtins.bool = ...,
         read_tokens: _builtins.bool = ...,
         epoch: _builtins.int = ...,
+        takes_columns: _builtins.bool = ...,
         silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1677,6 +1777,7 @@ class DirectoryDelta(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     NAMESPACES_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     snapshot: _builtins.bool
     snapshot_end: _builtins.bool
@@ -1708,6 +1809,10 @@ class DirectoryDelta(_message.Message):
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """namespaces that ChunkEntry.namespace_index of this message points into"""
 
+    @_builtins.property
+    def columns(self) -> Global___ChunkColumns:
+        """more chunks, to an agent that takes them so (Hello.takes_columns)"""
+
     def __init__(
         self,
         *,
@@ -1721,10 +1826,11 @@ class DirectoryDelta(_message.Message):
         loads: _abc.Iterable[Global___HolderLoad] | None = ...,
         claims: _abc.Iterable[Global___NodeClaims] | None = ...,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
