@@ -62,8 +62,8 @@ class Hottest:
 
     def _changed(self, key: ChunkKey) -> None:
         """A chunk was fetched, came or went, or is not expected any more."""
-        rank = self._rank(key) if key in self._directory else None
-        if rank is None or (self._border is not None and rank > self._border):
+        rank = self._rank(key)
+        if rank is None or key not in self._directory or (self._border is not None and rank > self._border):
             self._ranks.pop(key, None)
             return
         self._ranks[key] = rank

@@ -21,7 +21,7 @@ from controlplane.core.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, PREFIX_CHUNKS_MAX
 from kvchunk.ids import KEY_BYTES
-from kvproto.chunk_columns import PINNED, SERVED
+from kvproto.chunk_columns import PINNED, SERVED, Record
 from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
 from kvproto.integrity import DIGEST_BYTES_MAX
 from kvproto.twins import TWIN_CODES, twin_key
@@ -86,7 +86,9 @@ class Directory:
         self._doomed: dict[tuple[NodeIndex, bool], set[int]] = {}
         """Rows of copies that a node no longer has and that are still to be forgotten."""
         self._changed: dict[ChunkKey, None] = {}
+        self._pins_were_set = False
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
+        self._followers: list[Callable[[ChunkKey, int], None]] = []
         self._last_copies: Counter[NodeIndex] = Counter()
         """Chunks that only this node has, in its pool or on its disk."""
         self.copies = 0
@@ -181,7 +183,7 @@ class Directory:
 
     def is_pinned(self, key: ChunkKey) -> bool:
         """Whether a chunk is here and pinned."""
-        row = self._row(key)
+        row = self._row(key) if self._pins_were_set else NONE
         return row != NONE and bool(self.table.flags[row] & _PINNED)
 
     def is_served(self, row: int) -> bool:
@@ -288,19 +290,20 @@ class Directory:
 
     # -- changing
 
-    def add_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+    def add_copy(self, node: NodeIndex, facts: ChunkFacts | Record) -> AddOutcome:
         """A node says that it holds this chunk."""
-        row = self._row(facts.key)
-        if row == NONE:
-            if self._closes_cycle(facts):
+        row = self.table.row(facts.key)
+        if row == NONE or not self.table.flags[row] & KNOWN:
+            if row != NONE and self._closes_cycle(facts):
                 return AddOutcome.CYCLE
-            row = self._insert(facts)
+            row = self._insert(facts, row)
             self._confirm(node, row)
-            self._hold(row, facts.key, node)
+            self._hold(row, facts.key, node, is_new=True)
             return AddOutcome.NEW_CHUNK
         self._confirm(node, row)
         holders = self._hosts.values[self._in_pool[row]]
         if self._differs(row, facts):
+            facts = ChunkFacts(*facts[:6]) if isinstance(facts, Record) else facts
             others = self._dissenters.get(facts.key, {})
             if others.get(node) == facts:
                 return AddOutcome.CONFLICT
@@ -314,7 +317,7 @@ class Directory:
             self._dissenters.setdefault(facts.key, {})[node] = facts
             self.table.flags[row] |= _DISSENT
             self._dissents.setdefault(node, set()).add(facts.key)
-            self._note(facts.key)
+            self._note(facts.key, row)
             return AddOutcome.CONFLICT
         if node in holders:
             return AddOutcome.KNOWN
@@ -322,21 +325,21 @@ class Directory:
         self._hold(row, facts.key, node)
         return AddOutcome.NEW_COPY
 
-    def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+    def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts | Record) -> AddOutcome:
         """A node says that it has this chunk on disk. A copy with other bytes than the directory's is not offered."""
-        row, outcome = self._row(facts.key), AddOutcome.NEW_COPY
+        row, is_new = self._row(facts.key), False
         if row == NONE:
             if self._closes_cycle(facts):
                 return AddOutcome.CYCLE
-            row, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
+            row, is_new = self._insert(facts, self.table.row(facts.key)), True
         elif self._differs(row, facts):
             self.remove_disk_copy(node, facts.key)
             return AddOutcome.CONFLICT
         self._confirm(node, row, on_disk=True)
         if node in self._hosts.values[self._on_disk[row]]:
             return AddOutcome.KNOWN
-        self._hold(row, facts.key, node, on_disk=True)
-        return outcome
+        self._hold(row, facts.key, node, on_disk=True, is_new=is_new)
+        return AddOutcome.NEW_CHUNK if is_new else AddOutcome.NEW_COPY
 
     def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer has this chunk on disk. True if it had."""
@@ -407,21 +410,22 @@ class Directory:
         """The switch began or ceased to serve a chunk. Ignored for a key that is not here."""
         row = self._row(key)
         if row != NONE and self._flag(row, _SERVED, served):
-            self._note(key)
+            self._note(key, row)
             self._drop_unless_available(row, key)
 
     def set_pinned(self, keys: Iterable[ChunkKey], pinned: bool) -> list[ChunkKey]:
         """Returns the keys whose state changed."""
-        changed = [key for key in keys if (row := self._row(key)) != NONE and self._flag(row, _PINNED, pinned)]
-        for key in changed:
-            self._note(key)
-        return changed
+        self._pins_were_set = True
+        rows = {key: row for key in keys if (row := self._row(key)) != NONE and self._flag(row, _PINNED, pinned)}
+        for key, row in rows.items():
+            self._note(key, row)
+        return list(rows)
 
     def touch(self, key: ChunkKey, score: float, step: float) -> None:
         """Mark for publication if the chunk's value is `step` away from the one that was published."""
         row = self._row(key)
         if row != NONE and abs(score - self._told[row]) >= step:
-            self._note(key)
+            self._note(key, row)
 
     def told(self, rows: Iterable[int], score: Callable[[ChunkKey, int], float]) -> list[ChunkKey]:
         """Chunks are published with values of this moment: `score(key, size_bytes)`. Returns their keys."""
@@ -466,6 +470,10 @@ class Directory:
         """Call `changed(key, is_new_or_lost)` whenever something about a chunk is different."""
         self._watchers.append(changed)
 
+    def follow(self, changed: Callable[[ChunkKey, int], None]) -> None:
+        """Call `changed(key, row)` whenever something about a chunk is different, or it is known no more."""
+        self._followers.append(changed)
+
     # -- inside
 
     def _row(self, key: ChunkKey) -> int:
@@ -502,10 +510,12 @@ class Directory:
         self.table.flags[row] = before | flag if on else before & ~flag
         return self.table.flags[row] != before
 
-    def _note(self, key: ChunkKey, is_new_or_lost: bool = False) -> None:
+    def _note(self, key: ChunkKey, row: int, is_new_or_lost: bool = False) -> None:
         self._changed[key] = None
         for watcher in self._watchers:
             watcher(key, is_new_or_lost)
+        for follower in self._followers:
+            follower(key, row)
 
     def _confirm(self, node: NodeIndex, row: int, *, on_disk: bool = False) -> None:
         """The node has named it: whatever was to be forgotten of it before, this is not."""
@@ -523,7 +533,7 @@ class Directory:
         rows: list[int] = np.flatnonzero(has[_numbers(self._on_disk if on_disk else self._in_pool)]).tolist()
         return rows
 
-    def _closes_cycle(self, facts: ChunkFacts) -> bool:
+    def _closes_cycle(self, facts: ChunkFacts | Record) -> bool:
         """The chunk's parent hangs on the chunk itself. That takes children: without them nothing is looked at."""
         own = self.table.row(facts.key)
         if own == NONE or facts.parent is None or self.table.first_child[own] == NONE:
@@ -533,21 +543,20 @@ class Directory:
             at = self.table.parents[at]
         return at == own
 
-    def _insert(self, facts: ChunkFacts) -> int:
-        row = self.table.place(facts.key)
+    def _insert(self, facts: ChunkFacts | Record, row: int) -> int:
+        row = self.table.make(facts.key) if row == NONE else row
         self._know(row, facts)
         self.size_bytes += facts.size_bytes
-        self._note(facts.key, is_new_or_lost=True)
         return row
 
-    def _know(self, row: int, facts: ChunkFacts) -> None:
+    def _know(self, row: int, facts: ChunkFacts | Record) -> None:
         self.table.know(row, facts.parent, facts.size_bytes, facts.digest, facts.position, facts.namespace)
-        while (missing := len(self.table) - len(self._told)) > 0:
+        if (missing := len(self.table.flags) - len(self._told)) > 0:
             self._in_pool.extend([0] * missing)
             self._on_disk.extend([0] * missing)
             self._told.extend([math.nan] * missing)
 
-    def _differs(self, row: int, facts: ChunkFacts) -> bool:
+    def _differs(self, row: int, facts: ChunkFacts | Record) -> bool:
         """Whether they are not of the same copy."""
         table = self.table
         if table.sizes[row] != facts.size_bytes or table.digest(row) != facts.digest:
@@ -564,21 +573,30 @@ class Directory:
             self._flag(row, _DISSENT, on=False)
         self._dissents.get(node, set()).discard(key)
         self._left.setdefault(key, set()).add(facts.namespace)
-        self._note(key)
+        self._note(key, row)
         return True
 
     def _replace_facts(self, row: int, facts: ChunkFacts) -> None:
         self._left.setdefault(facts.key, set()).add(self.table.namespace(row))
         self.size_bytes += facts.size_bytes - self.table.sizes[row]
         self._know(row, facts)
-        self._note(facts.key)
+        self._note(facts.key, row)
 
-    def _hold(self, row: int, key: ChunkKey, node: NodeIndex, *, on_disk: bool = False, holds: bool = True) -> None:
-        """A node has a copy from now on, or (not `holds`) has it no longer."""
-        before = self._only_host(row)
+    def _hold(
+        self,
+        row: int,
+        key: ChunkKey,
+        node: NodeIndex,
+        *,
+        on_disk: bool = False,
+        holds: bool = True,
+        is_new: bool = False,
+    ) -> None:
+        """A node has a copy from now on, or (not `holds`) has it no longer. `is_new`: nobody had any."""
         column, counts = (self._on_disk, self._held_on_disk) if on_disk else (self._in_pool, self._held)
         number = column[row]
         hosts = self._hosts.values[number]
+        before = None if is_new else self._only_host(row)
         column[row] = self._hosts.take(hosts | {node} if holds else hosts - {node})
         self._hosts.drop(number)
         counts[node] += 1 if holds else -1
@@ -586,12 +604,12 @@ class Directory:
             del counts[node]
         if not on_disk:
             self.copies += 1 if holds else -1
-        after = self._only_host(row)
+        after = node if is_new else self._only_host(row)
         if before != after:
             for host, change in ((before, -1), (after, 1)):
                 if host is not None:
                     self._last_copies[host] += change
-        self._note(key)
+        self._note(key, row, is_new_or_lost=is_new)
 
     def _only_host(self, row: int) -> NodeIndex | None:
         """The host that has the only copies of a chunk; None: there are several, or none."""
@@ -620,7 +638,7 @@ class Directory:
         self.size_bytes -= table.sizes[row]
         table.forget(row)
         self._told[row] = math.nan
-        self._note(key, is_new_or_lost=True)
+        self._note(key, row, is_new_or_lost=True)
         table.release(row)
 
 

@@ -52,7 +52,7 @@ class Runs:
         self._parents = array("i")
         self._sizes = array("Q")
         self._served = bytearray()
-        directory.watch(self._changed)
+        directory.follow(self._changed)
         self._is_served = directory.is_served
 
     def run_of(self, key: ChunkKey) -> Run | None:
@@ -69,17 +69,14 @@ class Runs:
             raise AssertionError("a run has its chunks in a row")
         return run
 
-    def _changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
+    def _changed(self, key: ChunkKey, row: int) -> None:
         table = self._table
-        row = table.row(key)
-        if row == NONE:
-            return
-        known = self._run_at(row) is not None
+        known = row < len(self._run_of) and self._run_of[row] is not None
         if not table.flags[row] & KNOWN:
             if known:
                 self._went(row)
             return
-        if not known or (self._parents[row], self._sizes[row]) != (table.parents[row], table.sizes[row]):
+        if not known or self._parents[row] != table.parents[row] or self._sizes[row] != table.sizes[row]:
             if known:
                 self._went(row)
             self._chunk_added(row, key)
@@ -90,7 +87,8 @@ class Runs:
 
     def _chunk_added(self, row: int, key: ChunkKey) -> None:
         parent = self._table.parents[row]
-        while (missing := len(self._table) - len(self._run_of)) > 0:
+        if row >= len(self._run_of) or parent >= len(self._run_of):
+            missing = len(self._table) - len(self._run_of)
             self._run_of.extend([None] * missing)
             self._parents.extend([NONE] * missing)
             self._sizes.extend([0] * missing)

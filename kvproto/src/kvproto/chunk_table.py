@@ -26,6 +26,9 @@ _SHARD_BITS: Final = SHARDS.bit_length() - 1
 _LEFT: Final = -2
 """A place in a shard whose key is gone."""
 _PLACES_MIN: Final = 8
+_ROWS_MIN: Final = 64
+_ROWS_MORE: Final = 16
+"""Columns grow by a sixteenth."""
 _NO_PLACES: Final = array("i", [NONE])
 
 T = TypeVar("T", bound=Hashable)
@@ -81,6 +84,10 @@ class ChunkTable:
         """Places of each shard that are not empty, those whose key is gone among them."""
         self._free_row = NONE
         """Free rows hang on each other by their parents."""
+        self._fresh = 0
+        """Rows from here on were never used."""
+        self._last = NONE
+        """The row of the chunk that was known last: mostly the parent of the next."""
         self.count = 0
         """Chunks that are known."""
         self.keys = bytearray()
@@ -98,17 +105,17 @@ class ChunkTable:
     # -- reading
 
     def __len__(self) -> int:
-        """Rows, free ones among them: other columns are as long."""
+        """Rows that there is room for: other columns are as long."""
         return len(self.flags)
 
     def row(self, key: ChunkKey) -> int:
         """The row of a key, whose chunk need not be known; NONE: it has none."""
-        number, keys = hash(key), self.keys
+        number, keys, wanted = hash(key), self.keys, bytes(key)
         places = self._shards[number & (SHARDS - 1)]
         mask = len(places) - 1
         at = (number >> _SHARD_BITS) & mask
         while (row := places[at]) != NONE:
-            if row >= 0 and keys.startswith(key, row * KEY_BYTES):
+            if row >= 0 and keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] == wanted:
                 return row
             at = (at + 1) & mask
         return NONE
@@ -143,16 +150,20 @@ class ChunkTable:
     def place(self, key: ChunkKey) -> int:
         """The row of a key; it gets one if it has none."""
         row = self.row(key)
-        if row != NONE:
-            return row
+        return self.make(key) if row == NONE else row
+
+    def make(self, key: ChunkKey) -> int:
+        """A row for a key that has none."""
         row = self._free_row
         if row == NONE:
-            row = len(self.flags)
-            self._append(key)
+            row = self._fresh
+            if row == len(self.flags):
+                self._extend()
+            self._fresh += 1
         else:
             self._free_row = self.parents[row]
-            self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
             self.parents[row] = NONE
+        self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
         self._enter(key, row)
         return row
 
@@ -171,7 +182,13 @@ class ChunkTable:
         self.sizes[row], self.positions[row] = size_bytes, position
         at = row * DIGEST_BYTES_MAX
         self.digests[at : at + DIGEST_BYTES_MAX] = digest.ljust(DIGEST_BYTES_MAX, b"\0")
-        above = NONE if parent is None else self.place(parent)
+        if parent is None:
+            above = NONE
+        elif self._last != NONE and self.keys.startswith(parent, self._last * KEY_BYTES):
+            above = self._last
+        else:
+            above = self.place(parent)
+        self._last = row
         if above != self.parents[row]:
             self._unhang(row)
             self._hang(row, above)
@@ -188,19 +205,21 @@ class ChunkTable:
         if self.flags[row] & KNOWN or self.first_child[row] != NONE:
             return
         self._leave(row)
+        self._last = NONE
         self.parents[row], self._free_row = self._free_row, row
 
     # -- inside
 
-    def _append(self, key: ChunkKey) -> None:
-        self.keys += key
-        self.flags.append(0)
+    def _extend(self) -> None:
+        """More rows in every column."""
+        more = max(_ROWS_MIN, len(self.flags) // _ROWS_MORE)
+        self.keys += bytes(more * KEY_BYTES)
+        self.flags += bytes(more)
+        self.digests += bytes(more * DIGEST_BYTES_MAX)
         for column in (self.parents, self.first_child, self._next, self._previous):
-            column.append(NONE)
-        self.sizes.append(0)
-        self.positions.append(0)
-        self.namespace_numbers.append(0)
-        self.digests += bytes(DIGEST_BYTES_MAX)
+            column.extend(array("i", [NONE]) * more)
+        for column in (self.sizes, self.positions, self.namespace_numbers):
+            column.frombytes(bytes(more * column.itemsize))
 
     def _hang(self, row: int, parent: int) -> None:
         self.parents[row] = parent
