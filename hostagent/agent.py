@@ -368,6 +368,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.LookUp: report,
             effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
@@ -437,6 +438,7 @@ class Agent:
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
                 takes_columns=True,
+                follows=self.config.replica_bytes > 0,
             )
         )
 

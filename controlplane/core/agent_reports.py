@@ -123,6 +123,8 @@ class AgentReports:
             self._directory.remove_copy(node.index, key)
         for key in parse.keys(announce.removed_from_disk, "removed_from_disk", self.refusals):
             self._directory.remove_disk_copy(node.index, key)
+        if node.facts.follows:
+            self._publication.following.follow(node.session, [copy.key for copy in copies])
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
             self._publication.settling.announced.add(node.index)
@@ -135,6 +137,13 @@ class AgentReports:
         if count(node.index) < self._cluster.options.copies_max:
             return False
         return node.index not in directory.hosts(key)[on_disk]
+
+    def chunks_looked_up(self, node: Node, message: rpc.LookUp) -> None:
+        """What a node's engines ask for, where the node is not told of everything."""
+        if not node.facts.follows:
+            raise RecordError("a look-up of a node that is told of everything")
+        keys, released = parse.look_up(message)
+        self._publication.look_up(node.session, keys, message.number, released)
 
     def chunks_claimed(self, node: Node, message: rpc.Claims) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""

@@ -95,6 +95,7 @@ class Attachments:
             protocol=PROTOCOL,
             takes_loads=True,
             takes_columns=True,
+            takes_look_ups=True,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,

@@ -21,7 +21,7 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefused, WriteTheSwitch
 from controlplane.core.examination.examinations import Examinations
-from controlplane.core.ids import NodeIndex, TaskId
+from controlplane.core.ids import ChunkKey, NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.leadership import Leadership
 from controlplane.core.nodes import Node, RefusedNodeError
@@ -135,6 +135,7 @@ class Core:
             "task_result": self._task_result_received,
             "task_progress": self._task_progress_received,
             "interests": lambda node, said: self._cluster.visibility.interests_changed(node.session, said),
+            "look_up": self.reports.chunks_looked_up,
             "claims": self.reports.chunks_claimed,
             "bad_copy": self.reports.bad_copy_reported,
             "leaving": self._node_leaving,
@@ -399,6 +400,8 @@ class Core:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
+            if node.facts.follows and (keys := [ChunkKey(key) for key in keys_of(task.message)]):
+                self.publication.look_up(node.session, keys)
             task.message.epoch = self.leadership.epoch
             self._cluster.send(node.session, rpc.ToAgent(task=task.message))
 

@@ -49,6 +49,12 @@ CLAIMS_SHARED: Final = 1 << 19
 CLAIMS_LATE_AT_ONCE: Final = 4096
 """Withdrawn in one sweep."""
 
+FOLLOWED_PER_NODE_MAX: Final = 1 << 20
+"""Chunks that one agent may follow, known or not; 4 bytes each where their followers are alike, and a row of 90 where
+nobody has them."""
+LOOK_UP_KEYS_MAX: Final = 4096
+"""Of one look-up, and as many that are released: 20 ms."""
+
 PUBLISH_S: Final = 0.005
 """Changes of the directory wait this long for further changes before they are published together."""
 

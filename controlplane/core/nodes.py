@@ -92,6 +92,8 @@ class NodeFacts:
     link_rate_bit_s: int = 0
     takes_columns: bool = False
     """Many chunks of one message, in columns."""
+    follows: bool = False
+    """It is told only of chunks that it asked for."""
     """Of the port that carries its data; 0: it has not said."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""

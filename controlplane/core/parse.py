@@ -16,6 +16,7 @@ from controlplane.core.limits import (
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
+    LOOK_UP_KEYS_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
@@ -84,6 +85,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),
         takes_columns=hello.takes_columns,
+        follows=hello.follows,
     )
 
 
@@ -133,6 +135,16 @@ def _claim_run(claim: rpc.Claim) -> ClaimRun:
 def keys(raw: Iterable[bytes], field: str, refusals: Refusals) -> list[ChunkKey]:
     """Keys of a list."""
     return refusals.taken("key", raw, lambda one: chunk_key(one, field))
+
+
+def look_up(message: rpc.LookUp) -> tuple[list[ChunkKey], list[ChunkKey]]:
+    """(keys that a node asks for, keys that it lets go). Raises RecordError for too many, and for broken ones."""
+    found = []
+    for what, raw in (("keys", message.keys), ("released", message.released)):
+        if len(raw) % KEY_BYTES or len(raw) > LOOK_UP_KEYS_MAX * KEY_BYTES:
+            raise RecordError(f"look_up.{what} of {len(raw)} bytes: {LOOK_UP_KEYS_MAX} keys of {KEY_BYTES} at most")
+        found.append([ChunkKey(raw[at : at + KEY_BYTES]) for at in range(0, len(raw), KEY_BYTES)])
+    return found[0], found[1]
 
 
 def next_victims(heartbeat: rpc.Heartbeat, refusals: Refusals) -> tuple[ChunkKey, ...]:

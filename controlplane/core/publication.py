@@ -14,11 +14,13 @@ from typing import TypeAlias
 from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import tell
+from controlplane.core.directory.following import Following
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.twins import TWIN_CODES, twin_key
 
 
 @dataclass(slots=True)
@@ -105,6 +107,9 @@ class Publication:
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
         self._take_columns: set[int] = set()
+        self.following = Following(cluster.directory)
+        self._told_sequence: dict[int, int] = {}
+        """What those who follow were told last."""
         self._snapshots: list[_Snapshot] = []
         """Those of which parts are still to be told."""
         self.loads_changed: set[NodeIndex] = set()
@@ -145,6 +150,8 @@ class Publication:
         incarnation = self._cluster.options.incarnation
         if facts.takes_columns:
             self._take_columns.add(session)
+        if facts.follows:
+            self.following.sessions.add(session)
         if not self.settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
             self._snapshot([session])
 
@@ -153,6 +160,8 @@ class Publication:
         self.settling.stream_ended(session)
         self._visibility.stream_ended(session)
         self._take_columns.discard(session)
+        self._told_sequence.pop(session, None)
+        self.following.stream_ended(session)
         for snapshot in self._snapshots:
             snapshot.sessions.discard(session)
         self._snapshots = [one for one in self._snapshots if one.sessions]
@@ -166,6 +175,7 @@ class Publication:
             self._resnapshot_due_ns = now_ns + RESNAPSHOT_NS
             due = sorted({*due, *changed})
         self._snapshot(due)
+        self.following.advance()
         for snapshot in list(self._snapshots):
             self._send(snapshot.sessions, self._next_part(snapshot))
             if snapshot.is_over:
@@ -190,6 +200,9 @@ class Publication:
         for session in sessions:
             if not self._is_waiting(session):
                 views.setdefault(self._ear(session), []).append(session)
+        followed = self.following.listeners(rows) if self.following.sessions else {}
+        followed_gone = self.following.listeners_of_gone(gone) if self.following.sessions else {}
+        news = bool(nodes or nodes_gone or loads or claims)
         self._speakers |= {
             node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
         }
@@ -197,13 +210,49 @@ class Publication:
             delta = rpc.DirectoryDelta(sequence=self._sequence, nodes_gone=nodes_gone, loads=loads)
             delta.nodes.extend(map(self._node_entry, nodes))
             delta.claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
-            unseen = tell(delta, self._directory, rows, view.shows, columns=columns)
-            delta.chunks_gone.extend(key for key in [*gone, *unseen] if any(map(view.shows, left.get(key, ()))))
-            self._send(told, rpc.ToAgent(directory=delta))
+            if everything := [session for session in told if session not in self.following.sessions]:
+                whole = rpc.DirectoryDelta()
+                whole.CopyFrom(delta)
+                unseen = tell(whole, self._directory, rows, view.shows, columns=columns)
+                whole.chunks_gone.extend(key for key in [*gone, *unseen] if any(map(view.shows, left.get(key, ()))))
+                self._send(everything, rpc.ToAgent(directory=whole))
+            alike: dict[tuple[int, tuple[int, ...], tuple[ChunkKey, ...]], list[int]] = {}
+            for session in sorted(self.following.sessions.intersection(told)):
+                rows_told, keys_gone = followed.get(session, []), followed_gone.get(session, [])
+                if news or rows_told or keys_gone:
+                    after = self._told_sequence.get(session, 0)
+                    alike.setdefault((after, tuple(rows_told), tuple(keys_gone)), []).append(session)
+            for (after, theirs, theirs_gone), followers in alike.items():
+                part = rpc.DirectoryDelta(after=after)
+                part.MergeFrom(delta)
+                unseen = tell(part, self._directory, theirs, view.shows, columns=columns)
+                lost = [*theirs_gone, *unseen]
+                part.chunks_gone.extend(key for key in lost if any(map(view.shows, left.get(key, ()))))
+                self._told_sequence.update(dict.fromkeys(followers, self._sequence))
+                self._send(followers, rpc.ToAgent(directory=part))
         for index in nodes_gone:
             self._speakers.pop(index, None)
 
     # -- inside
+
+    def look_up(
+        self, session: int, keys: Sequence[ChunkKey], number: int = 0, released: Sequence[ChunkKey] = ()
+    ) -> None:
+        """An agent asks for chunks, and lets others go; or (number 0) it is to know of some before it asks. What is
+        found is told as it is now, with what readers may ask for in its place: later changes follow."""
+        self.following.release(session, released)
+        answer = rpc.LookedUp(number=number)
+        twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
+        keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
+        if self.following.has_room(session, len(keys)):
+            self.following.follow(session, keys)
+            view, columns = self._ear(session)
+            rows = self._directory.rows_of(keys)
+            self._directory.told(self._directory.untold(rows), self._values.score)
+            tell(answer.found, self._directory, rows, view.shows, columns=columns)
+        else:
+            answer.refused = True
+        self._send([session], rpc.ToAgent(looked_up=answer))
 
     def _ear(self, session: int) -> _Ear:
         return self._visibility.of(session), session in self._take_columns
@@ -215,7 +264,7 @@ class Publication:
     @property
     def is_behind(self) -> bool:
         """Whether the next part of a snapshot can be told at once."""
-        return bool(self._snapshots)
+        return bool(self._snapshots) or self.following.is_behind
 
     def _send(self, sessions: Iterable[int], message: rpc.ToAgent) -> None:
         for session in sessions:
@@ -233,7 +282,11 @@ class Publication:
     def _snapshot(self, sessions: Sequence[int]) -> None:
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
-            views.setdefault(self._ear(session), []).append(session)
+            if session in self.following.sessions:
+                self._told_sequence[session] = self._sequence
+                self._send([session], self._empty_snapshot())
+            else:
+                views.setdefault(self._ear(session), []).append(session)
         for (view, columns), told in views.items():
             snapshot = _Snapshot(view, columns, set(told))
             self._send(told, self._next_part(snapshot))
@@ -258,9 +311,14 @@ class Publication:
         delta.chunks_gone.extend(gone)
         snapshot.is_over = snapshot.row >= len(directory.table) and not snapshot.missed
         if snapshot.is_over:
-            delta.nodes.extend(map(self._node_entry, self._nodes))
-            delta.loads.extend(_load_entry(node) for node in self._nodes if node.load.queued_bytes)
-        delta.snapshot_end = snapshot.is_over
+            delta.MergeFrom(self._empty_snapshot().directory)
+        return rpc.ToAgent(directory=delta)
+
+    def _empty_snapshot(self) -> rpc.ToAgent:
+        """The end of a snapshot: all nodes."""
+        delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True, snapshot_end=True)
+        delta.nodes.extend(map(self._node_entry, self._nodes))
+        delta.loads.extend(_load_entry(node) for node in self._nodes if node.load.queued_bytes)
         return rpc.ToAgent(directory=delta)
 
     def _node_entry(self, node: Node) -> rpc.Node:

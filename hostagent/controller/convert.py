@@ -15,6 +15,7 @@ from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims, NodeEntry
 from hostagent.core.events import (
     ControllerEvent,
     DirectoryChanged,
+    LookedUp,
     MemberGiven,
     SwitchStateGiven,
     TaskCancelled,
@@ -79,6 +80,9 @@ def events_of(
             return said
         case "directory":
             return [DirectoryChanged(delta_of(message.directory, refusals, integrity))]
+        case "looked_up":
+            answer = message.looked_up
+            return [LookedUp(answer.number, delta_of(answer.found, refusals, integrity), answer.refused)]
         case "task":
             return [TaskGiven(task_of(message.task, refusals))]
         case "cancel":
@@ -133,6 +137,7 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity
         heartbeat_s=welcome.heartbeat_ms / 1000,
         integrity=integrity,
         takes_loads=welcome.takes_loads,
+        takes_look_ups=welcome.takes_look_ups,
     )
 
 
@@ -196,6 +201,7 @@ def delta_of(message: pb.DirectoryDelta, refusals: Refusals, integrity: Integrit
         refusals.taken("chunk_gone", message.chunks_gone, chunk_key),
         tuple(_claims(one, refusals) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
+        message.after,
     )
 
 
@@ -295,6 +301,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportUsage
     | effects.ReportLoad
     | effects.ReportClaims
+    | effects.LookUp
     | effects.ReportInterests
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
@@ -314,6 +321,8 @@ def message_of(effect: ControllerEffect, *, columns: bool = False) -> pb.FromAge
             return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
         case effects.ReportClaims(made, withdrawn):
             return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
+        case effects.LookUp(number, keys, released):
+            return pb.FromAgent(look_up=pb.LookUp(number=number, keys=b"".join(keys), released=b"".join(released)))
         case effects.ReportInterests(patterns):
             return pb.FromAgent(interests=interests_of(patterns))
         case effects.ReportTaskProgress(task, done, total, moved_bytes):

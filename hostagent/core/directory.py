@@ -8,8 +8,8 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from hostagent.core.chunk_entry import ChunkEntry
@@ -65,6 +65,8 @@ class Delta:
     """Not kept in the replica: see `hostagent.core.claims`."""
     loads: tuple[tuple[int, HolderLoad], ...] = ()
     """What nodes have queued for their readers."""
+    after: int = 0
+    """The sequence of the change before it; 0: the one below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class DirectoryReplica:
         self._stale: _Content | None = None
         self._controller: int | None = None
         self._keep_stale = False
+        self.let_go: dict[ChunkKey, int] = {}
+        """Chunks that the controller may still tell of although this node asked it not to: out of date when it does."""
         self.sequence = 0
         self._sequence_known = False
 
@@ -148,16 +152,37 @@ class DirectoryReplica:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
         if delta.snapshot:
             return self._apply_snapshot(delta)
-        if self._staged is not None or (self._sequence_known and delta.sequence != self.sequence + 1):
+        if self._staged is not None or (self._sequence_known and self.sequence != (delta.after or delta.sequence - 1)):
             raise SequenceGapError(f"delta {delta.sequence} after {self.sequence}")
         self.sequence = delta.sequence
         self._sequence_known = True
         lost = tuple(self._current.nodes[node].name for node in delta.nodes_gone if node in self._current.nodes)
+        if self.let_go:
+            delta = replace(delta, chunks=tuple(one for one in delta.chunks if one.key not in self.let_go))
         _merge(self._current, delta, self._current.chunks)
         if self._stale is not None:
             for key in delta.chunks_gone:
                 self._stale.chunks.pop(key)
         return Applied((*(chunk.key for chunk in delta.chunks), *delta.chunks_gone), lost)
+
+    def answered(self, found: Delta, number: int) -> Applied:
+        """The controller was asked for these by question `number`, and says how they are; what was let go later is out
+        of date."""
+        if self.let_go:
+            kept = tuple(one for one in found.chunks if self.let_go.get(one.key, -1) < number)
+            found = replace(found, chunks=kept)
+        for content in (self._current, self._staged):
+            if content is not None:
+                _merge(content, found, content.chunks)
+        return Applied(tuple(chunk.key for chunk in found.chunks))
+
+    def evict(self, count: int, is_in_use: Callable[[ChunkKey], bool]) -> list[ChunkKey]:
+        """Forget so many chunks that are worth least, as far as none of them is in use; returns their keys."""
+        gone: list[ChunkKey] = []
+        while len(gone) < count and (key := self._current.chunks.least(is_in_use)) is not None:
+            self._current.chunks.pop(key)
+            gone.append(key)
+        return gone
 
     def find(self, key: ChunkKey) -> ChunkEntry | None:
         """The entry of a chunk, if there is one."""

@@ -293,6 +293,17 @@ class Welcomed(ControllerEvent):
     """How the fabric's chunks are digested."""
     takes_loads: bool = True
     """It wants to hear what is queued for readers."""
+    takes_look_ups: bool = False
+    """It may be asked for chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp(ControllerEvent):
+    """Answer to LookUp; number 0: this node will need them."""
+
+    number: int
+    found: Delta
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

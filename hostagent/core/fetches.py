@@ -16,6 +16,7 @@ from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
+from hostagent.core.look_ups import LookUps
 from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
@@ -65,6 +66,7 @@ class Fetches:
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
         self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
         self._under_way = self.arrivals.under_way
+        self.look_ups = LookUps(node, self._under_way.__contains__)
         self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""
         self.planner = FetchPlanner(ways, self.arrivals, self.twins)
@@ -111,6 +113,8 @@ class Fetches:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
+        if request.may_wait and self.look_ups.is_partial and self._looks_up(fetch):
+            return fetch.number
         if not request.may_wait or not self._sources.cold.has_store or not self._looks_into_cold(fetch):
             self._plan(fetch)
         return fetch.number if fetch.number in self._fetches else None
@@ -127,6 +131,16 @@ class Fetches:
             fetch.stopped = request.kept.status
         self._fetches[fetch.number] = fetch
         return fetch
+
+    def _looks_up(self, fetch: Fetch) -> bool:
+        """Whether it goes on when the controller has said who has what nothing is known of."""
+
+        def go_on() -> None:
+            known = fetch.number in self._fetches
+            if known and (not self._sources.cold.has_store or not self._looks_into_cold(fetch)):
+                self._plan(fetch)
+
+        return self.look_ups.look((key for key in fetch.request.keys if self._is_nowhere(key)), go_on)
 
     def _looks_into_cold(self, fetch: Fetch) -> bool:
         """Whether it goes on when the cold store has been asked for what nothing else has."""

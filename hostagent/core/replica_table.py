@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from hostagent.core.chunk_entry import ChunkEntry, Variant
@@ -18,6 +18,9 @@ from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
 _SERVED: Final = 2
 _PINNED: Final = 4
 _OTHERS: Final = 8
+_COMPARED: Final = 16
+_LOOKED_AT_MAX: Final = 4096
+"""Rows, until something is evicted, or nothing."""
 AT_HAND_MAX: Final = 4096
 """Entries kept as objects; then the older half goes."""
 
@@ -36,6 +39,7 @@ class ReplicaTable:
         self._on_disk = array("I")
         self._values = array("d")
         self._others: dict[ChunkKey, tuple[Variant, ...]] = {}
+        self._hand = 0
         self.at_hand: dict[ChunkKey, ChunkEntry] = {}
         """Entries as they are in the table, of those that were asked for or came lately. To be read."""
 
@@ -101,6 +105,24 @@ class ReplicaTable:
         """Whether another table has the same entry."""
         mine, theirs = self._row(key), other._row(key)
         return mine != NONE and theirs != NONE and self._entry(mine, key) == other._entry(theirs, key)
+
+    def least(self, is_in_use: Callable[[ChunkKey], bool]) -> ChunkKey | None:
+        """Of the next few chunks, round and round, the one that is worth least; those on which others hang are spared
+        where there are others. None: none of many may go."""
+        table, best, best_rank = self._table, NONE, (True, math.inf)
+        looked_at = 0
+        for _ in range(min(len(table), _LOOKED_AT_MAX)):
+            self._hand = (self._hand + 1) % len(table)
+            row = self._hand
+            if not table.flags[row] & KNOWN or is_in_use(table.key(row)):
+                continue
+            rank = (table.first_child[row] != NONE, self._values[row])
+            if best == NONE or rank < best_rank:
+                best, best_rank = row, rank
+            looked_at += 1
+            if looked_at == _COMPARED:
+                break
+        return None if best == NONE else table.key(best)
 
     # -- inside
 

@@ -21,6 +21,8 @@ NONE: Final = -1
 """No row."""
 KNOWN: Final = 1
 """The flag of a row whose chunk is known; other flags are its owner's."""
+KEPT: Final = 64
+"""The flag of a row that stays although its chunk may not be known."""
 SHARDS: Final = 1024
 _SHARD_BITS: Final = SHARDS.bit_length() - 1
 _LEFT: Final = -2
@@ -195,14 +197,14 @@ class ChunkTable:
 
     def forget(self, row: int) -> None:
         """The chunk of a row is not known any more. Its row, where something hangs on it, stays until `release`."""
-        self.flags[row] = 0
+        self.flags[row] &= KEPT
         self.count -= 1
         self.namespaces.drop(self.namespace_numbers[row])
         self._unhang(row)
 
     def release(self, row: int) -> None:
-        """Free a row, unless its chunk is known or something hangs on it."""
-        if self.flags[row] & KNOWN or self.first_child[row] != NONE:
+        """Free a row, unless its chunk is known, it is kept, or something hangs on it."""
+        if self.flags[row] & (KNOWN | KEPT) or self.first_child[row] != NONE:
             return
         self._leave(row)
         self._last = NONE

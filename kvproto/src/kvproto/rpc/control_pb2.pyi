@@ -127,6 +127,7 @@ class FromAgent(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    LOOK_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -149,6 +150,8 @@ class FromAgent(_message.Message):
     def claims(self) -> Global___Claims: ...
     @_builtins.property
     def interests(self) -> Global___Interests: ...
+    @_builtins.property
+    def look_up(self) -> Global___LookUp: ...
     def __init__(
         self,
         *,
@@ -163,12 +166,13 @@ class FromAgent(_message.Message):
         load: Global___HolderLoad | None = ...,
         claims: Global___Claims | None = ...,
         interests: Global___Interests | None = ...,
+        look_up: Global___LookUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "look_up", b"look_up", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "look_up", b"look_up", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests", "look_up"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -198,6 +202,7 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
@@ -228,6 +233,8 @@ class Hello(_message.Message):
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
     takes_columns: _builtins.bool
     """it understands DirectoryDelta.columns"""
+    follows: _builtins.bool
+    """it is told only of chunks that it follows: see LookUp"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
     @_builtins.property
@@ -271,11 +278,12 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
         takes_columns: _builtins.bool = ...,
+        follows: _builtins.bool = ...,
         link_rate: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1163,9 +1171,71 @@ class Leaving(_message.Message):
 Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
 
 @_typing.final
-class ToAgent(_message.Message):
-    """---------------------------------------------------------------- controller -> agent"""
+class LookUp(_message.Message):
+    """---------------------------------------------------------------- controller -> agent
 
+    An agent that does not want the whole directory asks for what its engines want, and follows it from then on: it is
+    told of changes of those chunks, and of chunks that hang on them, which it follows, too. It follows what it announces.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of this stream, counting up"""
+    keys: _builtins.bytes
+    """16 bytes each; followed even where nobody has the chunk yet"""
+    released: _builtins.bytes
+    """16 bytes each: not followed any more. What is told of them until the answer comes"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        keys: _builtins.bytes = ...,
+        released: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookUp: _TypeAlias = LookUp  # noqa: Y015
+
+@_typing.final
+class LookedUp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the LookUp"""
+    refused: _builtins.bool
+    """the node follows as many chunks as it may: nothing is known, nothing followed"""
+    @_builtins.property
+    def found(self) -> Global___DirectoryDelta:
+        """without a sequence; what is not in it nobody has whom this node may read from"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        found: Global___DirectoryDelta | None = ...,
+        refused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookedUp: _TypeAlias = LookedUp  # noqa: Y015
+
+@_typing.final
+class ToAgent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WELCOME_FIELD_NUMBER: _builtins.int
@@ -1178,6 +1248,7 @@ class ToAgent(_message.Message):
     READ_ACCESS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    LOOKED_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -1198,6 +1269,8 @@ class ToAgent(_message.Message):
     def refusals(self) -> Global___Refusals: ...
     @_builtins.property
     def leads(self) -> Global___Leads: ...
+    @_builtins.property
+    def looked_up(self) -> Global___LookedUp: ...
     def __init__(
         self,
         *,
@@ -1211,12 +1284,13 @@ class ToAgent(_message.Message):
         read_access: Global___ReadAccess | None = ...,
         refusals: Global___Refusals | None = ...,
         leads: Global___Leads | None = ...,
+        looked_up: Global___LookedUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "looked_up", b"looked_up", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "looked_up", b"looked_up", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals", "leads"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals", "leads", "looked_up"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1649,6 +1723,7 @@ class Welcome(_message.Message):
     READ_TOKENS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    TAKES_LOOK_UPS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
@@ -1670,6 +1745,8 @@ class Welcome(_message.Message):
     """of a leader with a lower one than it has seen. 0: from before epochs
     it understands Announce.columns
     """
+    takes_look_ups: _builtins.bool
+    """it understands Hello.follows and LookUp"""
     silence_ms: _builtins.int
     """a controller that says nothing for so long stands still; 0: it may"""
     @_builtins.property
@@ -1691,11 +1768,12 @@ class Welcome(_message.Message):
         read_tokens: _builtins.bool = ...,
         epoch: _builtins.int = ...,
         takes_columns: _builtins.bool = ...,
+        takes_look_ups: _builtins.bool = ...,
         silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1777,10 +1855,13 @@ class DirectoryDelta(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     NAMESPACES_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     snapshot: _builtins.bool
     snapshot_end: _builtins.bool
+    after: _builtins.int
+    """the sequence of the change that was told before this one; 0: the one below"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """new or changed"""
@@ -1826,11 +1907,12 @@ class DirectoryDelta(_message.Message):
         loads: _abc.Iterable[Global___HolderLoad] | None = ...,
         claims: _abc.Iterable[Global___NodeClaims] | None = ...,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        after: _builtins.int = ...,
         columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
