@@ -26,6 +26,7 @@ from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
 from kvclient.client import AgentClient
 from kvclient.engines.core.announcements import Announcement, Announcements, ChunkFacts, Medium, Stored
 from kvclient.messages import Where
+from tests.engines.installed_interface import assert_has_all
 from tests.unit.hostagent.agent_harness import cluster
 
 BLOCK_TOKENS = 16
@@ -207,3 +208,7 @@ async def follow(nodes: list[Node]) -> None:
 
 def test_requests_go_where_agents_have_their_blocks(nodes: list[Node]) -> None:
     asyncio.run(follow(nodes))
+
+
+def test_this_dynamo_has_all_that_kvcast_uses() -> None:
+    assert_has_all("dynamo")

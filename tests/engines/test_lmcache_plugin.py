@@ -26,6 +26,7 @@ from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2Adapter
 from kvclient.engines.lmcache.second_level import KvcastL2
 from kvclient.engines.settings import SettingsError
 from tests.contracts.engine_store.contract import CHUNK_BYTES, Bench, Driver, EngineStoreContract, content_of
+from tests.engines.installed_interface import assert_has_all
 from tests.engines.lmcache_server import plugin
 from tests.unit.hostagent.agent_harness import cluster
 
@@ -189,3 +190,7 @@ def test_lmcaches_own_conformance_benchmark(socket: str) -> None:
     assert run.returncode == 0, run.stderr[-3000:]
     print(run.stdout)
     assert "verif" in (run.stdout + run.stderr).lower()
+
+
+def test_this_lmcache_has_all_that_kvcast_uses() -> None:
+    assert_has_all("lmcache")

@@ -31,6 +31,7 @@ from tests.contracts.engine_store.contract import (
     EngineStoreContract,
     content_of,
 )
+from tests.engines.installed_interface import assert_has_all
 from tests.field.pages import blocks
 from tests.unit.hostagent.agent_harness import cluster
 
@@ -304,3 +305,7 @@ def test_nothing_native_stacks_on_it(tmp_path: Path) -> None:
             store.cc_store()
     finally:
         store.close()
+
+
+def test_this_ucm_has_all_that_kvcast_uses() -> None:
+    assert_has_all("ucm")

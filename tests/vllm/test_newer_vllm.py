@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tests.vllm.vllm_suite import CHUNK_TOKENS, StartEngine, Truth, assert_same, one, random_tokens, run_until_idle
 
-TOOL = Path(__file__).parents[2] / "tools/check_vllm_interface.py"
+TOOL = Path(__file__).parents[2] / "tools/engine_interfaces.py"
 BASE = "distributed/kv_transfer/kv_connector/v1/base.py"
 
 
 def check(place: Path) -> tuple[int, list[str]]:
     """(exit status, lines) of the tool."""
-    done = subprocess.run([sys.executable, str(TOOL), str(place)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(TOOL), "vllm", str(place)], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()
 
 
@@ -55,7 +55,7 @@ def test_what_a_vllm_lacks_is_named(tmp_path: Path) -> None:
         "events.py imports BlockRemoved from vllm.distributed.kv_events: it is not there",
         "events.py imports BlockStored from vllm.distributed.kv_events: it is not there",
         "idle.py imports KVEventBatch from vllm.distributed.kv_events: it is not there",
-        "KvcastConnector.take_events: vLLM's base class has no such method",
+        "KvcastConnector.take_events: KVConnectorBase_V1 has no such method",
         "KvcastConnector.wait_for_layer_load does not take stream",
     ]
 

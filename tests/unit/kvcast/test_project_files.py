@@ -18,7 +18,8 @@ PAGES = (
     "client/README.md",
     "deploy/README.md",
 )
-WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
+TO_THE_SUMMARY = 'cat docs/reference/versions.md >> "$GITHUB_STEP_SUMMARY"'
 
 
 def targets() -> set[str]:
@@ -51,10 +52,12 @@ def test_tests_import_their_helpers_by_full_names() -> None:
     assert [str(path.relative_to(ROOT)) for path in sources if tricks.search(path.read_text())] == []
 
 
-def test_ci_calls_make_targets_only_and_names_no_registry() -> None:
-    text = WORKFLOW.read_text()
+@pytest.mark.parametrize("workflow", sorted(WORKFLOWS.glob("*.yml")), ids=lambda workflow: workflow.stem)
+def test_a_workflow_calls_make_targets_only_and_names_no_registry(workflow: Path) -> None:
+    text = workflow.read_text()
     jobs = yaml.safe_load(text)["jobs"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    commands = [command for command in commands if command != TO_THE_SUMMARY]
     called = [re.fullmatch(r"(?:sudo --preserve-env=PATH )?make ([a-z0-9-]+)", command) for command in commands]
     assert all(called), commands
     assert {match[1] for match in called if match} <= targets()
