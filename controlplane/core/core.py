@@ -164,6 +164,10 @@ class Core:
         """When TimerFired should come. May change with every event."""
         return self._look_ns if self._publish_ns is None else min(self._look_ns, self._publish_ns)
 
+    def stood_still(self, gap_ns: int) -> None:
+        """The shell was stopped, or busy, for so long: what nodes said meanwhile is still to come."""
+        self.nodes.stood_still(gap_ns)
+
     def watch(self, observer: Observer) -> None:
         """`observer` hears of everything from now on, and decides nothing."""
         self._cluster.observer = observer

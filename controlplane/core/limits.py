@@ -44,7 +44,7 @@ GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 CLAIM_KEYS_MAX: Final = 10_000
 """Keys in the claims of one message."""
 
-CLAIMS_SHARED: Final = 1 << 19
+CLAIMS_SHARED: Final = 1 << 20
 """Of all nodes, until each may have no more than its even share. Agents keep those of all others, 500 bytes each."""
 CLAIMS_LATE_AT_ONCE: Final = 4096
 """Withdrawn in one sweep."""

@@ -320,6 +320,11 @@ class NodeRegistry:
         node.heard_ns = now_ns
         node.step(NodeEvent.MESSAGE)
 
+    def stood_still(self, gap_ns: int) -> None:
+        """The controller itself heard nobody for so long: that says nothing of nodes."""
+        for node in self._nodes.values():
+            node.heard_ns += gap_ns
+
     def stream_ended(self, session: int, now_ns: int) -> Node | None:
         """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
         for node in self._nodes.values():

@@ -138,13 +138,10 @@ def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[r
     directory = core.directory
     if request.key_hex:
         key = directory.find(request.key_hex)
-        chunks = [
-            chunk
-            for one in [*directory.prefix(key)[:-1], *directory.subtree(key)]
-            if (chunk := directory.get(one)) is not None
-        ]
+        keys = iter([*directory.prefix(key)[:-1], *directory.subtree(key)])
     else:
-        chunks = sorted(directory, key=lambda chunk: (chunk.facts.namespace, chunk.facts.position, chunk.key))
+        keys = directory.in_order()
+    chunks = (chunk for key in keys if (chunk := directory.get(key)) is not None)
     node = core.nodes.named(request.node) if request.node else None
     shown = 0
     for chunk in chunks:

@@ -22,6 +22,8 @@ _SHOWN = {
     "announcements_per_s": "announcements a second",
     "bytes_per_claim": "bytes a claim",
     "new_agent_s": "s until a new agent has its snapshot",
+    "look_up_ms_p50": "ms for a look-up of 64 chunks (half of them)",
+    "look_up_ms_p99": "ms for a look-up of 64 chunks (99 of 100)",
     "probe_ms_max": "ms: the longest block of the loop, at most",
     "status_ms_p99": "ms for Status (99 of 100)",
     "top_ms_p99": "ms for Top (99 of 100)",

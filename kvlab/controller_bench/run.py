@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -19,11 +20,14 @@ import grpc
 import grpc.aio
 
 from kvcast.errors import UsageError
+from kvlab.controller_bench.speaker import Speaker, key_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 
 PROBE_S: Final = 0.005
 """How often the controller is asked something that takes it no time: its longest answer shows its longest block."""
+LOOK_UP_S: Final = 0.01
+LOOK_UP_CHUNKS: Final = 64
 PAGES_S: Final = 0.5
 """How often Status and Top are asked for."""
 PATIENCE_S: Final = 600.0
@@ -66,10 +70,13 @@ async def measure(load: Load, folder: Path, say: Callable[[str], None]) -> dict[
         before, cpu_s = await crowd.counts(), _cpu_s(pid)
         chunks = (await watch.status()).chunks
         watch.begin()
+        asker = asyncio.create_task(_look_up(load, address, watch.took_s["look_up"]))
         began_s = time.monotonic()
         await crowd.all("announce", per_s=load.rate / load.processes, seconds=load.seconds)
         announced_s = time.monotonic() - began_s
         taken = (await watch.status()).chunks - chunks
+        asker.cancel()
+        await asyncio.gather(asker, return_exceptions=True)
         newcomer = await crowd.one("attach", numbers=[load.agents])
         await watch.end()
         used_cpu_s = _cpu_s(pid) - cpu_s
@@ -100,6 +107,26 @@ async def measure(load: Load, folder: Path, say: Callable[[str], None]) -> dict[
     }
 
 
+async def _look_up(load: Load, address: str, took_s: list[float]) -> None:
+    """Be an agent that keeps no directory: ask for LOOK_UP_CHUNKS at a time, let them go with the next question."""
+    rng, released = random.Random(1), b""
+    async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        agent = Speaker(load.agents + 1, "", channel, follows=True)
+        try:
+            await agent.has_snapshot.wait()
+            while True:
+                first = rng.randrange(max(1, load.chunks // load.agents - LOOK_UP_CHUNKS))
+                owner = rng.randrange(load.agents)
+                keys = b"".join(key_of(owner, first + at) for at in range(LOOK_UP_CHUNKS))
+                began_s = time.monotonic()
+                await agent.look_up(keys, released)
+                took_s.append(time.monotonic() - began_s)
+                released = keys
+                await asyncio.sleep(LOOK_UP_S)
+        finally:
+            await agent.close()
+
+
 def at_size(figures: Mapping[str, float], load: Load, agents: int) -> dict[str, float]:
     """What would bound a controller of so many agents, each as busy and as full as in the load that was measured."""
     chunks, rate = load.chunks / load.agents * agents, load.rate / load.agents * agents
@@ -121,7 +148,7 @@ class _Watch:
         channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self._operator = control_pb2_grpc.OperatorStub(channel)
         self._coordinator = control_pb2_grpc.CoordinatorStub(channel)
-        self._took_s: dict[str, list[float]] = {"probe": [], "status": [], "top": []}
+        self.took_s: dict[str, list[float]] = {"probe": [], "status": [], "top": [], "look_up": []}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def status(self) -> rpc.StatusReply:
@@ -153,13 +180,13 @@ class _Watch:
         while True:
             began_s = time.monotonic()
             await call()
-            self._took_s[what].append(time.monotonic() - began_s)
+            self.took_s[what].append(time.monotonic() - began_s)
             await asyncio.sleep(pause_s)
 
     def figures(self) -> dict[str, float]:
         """Milliseconds that answers took."""
         named = {}
-        for what, took_s in self._took_s.items():
+        for what, took_s in self.took_s.items():
             ordered = sorted(took_s) or [float("nan")]
             named[f"{what}_ms_p50"] = ordered[len(ordered) // 2] * 1e3
             named[f"{what}_ms_p99"] = ordered[len(ordered) * 99 // 100] * 1e3

@@ -72,7 +72,8 @@ def key_of(agent: int, number: int) -> bytes:
 class Speaker:
     """One agent."""
 
-    def __init__(self, number: int, namespace: str, channel: grpc.aio.Channel) -> None:
+    def __init__(self, number: int, namespace: str, channel: grpc.aio.Channel, *, follows: bool = False) -> None:
+        """`follows`: it is told of nothing that it does not look up."""
         self.number = number
         self.namespace = namespace
         self.welcomed = asyncio.Event()
@@ -83,6 +84,9 @@ class Speaker:
         self.announced = 0
         self._outbox: asyncio.Queue[rpc.FromAgent] = asyncio.Queue()
         self._channel = channel
+        self._follows = follows
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[int]] = {}
         self._task = asyncio.create_task(self._converse())
         self._beat = asyncio.create_task(self._beat_heart())
 
@@ -110,6 +114,14 @@ class Speaker:
             keys = [key_of(self.number, (1 << 40) + one) for one in some]
             run = rpc.Claim(keys=keys, size_bytes=CHUNK_BYTES, eta_ms=[CLAIM_MS] * len(keys))
             self.say(claims=rpc.Claims(made=[run]))
+
+    async def look_up(self, keys: bytes, released: bytes = b"") -> int:
+        """Ask for chunks; how many of them somebody has."""
+        number = self._number = self._number + 1
+        answer: asyncio.Future[int]
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self.say(look_up=rpc.LookUp(number=number, keys=keys, released=released))
+        return await answer
 
     async def close(self) -> None:
         """End the stream."""
@@ -140,7 +152,8 @@ class Speaker:
             integrities=[rpc.Integrity.ValueType(code_of(Integrity.BLAKE3))],
             protocol=PROTOCOL,
             takes_columns=True,
-            interests=rpc.Interests(namespaces=[self.namespace]),
+            follows=self._follows,
+            interests=rpc.Interests(namespaces=[self.namespace], all=self._follows),
         )
 
     async def _converse(self) -> None:
@@ -151,6 +164,8 @@ class Speaker:
                 self.told_chunks += len(message.directory.columns.keys) // KEY_BYTES + len(message.directory.chunks)
                 if message.directory.snapshot_end:
                     self.has_snapshot.set()
+            elif kind == "looked_up" and (answer := self._asked.pop(message.looked_up.number, None)) is not None:
+                answer.set_result(len(message.looked_up.found.columns.keys) // KEY_BYTES)
             elif kind == "welcome":
                 self.welcomed.set()
             elif kind == "refusals":

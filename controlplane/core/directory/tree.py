@@ -117,6 +117,18 @@ class Directory:
         row = self._row(key)
         return None if row == NONE else self._chunk(row)
 
+    def in_order(self) -> Iterator[ChunkKey]:
+        """All keys by namespace, position and key, as they were at the beginning."""
+        table = self.table
+        rows = np.flatnonzero(np.array(table.flags, np.uint8) & KNOWN)
+        names = table.namespaces.values
+        ranks = np.zeros(len(names), np.uint32)
+        ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        words = np.frombuffer(bytes(table.keys), ">u8").reshape(-1, 2)[rows]
+        positions = np.array(table.positions, np.uint32)[rows]
+        order = np.lexsort((words[:, 1], words[:, 0], positions, ranks[np.array(table.namespace_numbers)[rows]]))
+        return map(table.key, rows[order].tolist())
+
     # -- rows, for messages: those that `take_rows` or `some_rows` named, until something changes
 
     def some_rows(self, first_row: int, count: int) -> list[int]:
