@@ -58,6 +58,7 @@ class Cluster:
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
+        replica_bytes: int = 0,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -76,6 +77,7 @@ class Cluster:
             disk=disk,
             cold=cold,
             wire=WireConfig(wire),
+            replica_bytes=replica_bytes,
         )
 
     def add(self, **options: Any) -> Agent:
