@@ -148,12 +148,13 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     """Check the values of a file; certificates' relative paths start at `folder`. Raises ConfigError naming the key."""
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
+    controller = top.section("controller")
     config = AgentConfig(
         node=top.take("node", _name, socket.gethostname()),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
-        controllers=top.section("controller").take("address", _controllers, ()),
-        replica_bytes=top.section("controller").take("replica_bytes", checks.size, 0),
+        controllers=controller.take("address", _controllers, ()),
+        replica_bytes=controller.take("replica_bytes", checks.size, 0),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
