@@ -201,7 +201,7 @@ def delta_of(message: pb.DirectoryDelta, refusals: Refusals, integrity: Integrit
         refusals.taken("chunk_gone", message.chunks_gone, chunk_key),
         tuple(_claims(one, refusals) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
-        message.after,
+        message.after if message.HasField("after") else None,
     )
 
 

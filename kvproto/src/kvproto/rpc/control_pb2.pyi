@@ -1861,7 +1861,7 @@ class DirectoryDelta(_message.Message):
     snapshot: _builtins.bool
     snapshot_end: _builtins.bool
     after: _builtins.int
-    """the sequence of the change that was told before this one; 0: the one below"""
+    """the sequence of the change that was told before this one; absent: the one below"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """new or changed"""
@@ -1907,14 +1907,16 @@ class DirectoryDelta(_message.Message):
         loads: _abc.Iterable[Global___HolderLoad] | None = ...,
         claims: _abc.Iterable[Global___NodeClaims] | None = ...,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
-        after: _builtins.int = ...,
+        after: _builtins.int | None = ...,
         columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___DirectoryDelta: _TypeAlias = DirectoryDelta  # noqa: Y015
 
