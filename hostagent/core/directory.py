@@ -65,8 +65,8 @@ class Delta:
     """Not kept in the replica: see `hostagent.core.claims`."""
     loads: tuple[tuple[int, HolderLoad], ...] = ()
     """What nodes have queued for their readers."""
-    after: int = 0
-    """The sequence of the change before it; 0: the one below."""
+    after: int | None = None
+    """The sequence of the change before it; None: the one below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,9 @@ class DirectoryReplica:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
         if delta.snapshot:
             return self._apply_snapshot(delta)
-        if self._staged is not None or (self._sequence_known and self.sequence != (delta.after or delta.sequence - 1)):
+        if self._staged is not None or (
+            self._sequence_known and self.sequence != (delta.sequence - 1 if delta.after is None else delta.after)
+        ):
             raise SequenceGapError(f"delta {delta.sequence} after {self.sequence}")
         self.sequence = delta.sequence
         self._sequence_known = True

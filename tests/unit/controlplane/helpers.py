@@ -281,7 +281,8 @@ class Scene:
                     known, coming = coming, {}
                     sequence = delta.sequence
                 continue
-            assert sequence is None or sequence == (delta.after or delta.sequence - 1), "a gap in the sequence"
+            before = delta.after if delta.HasField("after") else delta.sequence - 1
+            assert sequence in (None, before), "a gap in the sequence"
             sequence = delta.sequence
             known |= {entry.key: entry for entry in _entries(delta)}
             for gone in delta.chunks_gone:
