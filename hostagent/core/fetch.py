@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -20,7 +21,7 @@ from kvpolicy.tiers.gate import Prefill, Probe, Ticket, Verdict
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
-from kvproto.ids import FetchId
+from kvproto.ids import Address, FetchId
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -61,6 +62,10 @@ class ReaderMachine(Protocol):
 
     def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
+        ...
+
+    def left_at(self, key: ChunkKey, now_ns: int, /) -> Address | None:
+        """Where the interest is of those who still want a chunk that this node has; None: nobody does."""
         ...
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
@@ -194,6 +199,8 @@ class Fetch:
     """Leading keys that are worth waiting for."""
     leading_count: int = 0
     """Leading keys that are here."""
+    unasked: deque[ChunkKey] = field(default_factory=deque)
+    """What follows on `keys` and is about to be asked for, in windows (`hostagent.core.long_fetches`)."""
     told_count: int = 0
     """Of these, those that `progressed` has told of."""
     stopped: Status = Status.OK

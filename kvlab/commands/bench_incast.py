@@ -15,7 +15,7 @@ from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
-from kvcast.arguments import output_file, probability, whole
+from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
 from kvlab.bars import progress
@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=[*(mode.value for mode in Mode), "all", "none"],
         help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument(
+        "--fanout",
+        choices=["switch", "multicast"],
+        help="multicast: in place of a kvcast switch, a bridge that snoops (the same as --mode multicast)",
     )
     parser.add_argument(
         "--trust",
@@ -72,9 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
-    )
     add_json(parser)
 
 
@@ -94,13 +96,14 @@ def run(args: argparse.Namespace) -> int:
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
-        curves=args.plot is not None,
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
-    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    if args.fanout == "multicast" and args.mode:
+        raise UsageError("--fanout multicast is a mode of its own: leave --mode out")
+    modes = _chosen(args.mode or [Mode.MULTICAST if args.fanout == "multicast" else Mode.CAST], Mode)
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:
@@ -124,12 +127,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    if args.plot is not None:
-        from bmv2_testbed.bench.incast_picture import draw
-
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
-        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios
