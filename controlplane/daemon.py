@@ -342,7 +342,12 @@ class Controller:
         """Give the core an event, and carry out what follows from it."""
         if self.failed.is_set():
             return []
-        effects = self.core.handle(event, self.now_ns())
+        now_ns = self.now_ns()
+        late_ns = now_ns - self.core.next_timeout_ns()
+        if self.core.started_ns is not None and late_ns > self.core.options.graces.heartbeat_ns:
+            LOG.warning("the controller stood still for %.1f s: no node is suspect for that", late_ns / 1e9)
+            self.core.stood_still(late_ns)
+        effects = self.core.handle(event, now_ns)
         for effect in effects:
             self._carry_out(effect)
         self._kept.look(self.core.operator_state.revision)

@@ -402,6 +402,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.LookUp: report,
             effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
@@ -438,7 +439,7 @@ class Agent:
         self.examined.run(task)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
-        self.attachment.send(convert.message_of(effect))
+        self.attachment.send(convert.message_of(effect, columns=self.attachment.takes_columns))
 
     def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
         log.warning("%s holds a wrong copy of chunk %s: %s", effect.holder, effect.key.hex(), effect.blame.value)
@@ -480,6 +481,8 @@ class Agent:
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
+                takes_columns=True,
+                follows=self.config.replica_bytes > 0,
             )
         )
 

@@ -128,6 +128,8 @@ class AgentConfig:
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
+    replica_bytes: int = 0
+    """Of what is known of other nodes' chunks; 0: the whole directory."""
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
 
     @property
@@ -152,11 +154,13 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     """Check the values of a file; certificates' relative paths start at `folder`. Raises ConfigError naming the key."""
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
+    controller = top.section("controller")
     config = AgentConfig(
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
-        controllers=top.section("controller").take("address", _controllers, ()),
+        controllers=controller.take("address", _controllers, ()),
+        replica_bytes=controller.take("replica_bytes", checks.size, 0),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),

@@ -38,7 +38,7 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
         fetches_per_s=core.values.cache.rate(facts.key, now_ns),
         namespace=facts.namespace,
-        children=len(chunk.children),
+        children=core.directory.count_children(facts.key),
         switch_problem=core.switch_cache.problem(facts.key),
     )
 
@@ -145,13 +145,10 @@ def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[r
     directory = core.directory
     if request.key_hex:
         key = directory.find(request.key_hex)
-        chunks = [
-            chunk
-            for one in [*directory.prefix(key)[:-1], *directory.subtree(key)]
-            if (chunk := directory.get(one)) is not None
-        ]
+        keys = iter([*directory.prefix(key)[:-1], *directory.subtree(key)])
     else:
-        chunks = sorted(directory, key=lambda chunk: (chunk.facts.namespace, chunk.facts.position, chunk.key))
+        keys = directory.in_order()
+    chunks = (chunk for key in keys if (chunk := directory.get(key)) is not None)
     node = core.nodes.named(request.node) if request.node else None
     shown = 0
     for chunk in chunks:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.clock import Alarm
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.events import DigestUse, LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node

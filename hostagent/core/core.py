@@ -187,6 +187,7 @@ class AgentCore:
             events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
             events.DirectoryChanged: self._directory_news.directory_changed,
+            events.LookedUp: self._directory_news.looked_up,
             events.SwitchStateGiven: membership.switch_state_given,
             events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
@@ -538,6 +539,7 @@ class AgentCore:
     def _stopped(self, _: events.Stopped) -> None:
         self.parts.close()
         self.cold.close()
+        self.fetches.look_ups.close()
         self.claims.close()
         self.fetches.close()
         if self.relays is not None:

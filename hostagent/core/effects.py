@@ -345,6 +345,15 @@ class ForgetStored(AgentEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class LookUp(AgentEffect):
+    """Ask the controller who has chunks, and tell it of which this node wants to hear no more; answered by LookedUp."""
+
+    number: int
+    keys: tuple[ChunkKey, ...]
+    released: tuple[ChunkKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LookUpCold(AgentEffect):
     """Whether the cold store has chunks, and what it says of them; answered by ColdLookedUp."""
 

@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.core.directory import ChunkEntry, Delta
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
@@ -297,6 +298,17 @@ class Welcomed(ControllerEvent):
     fanout: Fanout = Fanout.SWITCH
     unasked_weight: float = 0.0
     """See `kvproto.blocks.cover`."""
+    takes_look_ups: bool = False
+    """It may be asked for chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp(ControllerEvent):
+    """Answer to LookUp; number 0: this node will need them."""
+
+    number: int
+    found: Delta
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class CoreOptions:
     """Of the tenants that are named; others have weight 1."""
     tenant_namespaces: Mapping[str, str] = field(default_factory=dict)
     """By tenant: where its chunks go, and what it is told of."""
+    replica_bytes: int = 0
+    """Of other nodes' chunks, of which only those that this node asks for are known then; 0: all are."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
     has_cold: bool = False

@@ -15,7 +15,8 @@ from hostagent.agent import Agent
 from hostagent.api.access import Access
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import AgentConfig, DataConfig, PoolConfig, WireConfig
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
 from kvchunk.ids import ChunkKey
@@ -58,6 +59,7 @@ class Cluster:
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
         relay_share: float | None = None,
+        replica_bytes: int = 0,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -77,6 +79,7 @@ class Cluster:
             cold=cold,
             wire=WireConfig(wire),
             relay_share=relay_share,
+            replica_bytes=replica_bytes,
         )
 
     def add(self, **options: Any) -> Agent:
