@@ -17,7 +17,6 @@ from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
-from bmv2_testbed.switches import program_defines, program_of
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
@@ -132,6 +131,8 @@ def spec_of(args: argparse.Namespace) -> TestbedSpec:
 
 def by_mininet(spec: TestbedSpec) -> str:
     """The command line of Mininet that builds as many hosts around the same program."""
+    from bmv2_testbed.switches import program_defines, program_of  # brings the compiler, which no other action needs
+
     nodes = importlib.util.find_spec("p4switch.mininet_nodes")
     assert nodes is not None
     assert nodes.origin is not None
