@@ -28,9 +28,11 @@ COMMANDS: dict[str, str] = {
     "init": "configuration files for this machine, from flags or a few questions",
     "pki": "an authority and certificates for a cluster, for TLS with identities",
     "switch": "a switch made of interfaces of this machine: p4switch with kvcast's program",
+    "keeper": "keeps an agent's pool while the agent is away, as systemd does for its services",
     "doctor": "what is missing or broken, on this machine or in the cluster, and the remedy",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
+    "size": "what the KV of a prompt weighs, and what it takes to bring or to compute it",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
     "demo": "see it work: an incast, then workloads with and without a pool",
@@ -39,7 +41,7 @@ COMMANDS: dict[str, str] = {
 }
 
 
-LAB = frozenset({"testbed", "bench", "plan", "demo", "demo-vllm", "demo-pd"})
+LAB = frozenset({"testbed", "bench", "size", "plan", "demo", "demo-vllm", "demo-pd"})
 """Commands that kvcast-lab brings: modules of `kvlab.commands`."""
 
 
