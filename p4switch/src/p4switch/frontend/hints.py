@@ -11,7 +11,7 @@ _P4_14 = re.compile(r"\s*(header_type|field_list|metadata|calculated_field)\s+\w
 _DECLARED_IN = {
     "core.p4": {"packet_in", "packet_out", "NoAction", "verify", "match_kind"},
     "v1model.p4": {"standard_metadata_t", "V1Switch", "mark_to_drop", "HashAlgorithm", "CounterType", "MeterType"},
-    "tna.p4": {"ingress_intrinsic_metadata_t", "egress_intrinsic_metadata_t", "Pipeline", "Switch"},
+    "tna.p4": {"ingress_intrinsic_metadata_t", "egress_intrinsic_metadata_t"},
 }
 """Names by which an include is missed."""
 

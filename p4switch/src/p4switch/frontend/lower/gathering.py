@@ -5,7 +5,7 @@ from __future__ import annotations
 from p4switch.frontend import ast
 from p4switch.frontend.lower.annotations import ir_annotations
 from p4switch.frontend.lower.lowering import Lowering
-from p4switch.frontend.lower.types_to_ir import ir_type, require_whole_bytes
+from p4switch.frontend.lower.types_to_ir import ir_type
 from p4switch.frontend.p4_types import TEnum, TNew
 from p4switch.ir import types as irt
 from p4switch.ir.program import ControllerHeader, NewType, Program, SerializableEnum, Thread
@@ -45,7 +45,6 @@ def _controller_headers(low: Lowering) -> tuple[ControllerHeader, ...]:
             if a.name == "controller_header" and a.body:
                 header = ir_type(low, low.facts.struct(decl), decl.at)
                 assert isinstance(header, irt.HeaderType)
-                require_whole_bytes(low, header, decl.at)
                 out.append(ControllerHeader(str(a.body[0]), header, header.annotations))
     return tuple(out)
 
