@@ -106,6 +106,10 @@ CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
+CAST_SEND_BUFFER_BYTES_MIN = 16 * KIB
+"""Two datagrams of 8 KiB segments, as the kernel charges them."""
+CONTROL_WAIT_S = 0.002
+"""A keeper's NOTICEs wait behind no more than this of its casts."""
 CAST_BUFFER_BYTES_MAX = 65507
 """Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
 CAST_BUFFER_SEGMENTS_MAX = 64

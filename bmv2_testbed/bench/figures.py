@@ -51,6 +51,10 @@ class IncastFigures:
     cpu_s: Mapping[str, float]
     counters: str
     problems: Sequence[str] = field(default=())
+    fanout: str = ""
+    """How kvcast's casts reach readers (`fabric.fanout`); empty: a peer."""
+    unasked_rx_S: float = 0.0  # noqa: N815
+    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +73,7 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
+    fanout: str = "",
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -102,6 +107,8 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
+        fanout=fanout,
+        unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
     )
 
 

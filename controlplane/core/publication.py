@@ -260,7 +260,7 @@ class Publication:
             draining=node.draining,
             unreached=node.unreached,
         )
-        if node.member is not None and self._cluster.options.with_switch:
+        if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member
         return entry
 

@@ -489,6 +489,10 @@ class Arrivals:
         inbound.whole = hashed.digest == inbound.entry.digest
         self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
 
+    def had_from(self, key: ChunkKey) -> Address | None:
+        """Where the interest was that brought a chunk which may be in flight still."""
+        return self.reader.left_at(key, self._clock.now_ns)
+
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""
         self.parameters = parameters

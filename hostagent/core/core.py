@@ -63,6 +63,7 @@ from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
+_FOR_KEEPER = _FOR_HOLDER | {Op.LEAVE}
 
 
 class AgentCore:
@@ -118,7 +119,8 @@ class AgentCore:
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
-        self.serving = Serving(node, self._peer_loads.load, self._peer_asked)
+        had_from = self.fetches.arrivals.had_from
+        self.serving = Serving(node, self._peer_loads.load, self._peer_asked, had_from)
         self._tasks = Tasks(node, self.fetches, self.serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(node, served_reads or NoReads(), self.serving)
@@ -413,14 +415,14 @@ class AgentCore:
         for_reader = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_READER]
         if for_reader:
             self.fetches.arrivals.controls_received(for_reader)
-        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
+        asked = _FOR_KEEPER if self.serving.keeps_interest else _FOR_HOLDER
+        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in asked]
         if for_holder:
             self.serving.controls_received(for_holder)
             self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
-            if operation not in _FOR_READER and operation not in _FOR_HOLDER:
-                # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
+            if operation not in _FOR_READER and operation not in asked:
                 self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
 
     def _digest_computed(self, event: events.DigestComputed) -> None:

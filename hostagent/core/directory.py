@@ -16,7 +16,7 @@ from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import Address
+from kvproto.ids import Address, Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +144,16 @@ class _Content:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
     named: dict[str, NodeEntry] = field(default_factory=dict)
     at: dict[Address, NodeEntry] = field(default_factory=dict)
+    numbered: dict[int, NodeEntry] = field(default_factory=dict)
+    """By member."""
     chunks: dict[ChunkKey, ChunkEntry] = field(default_factory=dict)
 
     def enter(self, node: NodeEntry) -> None:
         """A node is known so from now on."""
         self.leave(node.node)
         self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
+        if node.member is not None:
+            self.numbered[node.member] = node
 
     def leave(self, number: int) -> None:
         """A node is gone; another one may have its name or its address by now."""
@@ -159,6 +163,8 @@ class _Content:
                 del self.named[node.name]
             if self.at.get(node.address) is node:
                 del self.at[node.address]
+            if node.member is not None and self.numbered.get(node.member) is node:
+                del self.numbered[node.member]
 
 
 class DirectoryReplica:
@@ -244,6 +250,23 @@ class DirectoryReplica:
         """The node with this address on the data network."""
         node = self._current.at.get(address)
         return node if node is not None or self._stale is None else self._stale.at.get(address)
+
+    def member_at(self, address: Address) -> Member | None:
+        """The member with this address on the data network."""
+        node = self.node_at(address)
+        return None if node is None or node.member is None else Member(node.member)
+
+    def address_of(self, member: Member) -> Address | None:
+        """Where a member is."""
+        node = self._current.numbered.get(member)
+        if node is None and self._stale is not None:
+            node = self._stale.numbered.get(member)
+        return None if node is None else node.address
+
+    @property
+    def members(self) -> int:
+        """All members, as a bitmap."""
+        return sum(1 << member for member in self._current.numbered)
 
     def holders_elsewhere(self, key: ChunkKey) -> tuple[list[NodeEntry], list[NodeEntry]]:
         """Other nodes that hold a chunk in DRAM, and others that hold it on disk only; stale ones and those that are

@@ -131,6 +131,8 @@ class CastSegments(AgentEffect):
     chunk: Chunk
     first: int
     count: int
+    blocks: tuple[int, ...] = ()
+    """Of multicast: to the groups of these blocks of members, in place of the fabric's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
 
@@ -292,6 +293,9 @@ class Welcomed(ControllerEvent):
     """How the fabric's chunks are digested."""
     takes_loads: bool = True
     """It wants to hear what is queued for readers."""
+    fanout: Fanout = Fanout.SWITCH
+    unasked_weight: float = 0.0
+    """See `kvproto.blocks.cover`."""
 
 
 @dataclass(frozen=True, slots=True)

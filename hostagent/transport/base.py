@@ -266,8 +266,9 @@ class CastPart(Protocol):
         """
         ...
 
-    def cast(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
-        """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
+    def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = (), /) -> None:
+        """Send segments [first, first + count) of a pinned chunk to the groups of these blocks of members
+        (`kvproto.blocks`), of multicast alone; without any, to the fabric's group."""
         ...
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:

@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how kvcast does it; may be given again (default cast)",
     )
     parser.add_argument(
+        "--fanout",
+        choices=["switch", "multicast"],
+        help="multicast: in place of a kvcast switch, a bridge that snoops (the same as --mode multicast)",
+    )
+    parser.add_argument(
         "--trust",
         choices=[*(trust.value for trust in Trust), "both"],
         help="on: BLAKE3, certificates, meters; off: xxh3 and none of them; both: by turns, with the ratio of the two"
@@ -96,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--trust both and --form both: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
-    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    if args.fanout == "multicast" and args.mode:
+        raise UsageError("--fanout multicast is a mode of its own: leave --mode out")
+    modes = _chosen(args.mode or [Mode.MULTICAST if args.fanout == "multicast" else Mode.CAST], Mode)
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:

@@ -49,6 +49,30 @@ TRANSPORT_VERBS: Transport.ValueType  # 2
 """UD multicast, RC RDMA READ"""
 Global___Transport: _TypeAlias = Transport  # noqa: Y015
 
+class _Fanout:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FanoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fanout.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FANOUT_UNSPECIFIED: _Fanout.ValueType  # 0
+    """of a controller from before it was said: a kvcast switch, or nothing"""
+    FANOUT_SWITCH: _Fanout.ValueType  # 1
+    FANOUT_MULTICAST: _Fanout.ValueType  # 2
+    FANOUT_RELAY: _Fanout.ValueType  # 3
+
+class Fanout(_Fanout, metaclass=_FanoutEnumTypeWrapper):
+    """How chunks are digested: the first byte of every digest.
+    What is in the fabric's middle (kvproto.fanout).
+    """
+
+FANOUT_UNSPECIFIED: Fanout.ValueType  # 0
+"""of a controller from before it was said: a kvcast switch, or nothing"""
+FANOUT_SWITCH: Fanout.ValueType  # 1
+FANOUT_MULTICAST: Fanout.ValueType  # 2
+FANOUT_RELAY: Fanout.ValueType  # 3
+Global___Fanout: _TypeAlias = Fanout  # noqa: Y015
+
 class _Integrity:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -61,8 +85,7 @@ class _IntegrityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integrity.V
     INTEGRITY_BLAKE3: _Integrity.ValueType  # 2
     """32 bytes, root of a tree: nobody can forge bytes for it"""
 
-class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper):
-    """How chunks are digested: the first byte of every digest."""
+class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper): ...
 
 INTEGRITY_UNSPECIFIED: Integrity.ValueType  # 0
 INTEGRITY_XXH3: Integrity.ValueType  # 1
@@ -1532,6 +1555,8 @@ class Fabric(_message.Message):
     FROM_SWITCH_DSCP_FIELD_NUMBER: _builtins.int
     INTEREST_TTL_MS_FIELD_NUMBER: _builtins.int
     INTEGRITY_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    UNASKED_WEIGHT_FIELD_NUMBER: _builtins.int
     group_ip: _builtins.bytes
     """casts and notices"""
     group_mac: _builtins.bytes
@@ -1547,6 +1572,9 @@ class Fabric(_message.Message):
     interest_ttl_ms: _builtins.int
     integrity: Global___Integrity.ValueType
     """how every chunk of the fabric is digested"""
+    fanout: Global___Fanout.ValueType
+    unasked_weight: _builtins.float
+    """of MULTICAST: a byte at a port that did not ask, in bytes on a holder's uplink"""
     def __init__(
         self,
         *,
@@ -1560,10 +1588,12 @@ class Fabric(_message.Message):
         from_switch_dscp: _builtins.int = ...,
         interest_ttl_ms: _builtins.int = ...,
         integrity: Global___Integrity.ValueType = ...,
+        fanout: Global___Fanout.ValueType = ...,
+        unasked_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "integrity", b"integrity", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "fanout", b"fanout", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "integrity", b"integrity", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes", "unasked_weight", b"unasked_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1587,7 +1617,7 @@ class Welcome(_message.Message):
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
-    """absent: no kvcast switch, or not known yet: see Membership"""
+    """absent: none is needed, or not known yet: see Membership"""
     controller: _builtins.int
     """incarnation of the controller; when it changes, sequences start again"""
     heartbeat_ms: _builtins.int
