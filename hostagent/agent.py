@@ -40,13 +40,15 @@ from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
-from hostagent.pool_opening import opened
+from hostagent.pool_opening import holder_of, opened
+from hostagent.relaying import Relaying
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
 from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
+from hostagent.transport.path_probe import PathProbes
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -81,6 +83,7 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.tenancy = Tenancy(config.tenants)
+        self._holder = holder_of(config)
         self._flushed = asyncio.Event()
         self._carrying = 0
         """Events whose effects are being carried out, one within the other."""
@@ -113,17 +116,21 @@ class Agent:
         )
         self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
-            self._pool = await opened(config, self._not_ready)
+            self._pool = await opened(config, self._holder, self._not_ready)
             self.memory = self._pool.memory
             await self._start_parts()
+            self._holder.attend(self._loop)
         except BaseException:
+            self._holder.close()
             await self.http.close()
             if self._traces is not None:
                 await self._traces.close()
             raise
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
-        self.handle(events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0))
+        self.handle(
+            events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0, self.facts.read_endpoint)
+        )
         if self.cold is not None:
             self.cold.open()
         if self.store is not None or self.cold is not None or self._wire_may_pay():
@@ -180,7 +187,18 @@ class Agent:
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
+        self.relaying: Relaying | None = None
+        if config.relay_share is not None:
+            self.relaying = Relaying(
+                self._loop,
+                self.handle,
+                self.transport,
+                self.memory,
+                self.tokens,
+                self._read_address,
+                self.core.lend_part,
+            )
+        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),
@@ -189,6 +207,9 @@ class Agent:
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
+        self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
+        if self.relaying is not None:
+            self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -226,7 +247,7 @@ class Agent:
         try:
             if self.store is not None:
                 await self.store.open()
-            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
+            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric, self._moved)
             self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
             self._watch_outages()
             self.api.listen(config.api_socket)
@@ -246,18 +267,26 @@ class Agent:
             await self._traces.close()
 
     def _watch_outages(self) -> None:
-        address = self._read_address()
         parts = WatchedParts(
             self.core,
             self.transport.counters,
             self.attachment,
             self.store,
             self.cold,
-            address,
-            self.config.data.interface or interface_with(address),
+            self._place,
+            lambda: self.transport.network_trouble,
         )
         self.outages = OutageWatch(parts, self._loop)
         self.metrics.registry.register(Watched(self.outages.figures))
+
+    def _place(self) -> tuple[str, str | None]:
+        address = self._read_address()
+        return address, self.config.data.interface or interface_with(address)
+
+    def _moved(self, facts: TransportFacts) -> None:
+        """The data network changed: controller and peers have to know where this node is now."""
+        self.facts = facts
+        self.attachment.attach_again("this node is elsewhere on its data network now")
 
     def _read_address(self) -> str:
         """Where this node's reads come from."""
@@ -281,6 +310,9 @@ class Agent:
             self.lone_gets.close()
         self.handle(events.Stopped())
         self._timer.cancel()
+        self._probes.close()
+        if self.relaying is not None:
+            self.relaying.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()
@@ -291,6 +323,7 @@ class Agent:
         if self._leases is not None:
             self._leases.close()
         self.memory.close()
+        self._holder.close()
 
     def _form_measured(self, work: FormWork) -> None:
         self.handle(events.FormMeasured(work))
@@ -373,6 +406,9 @@ class Agent:
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
+            effects.ProbePath: lambda one: self._probes.probe(one.node, one.endpoint),
+            effects.PathChanged: self._path_changed,
+            effects.ReportPaths: report,
             effects.BeatHeart: self._beat,
             effects.FetchPlanned: lambda _: None,  # for traces
             effects.ChunkProven: lambda _: None,  # for traces
@@ -409,6 +445,13 @@ class Agent:
         if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)
+
+    def _path_changed(self, effect: effects.PathChanged) -> None:
+        if effect.reached:
+            log.warning("%s can be reached on the data network again", effect.node)
+            return
+        self.transport.counters.reads_failed += 1
+        log.warning("%s cannot be reached on the data network: it is asked for nothing until it can be", effect.node)
 
     def _beat(self, effect: effects.BeatHeart) -> None:
         counters, segment_bytes = self.transport.counters, self.core.segment_bytes

@@ -31,6 +31,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         link_rate_bytes_per_s=data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
         wire_form=config.wire.form,
+        relay_share=config.relay_share,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

@@ -35,7 +35,9 @@ from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
+from hostagent.core.paths import Paths
 from hostagent.core.plan import Ways
+from hostagent.core.relays import Relays
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
@@ -62,6 +64,7 @@ from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
+_FOR_KEEPER = _FOR_HOLDER | {Op.LEAVE}
 
 
 class AgentCore:
@@ -110,12 +113,16 @@ class AgentCore:
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(Ways(node, sources, self.gate, self.claims, self.forms), self, make_reader)
+        self.paths = Paths(node, lambda name: self.fetches.directory_changed((), (name,)))
+        ways = Ways(node, sources, self.gate, self.claims, self.forms, self.paths)
+        self.fetches = Fetches(ways, self, make_reader)
         self.twins = self.fetches.twins
         self.waits = self.fetches.waits
+        self.relays = self.fetches.arrivals.relays
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
-        self.serving = Serving(node, self._peer_loads.load, self._peer_asked)
+        had_from = self.fetches.arrivals.had_from
+        self.serving = Serving(node, self._peer_loads.load, self._peer_asked, had_from)
         self._tasks = Tasks(node, self.fetches, self.serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(node, served_reads or NoReads(), self.serving)
@@ -126,7 +133,7 @@ class AgentCore:
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
-            node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
+            node, loads, self.fetches, self.claims, self.waits, self.paths, self.lone_gets.directory_changed
         )
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
@@ -207,10 +214,12 @@ class AgentCore:
             protocol.SendFailed: lambda event: self.serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
+            events.PathProbed: self.paths.probed,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
+            **({} if self.relays is None else self._relay_routes(self.relays)),
             events.LoneGot: self.lone_gets.chunk_fetched,
             events.LoneTaken: lambda event: self.lone_gets.chunk_placed(event.chunk, event.hashed),
             events.Started: self._started,
@@ -220,6 +229,9 @@ class AgentCore:
             events.TimerFired: self._timer_fired,
             **({} if self.twins is None else self.twins.routes()),
         }
+
+    def _relay_routes(self, relays: Relays) -> Mapping[type, Callable[[Any], None]]:
+        return {events.RelayHeard: relays.heard, events.RelayReadEnded: relays.read_ended}
 
     # ------------------------------------------------------------------ the shell's side
 
@@ -247,6 +259,11 @@ class AgentCore:
         self._load_reports.queue_grew()
         return self.serving.lend(key)
 
+    def lend_part(self, key: ChunkKey, offset: int, size_bytes: int, now_ns: int) -> Chunk | None:
+        """As `lend`, of a range of a chunk that is still arriving, if all of it is proven."""
+        self._clock.now_ns = now_ns
+        return None if self.relays is None else self.relays.lend(key, offset, size_bytes)
+
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self.pool.touch(event.keys)
@@ -267,6 +284,8 @@ class AgentCore:
         chunk = self.pool.find(key)
         if chunk is None and self._disk is not None:
             chunk = self._disk.find(key)
+        if chunk is None and self.relays is not None and self.relays.is_coming(key):
+            return self.fetches.arrivals.under_way[key].entry.namespace
         return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
@@ -409,14 +428,14 @@ class AgentCore:
         for_reader = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_READER]
         if for_reader:
             self.fetches.arrivals.controls_received(for_reader)
-        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
+        asked = _FOR_KEEPER if self.serving.keeps_interest else _FOR_HOLDER
+        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in asked]
         if for_holder:
             self.serving.controls_received(for_holder)
             self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
-            if operation not in _FOR_READER and operation not in _FOR_HOLDER:
-                # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
+            if operation not in _FOR_READER and operation not in asked:
                 self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
 
     def _digest_computed(self, event: events.DigestComputed) -> None:
@@ -505,6 +524,8 @@ class AgentCore:
 
     def _started(self, event: events.Started) -> None:
         self._membership.started(event)
+        if self.relays is not None:
+            self.relays.listens(event.read_endpoint)
         if self.tiering is not None:
             self.tiering.start()
 
@@ -519,6 +540,8 @@ class AgentCore:
         self.cold.close()
         self.claims.close()
         self.fetches.close()
+        if self.relays is not None:
+            self.relays.close()
         self.windows.finish()
         self.adoption.close()
         self._reports.close()

@@ -15,13 +15,16 @@ from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
-from kvcast.arguments import output_file, probability, whole
+from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
+
+FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY}
+"""Modes by the name that the network's way has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=[*(mode.value for mode in Mode), "all", "none"],
         help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument(
+        "--fanout",
+        action="append",
+        choices=list(FANOUTS),
+        help="the same by the network's way: multicast is a bridge that snoops, relay one that drops multicast, where "
+        "readers pass on",
+    )
+    parser.add_argument(
+        "--uplink", type=rate, metavar="RATE", help="what each reader can send (default: as its link, --rate)"
     )
     parser.add_argument(
         "--trust",
@@ -72,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
-    )
     add_json(parser)
 
 
@@ -90,17 +100,18 @@ def run(args: argparse.Namespace) -> int:
         stagger=args.stagger,
         seed=args.seed,
         slow={} if args.slow is None else {args.slow_reader: args.slow},
+        uplink_bit_s=args.uplink,
         faults=Faults(loss=args.loss),
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
-        curves=args.plot is not None,
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
-    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
+    modes = _chosen(wanted or [Mode.CAST.value], Mode)
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:
@@ -124,12 +135,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    if args.plot is not None:
-        from bmv2_testbed.bench.incast_picture import draw
-
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
-        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios

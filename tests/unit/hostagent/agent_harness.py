@@ -57,6 +57,7 @@ class Cluster:
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
+        relay_share: float | None = None,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -75,6 +76,7 @@ class Cluster:
             disk=disk,
             cold=cold,
             wire=WireConfig(wire),
+            relay_share=relay_share,
         )
 
     def add(self, **options: Any) -> Agent:
