@@ -21,10 +21,12 @@ from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.election.election_config import ElectionConfig, take_election
+from controlplane.index_service import Model
 from controlplane.kept_state import FILE_NAME
 from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions
 from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
+from kvchunk.ids import DIGEST_BYTES
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -69,7 +71,9 @@ class Config:
     core: CoreOptions
     """But for what the daemon knows of a start: incarnation, secret, seals."""
     remote_cost: bool
-    """Other machines may ask what chunks would cost."""
+    """Other machines may ask what chunks would cost, and where they are."""
+    models: Mapping[str, Model]
+    """By the names that routers give them."""
     expelled: Path | None
     """Names nodes that are put out, for operators to edit; None: there is no such file."""
     state: Path | None
@@ -135,6 +139,7 @@ def parse(values: object, folder: Path) -> Config:
         election=election,
         core=core,
         remote_cost=top.take("remote_cost", checks.flag, False),
+        models=_models(top.section("models")),
         expelled=top.take("expelled", _path_in(folder), None),
         state=top.take("state", _path_in(folder), _state_of_service()),
     )
@@ -154,6 +159,13 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
             raise ConfigError(f"nodes.{name}.port: {port} is {owners[port]}'s already")
         owners[port] = name
     return {name: port for port, name in owners.items()}
+
+
+def _models(models: Section) -> dict[str, Model]:
+    return {
+        name: Model(model.need("namespace", _digest), model.need("chunk_tokens", checks.whole(1, 1 << 20)))
+        for name, model in models.sections().items()
+    }
 
 
 def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tuple[str, ...]]:
@@ -307,6 +319,13 @@ def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
     if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
         raise ValueError("not a mapping of patterns to lists of nodes")
     return {str(pattern): tuple(str(name) for name in names) for pattern, names in value.items()}
+
+
+def _digest(value: object) -> str:
+    digest = checks.text(value).lower()
+    if len(digest) != 2 * DIGEST_BYTES or set(digest) - set("0123456789abcdef"):
+        raise ValueError(f"{digest[:80]!r} is not {2 * DIGEST_BYTES} hex digits, as engines print them")
+    return digest
 
 
 def _metrics(value: object) -> str:

@@ -71,10 +71,12 @@ from controlplane.election.by_switch import SwitchElection
 from controlplane.election.choice import election_of, state_place_of
 from controlplane.election.lease_election import LeaseElection
 from controlplane.expelled_file import ExpelledFile
+from controlplane.index_service import index_answer, index_question
 from controlplane.kept_state import KeptState
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
+from controlplane.rpc.event_feed import EventFeed
 from controlplane.rpc.live_feed import LiveFeed
 from controlplane.rpc.peers import Peer
 from controlplane.rpc.server import serve
@@ -141,8 +143,11 @@ class Controller:
                 "/metrics": metrics_page(registry, "controller"),
                 **health_pages(self.health),
             },
-            streams={"/live": self.live.events},
-            services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            streams={"/live": self.live.events, "/v1/events": EventFeed(self.core, self.standby_words).events},
+            services={
+                path: json_service(answer, QuestionError, TooManyQuestionsError)
+                for path, answer in (("/v1/cost", self._cost), ("/query", self._query))
+            },
             private=_private_pages(config),
         )
         self._stopping = False
@@ -536,6 +541,13 @@ class Controller:
         quotes = self.core.quotes.of(question, self.now_ns())
         return {"chunks": len(question.keys), "nodes": {node: quote.to_json() for node, quote in quotes.items()}}
 
+    def _query(self, asked: Question) -> Mapping[str, object]:
+        """For routers that ask indexers: how much of a prompt each node has."""
+        if reason := self.standby_words():
+            raise QuestionError(reason)
+        question = index_question(asked.body, self._config.models)
+        return index_answer(question, self.core.quotes.matches(question.keys, self.now_ns()))
+
     def health(self) -> Health:
         """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""
         core = self.core
@@ -576,7 +588,8 @@ def _private_pages(config: Config) -> Mapping[str, str]:
     if config.insecure:
         return {}
     pages = dict.fromkeys(("/", "/live"), "open it through a tunnel (ssh -L), or use kvcast top")
-    return pages if config.remote_cost else {**pages, "/v1/cost": "set remote_cost: true"}
+    for_routers = dict.fromkeys(("/v1/cost", "/v1/events", "/query"), "set remote_cost: true")
+    return pages if config.remote_cost else {**pages, **for_routers}
 
 
 def _target(switch: SwitchConfig) -> SwitchTarget | None:

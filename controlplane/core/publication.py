@@ -13,6 +13,7 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.journal import Journal
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
@@ -77,6 +78,7 @@ class Publication:
         self._nodes = cluster.nodes
         self._visibility = cluster.visibility
         self.settling = Settling(cluster.options.settle_ns)
+        self.journal = Journal()
         self._claims = claims
         self._resnapshot_due_ns = 0
         self._speakers: dict[NodeIndex, View] = {}
@@ -144,6 +146,8 @@ class Publication:
         """What changed since the last call, for these sessions."""
         changed, gone = self._directory.take_changes()
         left = self._directory.take_left()
+        if changed or gone:
+            self.journal.note([*(chunk.key for chunk in changed), *gone])
         nodes = [node for index in sorted(self._nodes_changed) if (node := self._nodes.get(index)) is not None]
         nodes_gone = sorted(self._nodes_gone)
         self._nodes_changed.clear()

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
-from controlplane.core.ids import NodeIndex
+from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.matches import Match, matches
 from controlplane.core.nodes import Node
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError
 from kvpolicy.tiers.gate import priors
@@ -43,6 +44,11 @@ class Quotes:
             one = self._quote(question, chunks, group[0])
             made |= dict.fromkeys((node.facts.name for node in group), one)
         return {node.facts.name: made[node.facts.name] for node in nodes}
+
+    def matches(self, keys: Sequence[ChunkKey], now_ns: int) -> Mapping[str, Match]:
+        """What nodes have of a prefix, by node. Raises TooManyQuestionsError."""
+        self._allowance.take(len(keys), now_ns)
+        return matches(self._cluster, keys)
 
     def _known(self, question: CostQuestion) -> Sequence[Chunk]:
         """The leading chunks that somebody has."""

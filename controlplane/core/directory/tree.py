@@ -61,7 +61,8 @@ class Directory:
         return len(self._chunks)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return iter(self._chunks.values())
+        """What changes meanwhile may or may not be told."""
+        return iter(tuple(self._chunks.values()))
 
     def get(self, key: ChunkKey) -> Chunk | None:
         """The chunk of this key; None if nobody has it."""
