@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.cells import CELLS_MAX, Cell, Cells
 from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
 
@@ -125,6 +127,7 @@ def parse(values: object, folder: Path) -> Config:
         silence_ms=0 if election.by == "none" else election.lease_ms,
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
         namespaces=_namespaces(top.take("namespaces", _lists, None)),
+        cells=_cells(top.take("cell", _name_of_cell, ""), top.section("cells")),
         settle_ns=membership.take("settle_ms", checks.whole(0, 60_000), 3000) * _MS,
     )
     config = Config(
@@ -159,6 +162,30 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
             raise ConfigError(f"nodes.{name}.port: {port} is {owners[port]}'s already")
         owners[port] = name
     return {name: port for port, name in owners.items()}
+
+
+def _cells(own: str, section: Section) -> Cells:
+    cells: dict[str, Cell] = {}
+    none: tuple[str, ...] = ()
+    for name, one in section.sections().items():
+        weight, controllers = (
+            one.take("weight", checks.number(0, 1e6), 1.0),
+            one.take("controllers", _controllers, none),
+        )
+        try:
+            cells[name] = Cell(_name_of_cell(name), weight, controllers)
+        except ValueError as error:
+            raise ConfigError(f"cells: {error}") from None
+    if len(cells) > CELLS_MAX:
+        raise ConfigError(f"cells: {len(cells)} of them, {CELLS_MAX} at most")
+    if cells and own not in cells:
+        raise ConfigError(f"cell: {own!r} is not among cells: say which of them this controller is of")
+    for name, one in cells.items():
+        if name != own and not one.controllers:
+            raise ConfigError(f"cells.{name}.controllers is missing: whom are its nodes and routers to ask?")
+    if cells and not any(one.weight for one in cells.values()):
+        raise ConfigError("cells: none of them weighs anything")
+    return Cells(own, cells)
 
 
 def _models(models: Section) -> dict[str, Model]:
@@ -326,6 +353,20 @@ def _digest(value: object) -> str:
     if len(digest) != 2 * DIGEST_BYTES or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"{digest[:80]!r} is not {2 * DIGEST_BYTES} hex digits, as engines print them")
     return digest
+
+
+def _name_of_cell(value: object) -> str:
+    """As agents name theirs."""
+    name = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise ValueError(f"{name[:80]!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+    return name
+
+
+def _controllers(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of HOST:PORT")
+    return tuple(map(checks.endpoint, value))
 
 
 def _metrics(value: object) -> str:

@@ -81,6 +81,7 @@ from controlplane.rpc.live_feed import LiveFeed
 from controlplane.rpc.peers import Peer
 from controlplane.rpc.server import serve
 from controlplane.rpc.streams import AgentStream, Closing
+from kvchunk.ids import ChunkKey
 from kvdaemon.checks import host_port
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages
@@ -539,14 +540,21 @@ class Controller:
             raise QuestionError(reason)
         question = question_of(asked.query, asked.body)
         quotes = self.core.quotes.of(question, self.now_ns())
-        return {"chunks": len(question.keys), "nodes": {node: quote.to_json() for node, quote in quotes.items()}}
+        nodes = {node: quote.to_json() for node, quote in quotes.items()}
+        return {"chunks": len(question.keys), "nodes": nodes, **self._elsewhere(question.keys)}
+
+    def _elsewhere(self, keys: Sequence[ChunkKey]) -> Mapping[str, object]:
+        """Whom to ask of a prefix that belongs to another cell, as part of an answer."""
+        cell = self.core.quotes.elsewhere(keys)
+        return {} if cell is None else {"elsewhere": {"cell": cell.name, "controllers": list(cell.controllers)}}
 
     def _query(self, asked: Question) -> Mapping[str, object]:
         """For routers that ask indexers: how much of a prompt each node has."""
         if reason := self.standby_words():
             raise QuestionError(reason)
         question = index_question(asked.body, self._config.models)
-        return index_answer(question, self.core.quotes.matches(question.keys, self.now_ns()))
+        answer = index_answer(question, self.core.quotes.matches(question.keys, self.now_ns()))
+        return {**answer, **self._elsewhere(question.keys)}
 
     def health(self) -> Health:
         """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""

@@ -440,6 +440,7 @@ class Agent:
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
+                cell=self.config.cell,
             )
         )
 
@@ -457,6 +458,7 @@ class Agent:
         facts = {
             "status": "degraded" if outages else "ok",
             "node": self.config.node,
+            "cell": self.config.cell,
             "version": __version__,
             "controller": controller,
             "security": self.config.security,

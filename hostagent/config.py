@@ -100,6 +100,8 @@ class AgentConfig:
     node: str
     data: DataConfig
     pool: PoolConfig
+    cell: str = ""
+    """Part of the cluster that this node is of (`kvproto.cells`); empty: whichever its controllers are of."""
     controllers: tuple[str, ...] = ()
     """host:port of the controller and of its standbys; empty: none, local chunks only."""
     tls: TlsSettings | None = None
@@ -154,6 +156,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
+        cell=top.take("cell", _name, ""),
         controllers=top.section("controller").take("address", _controllers, ()),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),

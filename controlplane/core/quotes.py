@@ -19,6 +19,7 @@ from kvpolicy.tiers.gate_plan import Offer
 from kvpolicy.tiers.holder_load import IDLE
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier
+from kvproto.cells import Cell
 
 
 class Quotes:
@@ -49,6 +50,10 @@ class Quotes:
         """What nodes have of a prefix, by node. Raises TooManyQuestionsError."""
         self._allowance.take(len(keys), now_ns)
         return matches(self._cluster, keys)
+
+    def elsewhere(self, keys: Sequence[ChunkKey]) -> Cell | None:
+        """The other cell that a prefix belongs to; None: it belongs here."""
+        return self._cluster.options.cells.elsewhere(keys[0]) if keys else None
 
     def _known(self, question: CostQuestion) -> Sequence[Chunk]:
         """The leading chunks that somebody has."""

@@ -11,6 +11,7 @@ from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
 from kvpolicy.tiers.quote import Quote
+from kvproto.cells import Cell
 from kvproto.rpc import control_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -166,9 +167,12 @@ def top(core: Core, limit: int, now_ns: int) -> list[rpc.ChunkView]:
     return [chunk_view(core, chunk, now_ns) for chunk in chunks if chunk is not None]
 
 
-def cost_reply(quotes: Mapping[str, Quote]) -> rpc.CostReply:
-    """What nodes would need for a prefix."""
+def cost_reply(quotes: Mapping[str, Quote], elsewhere: Cell | None) -> rpc.CostReply:
+    """What nodes would need for a prefix, and the cell that it belongs to, if that is another one."""
     reply = rpc.CostReply()
+    if elsewhere is not None:
+        reply.elsewhere.cell = elsewhere.name
+        reply.elsewhere.controllers.extend(elsewhere.controllers)
     for node, quote in quotes.items():
         cost = reply.nodes[node]
         cost.fetch_s, cost.wait_s = quote.fetch_s, quote.wait_s
