@@ -168,22 +168,19 @@ def _cells(own: str, section: Section) -> Cells:
     cells: dict[str, Cell] = {}
     none: tuple[str, ...] = ()
     for name, one in section.sections().items():
-        weight, controllers = (
-            one.take("weight", checks.number(0, 1e6), 1.0),
-            one.take("controllers", _controllers, none),
-        )
+        weight = one.take("weight", checks.number(0, 1e6), 1.0)
         try:
-            cells[name] = Cell(_name_of_cell(name), weight, controllers)
+            cells[name] = Cell(_name_of_cell(name), weight, one.take("controllers", _controllers, none))
         except ValueError as error:
             raise ConfigError(f"cells: {error}") from None
     if len(cells) > CELLS_MAX:
         raise ConfigError(f"cells: {len(cells)} of them, {CELLS_MAX} at most")
     if cells and own not in cells:
         raise ConfigError(f"cell: {own!r} is not among cells: say which of them this controller is of")
-    for name, one in cells.items():
-        if name != own and not one.controllers:
+    for name, cell in cells.items():
+        if name != own and not cell.controllers:
             raise ConfigError(f"cells.{name}.controllers is missing: whom are its nodes and routers to ask?")
-    if cells and not any(one.weight for one in cells.values()):
+    if cells and not any(cell.weight for cell in cells.values()):
         raise ConfigError("cells: none of them weighs anything")
     return Cells(own, cells)
 

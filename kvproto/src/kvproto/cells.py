@@ -1,8 +1,8 @@
 """Cells: parts of a cluster with a controller pair each, and which of them a prefix belongs to. Pure.
 
-Weighted rendezvous hashing (Thaler and Ravishankar 1998; with weights Schindelhauer and Schomaker 2005): each cell draws
-a number for each prefix, and the highest wins. Whoever knows the cells and their weights finds the same one, without
-asking. Only what must move moves: to a cell that came or grew, or off one that went or shrank.
+Weighted rendezvous hashing (Thaler and Ravishankar 1998; with weights Schindelhauer and Schomaker 2005): each cell
+draws a number for each prefix, and the highest wins. Whoever knows the cells and their weights finds the same one,
+without asking. Only what must move moves: to a cell that came or grew, or off one that went or shrank.
 """
 
 from __future__ import annotations
