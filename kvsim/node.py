@@ -36,6 +36,7 @@ from kvsim.bodies import (
     CONTROL_BYTES,
     DATA_OVERHEAD_BYTES,
     TCP_HEADER_BYTES,
+    Connecting,
     ControlBody,
     DataBody,
     FillBody,
@@ -138,6 +139,9 @@ class Node:
         self.claimed: Callable[[effects.ReportClaims], None] = lambda _: None
         """Called with what its engine claims to compute."""
         self.bad_copies: list[effects.ReportBadCopy] = []
+        self.paths_changed: list[effects.PathChanged] = []
+        self.paths_reported: Callable[[effects.ReportPaths], None] = lambda _: None
+        """The controller, if there is one."""
         self.proven: list[ChunkKey] = []
         """Chunks that reads brought and that were hashed on their way."""
         self.tasks_ended: list[effects.ReportTaskEnd] = []
@@ -291,6 +295,10 @@ class Node:
 
     def deliver(self, packet: Packet, at_ns: int) -> None:
         """A packet reaches the host at this time; its process sees it somewhat later."""
+        if packet.body == Connecting():  # the kernel answers, whatever becomes of the process
+            answer = Packet(self.address, packet.source, TCP_HEADER_BYTES, Connecting(answered=True))
+            self._engine.at(at_ns, lambda: self.send(answer))
+            return
         self._serial += 1
         heapq.heappush(self._inbox, (at_ns, self._serial, packet))
         self._wake_by(at_ns + self._late())
@@ -434,6 +442,9 @@ class Node:
             effects.Announce: lambda effect: self.announced(effect),
             effects.ReportClaims: lambda effect: self.claimed(effect),
             effects.ReportBadCopy: self.bad_copies.append,
+            effects.ProbePath: self._connections.probe,
+            effects.PathChanged: self.paths_changed.append,
+            effects.ReportPaths: lambda effect: self.paths_reported(effect),
             effects.ReportTaskEnd: self.tasks_ended.append,
             **self._cold_carriers(),
             **self._twin_carriers(),

@@ -337,7 +337,7 @@ class World:
                 copies.discard(number)
             node.announced = lambda effect: self._announced(node, effect)
             node.welcomed(number)
-        node.learn(self._nodes_for(node), self._entries(self.keys))
+        node.learn(self.nodes_for(node), self._entries(self.keys))
 
     def publish(self, node: Node, holders: Sequence[Node]) -> None:
         """The node's replica learns that these have the prefix."""
@@ -352,7 +352,7 @@ class World:
             started_ns = self.starts[self.readers.index(node)]
             node.fetch(node.keys, started_ns + self.setting.deadline_ns, self.setting.recompute_s)
 
-    def _nodes_for(self, node: Node) -> tuple[NodeEntry, ...]:
+    def nodes_for(self, node: Node) -> tuple[NodeEntry, ...]:
         """All nodes, as one of them may use them."""
         return tuple(
             NodeEntry(

@@ -18,6 +18,10 @@ from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
 
 
+def _is_taker(node: Node) -> bool:
+    return node.state is NodeState.ATTACHED and not node.draining and not node.unreached
+
+
 class Cluster:
     """Who is there, who has what, what it is worth and who may hear of it; the time, and where effects go."""
 
@@ -45,7 +49,7 @@ class Cluster:
     @property
     def takers(self) -> list[Node]:
         """Nodes that chunks may be brought to."""
-        return [node for node in self.nodes if node.state is NodeState.ATTACHED and not node.draining]
+        return [node for node in self.nodes if _is_taker(node)]
 
     # -- effects
 

@@ -118,6 +118,8 @@ class Node:
     listened_ns: int = 0
     """Since when it could have been seen."""
     draining: bool = False
+    unreached: bool = False
+    """Others cannot reach it on the data network (`Reachability`)."""
     heard_ns: int = 0
     gone_ns: int = 0
     copies_forgotten: bool = False

@@ -262,6 +262,7 @@ class Publication:
             read_endpoint=node.facts.read_endpoint,
             control_port=node.facts.control_port,
             draining=node.draining,
+            unreached=node.unreached,
         )
         if node.member is not None and self._cluster.options.with_switch:
             entry.member = node.member

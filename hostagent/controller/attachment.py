@@ -75,6 +75,11 @@ class Attachment:
         if self._link is not None:
             self._link.start()
 
+    def attach_again(self, reason: str) -> None:
+        """Say Hello anew: who this node is has changed."""
+        if self._link is not None:
+            self._link.attach_again(reason)
+
     async def leave(self) -> None:
         """Say goodbye and end the stream."""
         if self._link is not None:

@@ -221,6 +221,7 @@ def _node(message: pb.Node) -> NodeEntry:
         message.read_endpoint,
         _member(message),
         message.draining,
+        message.unreached,
     )
 
 
@@ -270,6 +271,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
     | effects.ReportBadCopy
+    | effects.ReportPaths
 )
 """Effects that become messages to the controller; a heartbeat also needs figures of the transport."""
 
@@ -302,6 +304,8 @@ def message_of(effect: ControllerEffect) -> pb.FromAgent:
         case effects.ReportBadCopy(key, _, holder, _, expected, found, from_switch):
             bad = pb.BadCopy(key=key, holder=holder, expected=expected, found=found, from_switch=from_switch)
             return pb.FromAgent(bad_copy=bad)
+        case effects.ReportPaths(nodes, reached):
+            return pb.FromAgent(paths=pb.Paths(nodes=nodes, reached=reached))
         case _:
             assert_never(effect)
 

@@ -31,6 +31,7 @@ from kvproto.commands import (
     Blame,
     ChunkGone,
     ChunkHere,
+    DoubtHolder,
     ReaderCommand,
     ReadLeaves,
     ReportBadCopy,
@@ -155,7 +156,9 @@ Ended = Callable[[Sequence[tuple[InboundChunk, ChunkSource | None]]], None]
 class Arrivals:
     """Of one node."""
 
-    def __init__(self, node: Node, make_reader: MakeReader, ended: Ended) -> None:
+    def __init__(self, node: Node, make_reader: MakeReader, ended: Ended, doubted: Callable[[str], None]) -> None:
+        """`doubted(name)`: find out whether a holder can be reached."""
+        self._doubted = doubted
         self._directory = node.directory
         self._pool = node.pool
         self._clock = node.clock
@@ -446,6 +449,8 @@ class Arrivals:
                     self._abort_read(command)
                 case ReportBadCopy():
                     self._report(command, self.under_way.get(command.key))
+                case DoubtHolder(holder):
+                    self._doubted(holder)
                 case _:
                     assert_never(command)
         due_ns = self.reader.wake_ns

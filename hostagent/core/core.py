@@ -35,6 +35,7 @@ from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
+from hostagent.core.paths import Paths
 from hostagent.core.plan import Ways
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
@@ -110,7 +111,9 @@ class AgentCore:
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(Ways(node, sources, self.gate, self.claims, self.forms), self, make_reader)
+        self.paths = Paths(node, lambda name: self.fetches.directory_changed((), (name,)))
+        ways = Ways(node, sources, self.gate, self.claims, self.forms, self.paths)
+        self.fetches = Fetches(ways, self, make_reader)
         self.twins = self.fetches.twins
         self.waits = self.fetches.waits
         self.parts = PartFetches(node, self.fetches)
@@ -126,7 +129,7 @@ class AgentCore:
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
-            node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
+            node, loads, self.fetches, self.claims, self.waits, self.paths, self.lone_gets.directory_changed
         )
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
@@ -207,6 +210,7 @@ class AgentCore:
             protocol.SendFailed: lambda event: self.serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
+            events.PathProbed: self.paths.probed,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,

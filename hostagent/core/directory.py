@@ -8,7 +8,7 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -29,6 +29,8 @@ class NodeEntry:
     read_endpoint: str
     member: int | None
     draining: bool = False
+    unreached: bool = False
+    """Several others cannot reach it on the data network, says the controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class DirectoryReplica:
 
     def __init__(self, node_name: str) -> None:
         """`node_name`: the replica's own node, whose copies are not among other nodes' copies."""
-        self._node_name = node_name
+        self.own_name = node_name
         self._current = _Content()
         self._staged: _Content | None = None
         self._stale: _Content | None = None
@@ -172,6 +174,8 @@ class DirectoryReplica:
         self._keep_stale = False
         self.sequence = 0
         self._sequence_known = False
+        self.unreached: set[str] = set()
+        """Nodes that cannot be reached, and whose copies do not count therefore. `hostagent.core.paths` writes it."""
 
     @property
     def chunks_count(self) -> int:
@@ -232,6 +236,10 @@ class DirectoryReplica:
         node = self._current.named.get(name)
         return node if node is not None or self._stale is None else self._stale.named.get(name)
 
+    def node_names(self) -> Iterable[str]:
+        """Of all nodes, this one too."""
+        return self._current.named.keys()
+
     def node_at(self, address: Address) -> NodeEntry | None:
         """The node with this address on the data network."""
         node = self._current.at.get(address)
@@ -265,7 +273,7 @@ class DirectoryReplica:
             for numbers, found in zip(held, (in_dram, on_disk), strict=True):
                 for number in numbers:
                     node = content.nodes.get(number)
-                    if node is not None and node.name != self._node_name:
+                    if node is not None and node.name != self.own_name and node.name not in self.unreached:
                         found.setdefault(node.name, node)
         only_on_disk = [node for node in on_disk.values() if node.name not in in_dram]
         return sorted(in_dram.values(), key=_is_draining), sorted(only_on_disk, key=_is_draining)
@@ -279,7 +287,7 @@ class DirectoryReplica:
         for numbers, tier in ((entry.holders, Tier.REMOTE_DRAM), (entry.disk_holders, Tier.REMOTE_DISK)):
             for number in numbers:
                 node = self._current.nodes.get(number)
-                if node is not None and node.name != self._node_name:
+                if node is not None and node.name != self.own_name and node.name not in self.unreached:
                     tiers.append(tier)
                     return tiers
         return tiers

@@ -477,6 +477,31 @@ class ReportInterests(AgentEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class ProbePath(AgentEffect):
+    """Try to connect to a node; answered by PathProbed."""
+
+    node: str
+    endpoint: str
+    """Of its reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathChanged(AgentEffect):
+    """A node cannot be reached on the data network, or can be again."""
+
+    node: str
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths(AgentEffect):
+    """Tell the controller which nodes this one reaches, or not."""
+
+    nodes: tuple[int, ...]
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BeatHeart(AgentEffect):
     """Figures of this moment; the shell adds those of its transport."""
 

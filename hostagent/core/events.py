@@ -605,6 +605,14 @@ class HolderTold(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PathProbed(AgentEvent):
+    """A connection to a node was tried."""
+
+    node: str
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PoolFound(AgentEvent):
     """The memory is that of the agent before; `found`: what that had given out. Before Started: nothing else has
     been given out yet."""

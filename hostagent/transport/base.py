@@ -331,12 +331,20 @@ class Transport(Protocol):
     reads: ReadPart
     """Once it has started."""
 
-    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
-        """Bind and listen. Raises TransportError."""
+    async def start(
+        self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = ..., /
+    ) -> TransportFacts:
+        """Bind and listen. `moved(facts)`: the data network changed, and with it what is told here. Raises
+        TransportError."""
         ...
 
     async def close(self) -> None:
         """End everything."""
+        ...
+
+    @property
+    def network_trouble(self) -> str:
+        """Why nothing is bound to the data network as it is now; empty: all is, as far as can be told."""
         ...
 
     def use_fabric(self, fabric: Fabric) -> None:

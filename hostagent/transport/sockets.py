@@ -80,14 +80,13 @@ class SegmentSocket:
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
         _set_multicast(sock, limits.MULTICAST_TTL)
-        self.leave_by_interface()
+        self.leave_by_interface(host)
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
         rate = link_rate_bit_s(host.config) // 8
         self._sender = NativeSender(host, sock, rate, casting_threads(rate, len(os.sched_getaffinity(0))))
 
-    def leave_by_interface(self) -> None:
+    def leave_by_interface(self, host: Host) -> None:
         """Send by the data interface, as it is now. Raises TransportError, OSError."""
-        host = self._host
         leave_by(self.socket, host.address, host.config.interface)
         self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
 
@@ -142,13 +141,24 @@ class SocketCasts(ExpectedCasts):
     def __init__(self, host: Host) -> None:
         """Raises TransportError."""
         super().__init__()
-        self._host = host
-        self._outgoing = out = SegmentSocket(host, host.config.cast_port)
-        self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
-        self.leave_by_interface = out.leave_by_interface
+        self._send_by(host, SegmentSocket(host, host.config.cast_port))
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
+
+    def bind_anew(self, host: Host) -> None:
+        """The data interface or its address is another one; `use_fabric` comes next. Raises TransportError, OSError."""
+        if host.address == self._host.address:
+            self._outgoing.leave_by_interface(host)
+            return
+        fresh = SegmentSocket(host, host.config.cast_port)
+        self._outgoing.give_up()
+        self._outgoing.close()
+        self._send_by(host, fresh)
+
+    def _send_by(self, host: Host, out: SegmentSocket) -> None:
+        self._host, self._outgoing = host, out
+        self.cast, self.fill, self.give_up = out.cast, out.fill, out.give_up
 
     def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
@@ -209,14 +219,32 @@ class TcpReads:
         self._native: NativeReads | None = None
         if host.leases is not None:
             self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
-        self._server = ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
-        self._client = read_client(host)
-        self.read = self._client.read
+        self._server = self._new_server(host)
+        self._read_by(host)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
-        return f"{address}:{port}"
+        self._endpoint = f"{address}:{port}"
+        return self._endpoint
+
+    def bind_anew(self, host: Host) -> str:
+        """Listen at the host's address now; returns the endpoint. Reads under way fail. Raises TransportError."""
+        if host.address != self._host.address:
+            server = self._new_server(host)
+            address, port = server.listen(host.address, host.config.read_port)
+            self._server.close()
+            self._client.close()
+            self._host, self._server, self._endpoint = host, server, f"{address}:{port}"
+            self._read_by(host)
+        return self._endpoint
+
+    def _new_server(self, host: Host) -> ReadServer:
+        return ReadServer(host.memory, host.sink, host.counters, tokens=host.tokens, native=self._native)
+
+    def _read_by(self, host: Host) -> None:
+        self._client = read_client(host)
+        self.read = self._client.read
 
     def close(self) -> None:
         """End all connections."""
@@ -228,5 +256,10 @@ class TcpReads:
 
 def socket_parts(host: Host) -> Parts:
     """Everything over sockets. Raises TransportError."""
-    casts = SocketCasts(host)
-    return Parts(casts, TcpReads(host), made_anew=casts.leave_by_interface)
+    casts, reads = SocketCasts(host), TcpReads(host)
+
+    def bind_anew(now: Host) -> str:
+        casts.bind_anew(now)
+        return reads.bind_anew(now)
+
+    return Parts(casts, reads, bind_anew=bind_anew)

@@ -127,6 +127,7 @@ class FromAgent(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -149,6 +150,8 @@ class FromAgent(_message.Message):
     def claims(self) -> Global___Claims: ...
     @_builtins.property
     def interests(self) -> Global___Interests: ...
+    @_builtins.property
+    def paths(self) -> Global___Paths: ...
     def __init__(
         self,
         *,
@@ -163,12 +166,13 @@ class FromAgent(_message.Message):
         load: Global___HolderLoad | None = ...,
         claims: Global___Claims | None = ...,
         interests: Global___Interests | None = ...,
+        paths: Global___Paths | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests", "paths"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1050,6 +1054,34 @@ class Interests(_message.Message):
 Global___Interests: _TypeAlias = Interests  # noqa: Y015
 
 @_typing.final
+class Paths(_message.Message):
+    """Which nodes this one reaches on the data network, or cannot. Said again as long as it cannot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    reached: _builtins.bool
+    """it could not be, and can be again; or: it cannot"""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the directory; at most 1,000"""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+        reached: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "reached", b"reached"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Paths: _TypeAlias = Paths  # noqa: Y015
+
+@_typing.final
 class Leaving(_message.Message):
     """An orderly goodbye: the node's copies are gone from the directory at once."""
 
@@ -1773,6 +1805,7 @@ class Node(_message.Message):
     CONTROL_PORT_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    UNREACHED_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -1782,6 +1815,8 @@ class Node(_message.Message):
     member: _builtins.int
     draining: _builtins.bool
     """may be read from; nothing new goes there"""
+    unreached: _builtins.bool
+    """others say that they cannot reach it on the data network: not to be read from"""
     def __init__(
         self,
         *,
@@ -1793,10 +1828,11 @@ class Node(_message.Message):
         control_port: _builtins.int = ...,
         member: _builtins.int | None = ...,
         draining: _builtins.bool = ...,
+        unreached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "read_endpoint", b"read_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
-from kvproto.commands import ReaderCommand, VerifyChunk
+from kvproto.commands import DoubtHolder, ReaderCommand, VerifyChunk
 from kvproto.events import (
     ChunkJudged,
     ChunkUnwanted,
@@ -360,6 +360,7 @@ class Reader:
         if self._copies.proofs or self._stripes.reads:
             self._copies.give_up_stalled(now_ns)
             for stripe in self._stripes.fall_silent(now_ns):
+                self._out.append(DoubtHolder(stripe.holder.node))
                 if stripe.chunk.joined:
                     self._take_first(stripe, now_ns)  # the rest is asked for by GET, too
         if self._membership.tend_ns is None and not self._pull.outstanding:
