@@ -483,6 +483,7 @@ class Agent:
                 link_rate=self._link_rate_bit_s,
                 takes_columns=True,
                 follows=self.config.replica_bytes > 0,
+                cell=self.config.cell,
             )
         )
 
@@ -500,6 +501,7 @@ class Agent:
         facts = {
             "status": "degraded" if outages else "ok",
             "node": self.config.node,
+            "cell": self.config.cell,
             "version": __version__,
             "controller": controller,
             "security": self.config.security,

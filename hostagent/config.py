@@ -100,6 +100,8 @@ class AgentConfig:
     node: str
     data: DataConfig
     pool: PoolConfig
+    cell: str = ""
+    """Part of the cluster that this node is of (`kvproto.cells`); empty: whichever its controllers are of."""
     controllers: tuple[str, ...] = ()
     """host:port of the controller and of its standbys; empty: none, local chunks only."""
     tls: TlsSettings | None = None
@@ -159,6 +161,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
+        cell=top.take("cell", _name, ""),
         controllers=controller.take("address", _controllers, ()),
         replica_bytes=controller.take("replica_bytes", checks.size, 0),
         tls=take_tls(top.section("tls"), folder),

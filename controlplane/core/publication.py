@@ -16,6 +16,7 @@ from controlplane.core.cluster import Cluster
 from controlplane.core.directory import tell
 from controlplane.core.directory.following import Following
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.journal import Journal
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
@@ -99,6 +100,7 @@ class Publication:
         self._nodes = cluster.nodes
         self._visibility = cluster.visibility
         self.settling = Settling(cluster.options.settle_ns)
+        self.journal = Journal()
         self._claims = claims
         self._resnapshot_due_ns = 0
         self._speakers: dict[NodeIndex, View] = {}
@@ -192,10 +194,13 @@ class Publication:
         if not (rows or gone or nodes or nodes_gone or loads or claims):
             return
         keys = self._directory.told(rows, self._values.score)
-        left = self._directory.take_left([*keys, *gone])
+        changed = [*keys, *gone]
+        if changed:
+            self.journal.note(changed)
+        left = self._directory.take_left(changed)
         self._sequence += 1
         for snapshot in self._snapshots:
-            snapshot.missed |= dict.fromkeys((*keys, *gone))
+            snapshot.missed |= dict.fromkeys(changed)
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
             if not self._is_waiting(session):

@@ -12,6 +12,7 @@ from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
 from kvpolicy.tiers.in_time import verdicts
 from kvpolicy.tiers.quote import Quote
+from kvproto.cells import Cell
 from kvproto.rpc import control_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -170,9 +171,13 @@ def top(core: Core, limit: int, now_ns: int) -> list[rpc.ChunkView]:
     return [chunk_view(core, chunk, now_ns) for chunk in chunks if chunk is not None]
 
 
-def cost_reply(quotes: Mapping[str, Quote], within_s: float | None) -> rpc.CostReply:
-    """What nodes would need for a prefix, and whether that is within a bound."""
+def cost_reply(quotes: Mapping[str, Quote], within_s: float | None, elsewhere: Cell | None) -> rpc.CostReply:
+    """What nodes would need for a prefix, whether that is within a bound, and the cell that the prefix belongs to, if
+    that is another one."""
     reply = rpc.CostReply()
+    if elsewhere is not None:
+        reply.elsewhere.cell = elsewhere.name
+        reply.elsewhere.controllers.extend(elsewhere.controllers)
     if within_s is not None:
         found = verdicts(quotes, within_s)
         reply.refuse = found.refuse

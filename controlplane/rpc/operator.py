@@ -189,8 +189,9 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""
         async with self._asking(context):
-            question = parse.cost_question(request)
-            return views.cost_reply(self._desk.core.quotes.of(question, self._desk.now_ns()), question.within_s)
+            question, quotes = parse.cost_question(request), self._desk.core.quotes
+            found = quotes.of(question, self._desk.now_ns())
+            return views.cost_reply(found, question.within_s, quotes.elsewhere(question.keys))
 
     async def Examine(  # noqa: N802
         self, request: rpc.ExamineRequest, context: Any

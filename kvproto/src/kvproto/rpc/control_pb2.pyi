@@ -231,6 +231,7 @@ class Hello(_message.Message):
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -264,6 +265,8 @@ class Hello(_message.Message):
     """it is told only of chunks that it follows: see LookUp"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
+    cell: _builtins.str
+    """that it is of (kvproto.cells); empty: nobody said so"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -307,10 +310,11 @@ class Hello(_message.Message):
         takes_columns: _builtins.bool = ...,
         follows: _builtins.bool = ...,
         link_rate: _builtins.int = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3381,28 +3385,59 @@ class CostReply(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     SEND_TO_FIELD_NUMBER: _builtins.int
     REFUSE_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
     send_to: _builtins.str
     """the node that has everything soonest, if that is within the bound"""
     refuse: _builtins.str
     """why nobody should be asked; empty: somebody should, or no bound was given"""
     @_builtins.property
     def nodes(self) -> _containers.MessageMap[_builtins.str, Global___NodeCost]: ...
+    @_builtins.property
+    def elsewhere(self) -> Global___Elsewhere:
+        """absent: the prefix belongs here"""
+
     def __init__(
         self,
         *,
         nodes: _abc.Mapping[_builtins.str, Global___NodeCost] | None = ...,
         send_to: _builtins.str | None = ...,
         refuse: _builtins.str = ...,
+        elsewhere: Global___Elsewhere | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "send_to", b"send_to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "elsewhere", b"elsewhere", "send_to", b"send_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "nodes", b"nodes", "refuse", b"refuse", "send_to", b"send_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "elsewhere", b"elsewhere", "nodes", b"nodes", "refuse", b"refuse", "send_to", b"send_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__send_to: _TypeAlias = _typing.Literal["send_to"]  # noqa: Y015
     _WhichOneofArgType__send_to: _TypeAlias = _typing.Literal["_send_to", b"_send_to"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__send_to) -> _WhichOneofReturnType__send_to | None: ...
 
 Global___CostReply: _TypeAlias = CostReply  # noqa: Y015
+
+@_typing.final
+class Elsewhere(_message.Message):
+    """The cell that a prefix belongs to, and whom to ask there. What is found here all the same may be used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CELL_FIELD_NUMBER: _builtins.int
+    CONTROLLERS_FIELD_NUMBER: _builtins.int
+    cell: _builtins.str
+    @_builtins.property
+    def controllers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        cell: _builtins.str = ...,
+        controllers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "controllers", b"controllers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Elsewhere: _TypeAlias = Elsewhere  # noqa: Y015
 
 @_typing.final
 class NodeCost(_message.Message):
