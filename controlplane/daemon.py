@@ -90,6 +90,7 @@ from kvdaemon.readiness import ready
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.in_time import answer_to
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.doorkeeper import LOOK_S, Doorkeeper
@@ -539,7 +540,7 @@ class Controller:
             raise QuestionError(reason)
         question = question_of(asked.query, asked.body)
         quotes = self.core.quotes.of(question, self.now_ns())
-        return {"chunks": len(question.keys), "nodes": {node: quote.to_json() for node, quote in quotes.items()}}
+        return answer_to(question, quotes)
 
     def health(self) -> Health:
         """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""

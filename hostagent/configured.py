@@ -32,6 +32,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         merge_wait_max_s=config.merge_wait_max_s,
         replica_bytes=config.replica_bytes,
         wire_form=config.wire.form,
+        relay_share=config.relay_share,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

@@ -247,6 +247,7 @@ def cost_question(request: rpc.CostRequest) -> CostQuestion:
         "queue_s": dict(request.queues_s) or request.queue_s,
         "nodes": list(request.nodes),
     }
-    if request.HasField("recompute_s"):
-        asked["recompute_s"] = request.recompute_s
+    for name in ("recompute_s", "within_s"):
+        if request.HasField(name):
+            asked[name] = getattr(request, name)
     return question_from(asked)

@@ -189,7 +189,8 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""
         async with self._asking(context):
-            return views.cost_reply(self._desk.core.quotes.of(parse.cost_question(request), self._desk.now_ns()))
+            question = parse.cost_question(request)
+            return views.cost_reply(self._desk.core.quotes.of(question, self._desk.now_ns()), question.within_s)
 
     async def Examine(  # noqa: N802
         self, request: rpc.ExamineRequest, context: Any

@@ -299,6 +299,7 @@ class FetchPlanner:
         known: Known = {}
         for key in keys:
             offer = self._offer(key, {}, {}, self._stand_ins, known, from_disk_only=False)
+            offer = offer or self._offer_computed(key, 0.0, 0)
             if offer is None:
                 break
             offers.append(offer)

@@ -58,6 +58,7 @@ class Cluster:
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
+        relay_share: float | None = None,
         replica_bytes: int = 0,
     ) -> AgentConfig:
         return AgentConfig(
@@ -77,6 +78,7 @@ class Cluster:
             disk=disk,
             cold=cold,
             wire=WireConfig(wire),
+            relay_share=relay_share,
             replica_bytes=replica_bytes,
         )
 

@@ -3306,12 +3306,15 @@ class CostRequest(_message.Message):
     QUEUE_S_FIELD_NUMBER: _builtins.int
     QUEUES_S_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    WITHIN_S_FIELD_NUMBER: _builtins.int
     recompute_s: _builtins.float
     """seconds to compute all of them"""
     attention_share: _builtins.float
     """of recompute_s, what grows with the position"""
     queue_s: _builtins.float
     """until an engine begins"""
+    within_s: _builtins.float
+    """until an engine must have everything"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """in prefix order, 2048 at most"""
@@ -3333,14 +3336,20 @@ class CostRequest(_message.Message):
         queue_s: _builtins.float = ...,
         queues_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
+        within_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "recompute_s", b"recompute_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "_within_s", b"_within_s", "recompute_s", b"recompute_s", "within_s", b"within_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "attention_share", b"attention_share", "keys", b"keys", "nodes", b"nodes", "queue_s", b"queue_s", "queues_s", b"queues_s", "recompute_s", b"recompute_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "_within_s", b"_within_s", "attention_share", b"attention_share", "keys", b"keys", "nodes", b"nodes", "queue_s", b"queue_s", "queues_s", b"queues_s", "recompute_s", b"recompute_s", "within_s", b"within_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__recompute_s: _TypeAlias = _typing.Literal["recompute_s"]  # noqa: Y015
     _WhichOneofArgType__recompute_s: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s"]  # noqa: Y015
+    _WhichOneofReturnType__within_s: _TypeAlias = _typing.Literal["within_s"]  # noqa: Y015
+    _WhichOneofArgType__within_s: _TypeAlias = _typing.Literal["_within_s", b"_within_s"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recompute_s) -> _WhichOneofReturnType__recompute_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__within_s) -> _WhichOneofReturnType__within_s | None: ...
 
 Global___CostRequest: _TypeAlias = CostRequest  # noqa: Y015
 
@@ -3370,18 +3379,28 @@ class CostReply(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NODES_FIELD_NUMBER: _builtins.int
+    SEND_TO_FIELD_NUMBER: _builtins.int
+    REFUSE_FIELD_NUMBER: _builtins.int
+    send_to: _builtins.str
+    """the node that has everything soonest, if that is within the bound"""
+    refuse: _builtins.str
+    """why nobody should be asked; empty: somebody should, or no bound was given"""
     @_builtins.property
     def nodes(self) -> _containers.MessageMap[_builtins.str, Global___NodeCost]: ...
     def __init__(
         self,
         *,
         nodes: _abc.Mapping[_builtins.str, Global___NodeCost] | None = ...,
+        send_to: _builtins.str | None = ...,
+        refuse: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "send_to", b"send_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "nodes", b"nodes", "refuse", b"refuse", "send_to", b"send_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__send_to: _TypeAlias = _typing.Literal["send_to"]  # noqa: Y015
+    _WhichOneofArgType__send_to: _TypeAlias = _typing.Literal["_send_to", b"_send_to"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_to) -> _WhichOneofReturnType__send_to | None: ...
 
 Global___CostReply: _TypeAlias = CostReply  # noqa: Y015
 
@@ -3431,11 +3450,14 @@ class NodeCost(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    LATE_S_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     FETCH_S_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    late_s: _builtins.float
+    """beyond the bound; 0: it is met; absent: no bound, or unknown"""
     seconds: _builtins.float
     """until the engine has everything; absent: unknown how long computing takes"""
     fetch_s: _builtins.float
@@ -3451,22 +3473,27 @@ class NodeCost(_message.Message):
     def __init__(
         self,
         *,
+        late_s: _builtins.float | None = ...,
         seconds: _builtins.float | None = ...,
         fetch_s: _builtins.float = ...,
         wait_s: _builtins.float = ...,
         compute_s: _builtins.float | None = ...,
         parts: _abc.Mapping[_builtins.str, Global___NodeCost.Part] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "seconds", b"seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_late_s", b"_late_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "late_s", b"late_s", "seconds", b"seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "fetch_s", b"fetch_s", "parts", b"parts", "seconds", b"seconds", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_late_s", b"_late_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "fetch_s", b"fetch_s", "late_s", b"late_s", "parts", b"parts", "seconds", b"seconds", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__compute_s: _TypeAlias = _typing.Literal["compute_s"]  # noqa: Y015
     _WhichOneofArgType__compute_s: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s"]  # noqa: Y015
+    _WhichOneofReturnType__late_s: _TypeAlias = _typing.Literal["late_s"]  # noqa: Y015
+    _WhichOneofArgType__late_s: _TypeAlias = _typing.Literal["_late_s", b"_late_s"]  # noqa: Y015
     _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
     _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_s) -> _WhichOneofReturnType__compute_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__late_s) -> _WhichOneofReturnType__late_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
 
