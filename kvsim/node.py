@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.core import AgentCore
-from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
+from hostagent.core.directory import Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
 from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions

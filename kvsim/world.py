@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.forms import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey

@@ -94,6 +94,8 @@ class Attachments:
             switch_state=switch_state,
             protocol=PROTOCOL,
             takes_loads=True,
+            takes_columns=True,
+            takes_look_ups=True,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,

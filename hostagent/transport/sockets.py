@@ -240,6 +240,16 @@ class TcpReads:
         self._server = self._new_server(host)
         self._read_by(host)
 
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `ReadPart.show`."""
+        if self._native is not None:
+            self._native.show(chunk, first, count)
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`."""
+        if self._native is not None:
+            self._native.hide(key)
+
     def listen(self) -> str:
         """See `ReadPart.listen`."""
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
