@@ -67,7 +67,7 @@ class Setting:
     """A switch that knows nothing of kvcast."""
     fanout: Fanout = Fanout.SWITCH
     """Other than SWITCH: with `plain`, and holders keep interest."""
-    unasked_weight: float = 0.25
+    unasked_weight: float = 0.1
     is_known_plain: bool = False
     """With `plain`: the controller has no switch, so no node is a member of one, and all is read reliably."""
     faults: Faults = CLEAN
