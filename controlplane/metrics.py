@@ -57,6 +57,8 @@ class CoreCollector(Collector):
             "Attached agents that are not seen, or not at the port they should have",
             problems,
         )
+        unreached = sum(node.unreached for node in core.nodes if node.attached)
+        yield _gauge("nodes_unreached", "Attached agents that others cannot reach on the data network", unreached)
         yield _gauge("tasks", "Tasks given to agents and not ended", len(core.tasks))
 
     def _leadership(self) -> Iterator[Metric]:

@@ -48,6 +48,7 @@ from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
 from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
+from hostagent.transport.path_probe import PathProbes
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
@@ -205,6 +206,7 @@ class Agent:
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
+        self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
         if self.relaying is not None:
             self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
@@ -244,7 +246,7 @@ class Agent:
         try:
             if self.store is not None:
                 await self.store.open()
-            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric)
+            self.facts: TransportFacts = await self.transport.start(network, self.attachment.fabric, self._moved)
             self.metrics.watch(self.core, self.transport.counters, self.store, self.cold, self.tenancy)
             self._watch_outages()
             self.api.listen(config.api_socket)
@@ -264,18 +266,26 @@ class Agent:
             await self._traces.close()
 
     def _watch_outages(self) -> None:
-        address = self._read_address()
         parts = WatchedParts(
             self.core,
             self.transport.counters,
             self.attachment,
             self.store,
             self.cold,
-            address,
-            self.config.data.interface or interface_with(address),
+            self._place,
+            lambda: self.transport.network_trouble,
         )
         self.outages = OutageWatch(parts, self._loop)
         self.metrics.registry.register(Watched(self.outages.figures))
+
+    def _place(self) -> tuple[str, str | None]:
+        address = self._read_address()
+        return address, self.config.data.interface or interface_with(address)
+
+    def _moved(self, facts: TransportFacts) -> None:
+        """The data network changed: controller and peers have to know where this node is now."""
+        self.facts = facts
+        self.attachment.attach_again("this node is elsewhere on its data network now")
 
     def _read_address(self) -> str:
         """Where this node's reads come from."""
@@ -299,6 +309,7 @@ class Agent:
             self.lone_gets.close()
         self.handle(events.Stopped())
         self._timer.cancel()
+        self._probes.close()
         if self.relaying is not None:
             self.relaying.close()
         await self.transport.close()
@@ -394,6 +405,9 @@ class Agent:
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
             effects.ReportBadCopy: self._report_bad_copy,
+            effects.ProbePath: lambda one: self._probes.probe(one.node, one.endpoint),
+            effects.PathChanged: self._path_changed,
+            effects.ReportPaths: report,
             effects.BeatHeart: self._beat,
             effects.FetchPlanned: lambda _: None,  # for traces
             effects.ChunkProven: lambda _: None,  # for traces
@@ -430,6 +444,13 @@ class Agent:
         if effect.blame is Blame.DIGEST:
             self.metrics.checksum_failures.inc()
             self._report(effect)
+
+    def _path_changed(self, effect: effects.PathChanged) -> None:
+        if effect.reached:
+            log.warning("%s can be reached on the data network again", effect.node)
+            return
+        self.transport.counters.reads_failed += 1
+        log.warning("%s cannot be reached on the data network: it is asked for nothing until it can be", effect.node)
 
     def _beat(self, effect: effects.BeatHeart) -> None:
         counters, segment_bytes = self.transport.counters, self.core.segment_bytes

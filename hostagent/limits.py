@@ -106,6 +106,10 @@ CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
+CAST_SEND_BUFFER_BYTES_MIN = 16 * KIB
+"""Two datagrams of 8 KiB segments, as the kernel charges them."""
+CONTROL_WAIT_S = 0.002
+"""A keeper's NOTICEs wait behind no more than this of its casts."""
 CAST_BUFFER_BYTES_MAX = 65507
 """Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
 CAST_BUFFER_SEGMENTS_MAX = 64
@@ -149,6 +153,16 @@ READ_RENEW_S = 0.5
 while a path is broken, so that an old connection may stay silent for many seconds after the path is whole again."""
 READS_TOLD_S = 0.025
 """How late the pool and the metrics may learn of reads that the thread in C answered."""
+PATH_TRIES_S = (0.3, 0.3, 0.6)
+"""A node that answers none of so many attempts to connect, each for so long, cannot be reached: the kernel answers them
+however busy its agent is, and a crowded link seldom loses three of three."""
+PATH_FRESH_S = 1.0
+"""A node that was reached so lately is not doubted."""
+PATH_AGAIN_S = (1.0, 8.0)
+"""When a node that could not be reached is tried again: first, and at the latest."""
+PATH_WITNESSED_S = 20.0
+"""For so long a node that was reached speaks for this node's own link."""
+PATH_WITNESSES = 2
 READ_TOKEN_S = 5.0
 """A connection on which nobody shows a good token for so long ends."""
 READ_TOKEN_AGAIN_S = 1.0
@@ -176,7 +190,9 @@ READ_TURN_BYTES = 1 * MIB
 """Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
 INTERFACE_LOOK_S = 1.0
-"""How often an agent looks whether its data interface is still the one that it bound to."""
+"""How often an agent looks whether its data interface is still the one that it bound to; the kernel tells it sooner."""
+INTERFACE_SETTLES_S = 0.1
+"""What changes within this time is looked at together: a restart of the network changes much, one after the other."""
 RECEIVE_WINDOW_SEGMENTS_MIN = 8
 """A window below this cannot keep a link busy; a receive buffer that small loses segments, which are then read."""
 SEGMENT_BYTES_SUPPORTED = (*range(SEGMENT_BLOCK_BYTES, 4096 + 1, SEGMENT_BLOCK_BYTES), SEGMENT_BYTES_MAX)

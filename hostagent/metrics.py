@@ -149,6 +149,7 @@ def _pool_figures(core: AgentCore) -> Iterator[Metric]:
         ("pool_chunks", "Chunks in the pool", usage.chunks_count),
         ("pool_pins", "Pins on chunks: leases, sends, reads", core.pool.pins_count),
         ("controller_connected", "1 while the controller's stream is open", float(core.connected)),
+        ("peers_unreached", "Nodes that this one cannot reach on the data network", core.paths.unreached_count),
         ("led_chunks", "Chunks that this node pulls for every reader now", core.fetches.arrivals.reader.led_count),
     )
     yield from counters(("pool_evictions", "Chunks evicted to make room", core.pool.evicted_count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
@@ -33,10 +33,10 @@ class WatchedParts:
     attachment: Attachment
     store: DiskStore | None
     cold: ColdTier | None
-    address: str
-    """Of this node on the data network,"""
-    interface: str | None
-    """and where that is; None: nobody knows, as with the loopback."""
+    place: Callable[[], tuple[str, str | None]]
+    """This node's address on the data network, and its interface; None: nobody knows, as with the loopback."""
+    network_trouble: Callable[[], str]
+    """Why nothing is bound to the data network as it is now; empty: all is."""
 
 
 class OutageWatch:
@@ -86,12 +86,16 @@ class OutageWatch:
     def _reasons(self) -> Mapping[Part, str | None]:
         return {
             Part.CONTROLLER: self._controller(),
-            Part.NETWORK: network_fault(self.parts.address, self.parts.interface),
+            Part.NETWORK: self._network(),
             Part.CASTS: self._casts(),
             Part.READS: self._vain_reads(),
             Part.DISK: self._disk(),
             Part.COLD: self._cold(),
         }
+
+    def _network(self) -> str | None:
+        parts = self.parts
+        return parts.network_trouble() or network_fault(*parts.place()) or parts.core.paths.own_trouble()
 
     def _controller(self) -> str | None:
         if not self.parts.attachment.has_controller or self.parts.core.connected:
@@ -102,7 +106,7 @@ class OutageWatch:
         parts = self.parts
         if parts.core.member is None:
             return None
-        if reason := group_fault(parts.attachment.fabric.group, parts.interface):
+        if reason := group_fault(parts.attachment.fabric.group, parts.place()[1]):
             return reason
         joins = self._joins.count(parts.counters.joins_sent, parts.counters.control_received)
         return f"none of {joins} JOINs was answered: does the switch see this node?" if joins else None
@@ -110,7 +114,10 @@ class OutageWatch:
     def _vain_reads(self) -> str | None:
         counters = self.parts.counters
         reads = self._reads.count(counters.reads_failed, counters.read_bytes_received)
-        return f"{reads} reads from other nodes failed, and none ended well" if reads else None
+        if reads:
+            return f"{reads} reads from other nodes failed, and none ended well"
+        unreached = self.parts.core.paths.unreached_count
+        return f"nodes that cannot be reached on the data network: {unreached}" if unreached else None
 
     def _disk(self) -> str | None:
         store = self.parts.store

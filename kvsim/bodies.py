@@ -84,6 +84,14 @@ class ReadRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Connecting:
+    """Asks a host for a connection,"""
+
+    answered: bool = False
+    """or gives one: its kernel does, whatever its agent does."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeavesRequest:
     """A read of the leaves of a chunk's tree."""
 

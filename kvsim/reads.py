@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.pool.chunks import Chunk
@@ -18,6 +19,7 @@ from kvproto.limits import MS
 from kvproto.session.relay.relay_commands import ReadRun
 from kvsim.bodies import (
     TCP_HEADER_BYTES,
+    Connecting,
     LeavesAnswer,
     LeavesRequest,
     ReadAborted,
@@ -116,6 +118,8 @@ class Reads:
         self._waiting_reads: dict[ChunkKey, list[tuple[ReadRequest | LeavesRequest, Address]]] = defaultdict(list)
         """Of chunks that are being loaded from disk."""
         self._probing = False
+        self._trying: dict[Address, str] = {}
+        """Hosts that are to answer, and their names."""
         self._asked: dict[Address, int] = defaultdict(int)
         """Bytes that each peer has asked for and that are not sent."""
         self._wanted: dict[Address, int] = {}
@@ -168,6 +172,8 @@ class Reads:
             self._on_leaves(body)
         elif isinstance(body, StreamBody):
             self._on_stream(body, source)
+        elif isinstance(body, Connecting):
+            self._path_ended(source, reached=True)
         elif isinstance(body, ReadRefused):
             self._on_refused(body, source)
         elif stream is not None and isinstance(body, StreamAck):
@@ -175,6 +181,27 @@ class Reads:
             self._pump_streams()
         elif stream is not None and isinstance(body, ReadAborted):
             stream.abort(body.read)
+
+    # --- paths -------------------------------------------------------------------------------------------------------
+
+    def probe(self, effect: effects.ProbePath) -> None:
+        """The core wants to know whether a host answers."""
+        self._trying[self._host.directory[NodeId(effect.node)]] = effect.node
+        self._try_path(effect.node, 0)
+
+    def _try_path(self, node: str, tries: int) -> None:
+        address = self._host.directory[NodeId(node)]
+        if self._over or address not in self._trying:
+            return
+        if tries == len(limits.PATH_TRIES_S):
+            self._path_ended(address, reached=False)
+            return
+        self._host.send(Packet(self._host.address, address, TCP_HEADER_BYTES, Connecting()))
+        self._host.after(int(limits.PATH_TRIES_S[tries] * 1e9), lambda: self._try_path(node, tries + 1))
+
+    def _path_ended(self, address: Address, *, reached: bool) -> None:
+        if (node := self._trying.pop(address, None)) is not None:
+            self._host.handle(events.PathProbed(node, reached))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

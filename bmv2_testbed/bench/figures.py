@@ -28,17 +28,6 @@ class ReaderReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
-    """What interfaces counted while an incast ran; bytes of whole frames, since the first reader's start."""
-
-    times_s: Sequence[float]
-    """When it was looked, from the first reader's start."""
-    readers_rx_bytes: Sequence[Sequence[int]]
-    """By reader, then by time."""
-    holder_tx_bytes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class IncastFigures:
     """One incast. `_S`: in units of the prefix' size; `_ratio`: time over S/B.
 
@@ -64,8 +53,10 @@ class IncastFigures:
     cpu_s: Mapping[str, float]
     counters: str
     problems: Sequence[str] = field(default=())
-    curves: Curves | None = None
-    """None: no picture is wanted."""
+    fanout: str = ""
+    """How kvcast's casts reach readers (`fabric.fanout`); empty: a peer."""
+    unasked_rx_S: float = 0.0  # noqa: N815
+    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,7 +75,7 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
-    curves: Curves | None = None,
+    fanout: str = "",
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -119,7 +110,8 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
-        curves=curves,
+        fanout=fanout,
+        unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
     )
 
 

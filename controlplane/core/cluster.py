@@ -18,13 +18,19 @@ from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
 
 
+def _is_taker(node: Node) -> bool:
+    return node.state is NodeState.ATTACHED and not node.draining and not node.unreached
+
+
 class Cluster:
     """Who is there, who has what, what it is worth and who may hear of it; the time, and where effects go."""
 
     def __init__(self, options: CoreOptions) -> None:
         self.options = options
         self.namespace_rules = NamespaceRules(options.namespaces)
-        self.nodes = NodeRegistry(options.graces, options.ports, options.with_switch, options.member_order)
+        self.nodes = NodeRegistry(
+            options.graces, options.ports, options.with_switch, options.member_order, options.fabric.fanout.keeps
+        )
         self.directory = Directory(self.namespace_rules.apart)
         self.values = ClusterValues(self.directory, options.values)
         self.visibility = Visibility(self.namespace_rules, self.directory)
@@ -45,7 +51,7 @@ class Cluster:
     @property
     def takers(self) -> list[Node]:
         """Nodes that chunks may be brought to."""
-        return [node for node in self.nodes if node.state is NodeState.ATTACHED and not node.draining]
+        return [node for node in self.nodes if _is_taker(node)]
 
     # -- effects
 

@@ -24,6 +24,7 @@ from controlplane.core.examination.examinations import Examinations
 from controlplane.core.ids import NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.leadership import Leadership
+from controlplane.core.limits import NODES_MAX
 from controlplane.core.nodes import Node, RefusedNodeError
 from controlplane.core.observer import Observer
 from controlplane.core.operations import Operations, OperatorError, words_of
@@ -33,6 +34,7 @@ from controlplane.core.places import Places, place_words
 from controlplane.core.publication import Publication
 from controlplane.core.pushes import Pushes
 from controlplane.core.quotes import Quotes
+from controlplane.core.reachability import Reachability
 from controlplane.core.switch.programmer import ReadSwitch, WriteSwitch
 from controlplane.core.switch.target import Down, HeatReport, LostReport, Sighting, Up
 from controlplane.core.switch_cache.cache import SwitchCache
@@ -55,6 +57,7 @@ from kvproto.ids import members_of
 from kvproto.records import RecordError
 from kvproto.rpc import control_pb2 as rpc
 
+_SPEAKERS_NAMED = 3
 _SWEEP_NS = 20_000_000
 
 _Event = TypeVar("_Event")
@@ -85,6 +88,7 @@ class Core:
         )
         self.leadership = Leadership(cluster)
         self.attachments = Attachments(cluster, self.link, self.leadership)
+        self.reachability = Reachability(cluster.nodes)
         self.places = Places(cluster, self.link, self.switch_cache, self.publication)
         self.quotes = Quotes(cluster)
         self.operator_state = OperatorState()
@@ -136,6 +140,7 @@ class Core:
             "claims": self.reports.chunks_claimed,
             "bad_copy": self.reports.bad_copy_reported,
             "leaving": self._node_leaving,
+            "paths": self._paths_reported,
         }
 
     # ------------------------------------------------------------------ the shell's side
@@ -201,6 +206,8 @@ class Core:
             self._state_copies.stream_ended(old)
             self.claims.node_left(node.index)
         self.attachments.sessions[session] = node.index
+        self.reachability.forget(node.index)
+        node.unreached = False
         self._wishes_repeated(session, hello.operator_state, node.facts.name)
         node.draining = node.facts.name in self.operator_state.drained
         self.directory.begin_snapshot(node.index)
@@ -278,6 +285,25 @@ class Core:
         if self.options.rules.spill:
             self.last_copies.consider(node)
 
+    def _paths_reported(self, node: Node, paths: rpc.Paths) -> None:
+        if len(paths.nodes) > NODES_MAX:
+            raise RecordError(f"paths to more than {NODES_MAX} nodes")
+        for index in paths.nodes:
+            self.reachability.told(node, NodeIndex(index), self.now_ns, reached=paths.reached)
+
+    def _look_at_paths(self) -> None:
+        for node in self.reachability.look(self.now_ns):
+            self.publication.node_changed(node.index)
+            if node.unreached:
+                who = ", ".join(self.reachability.speakers(node)[:_SPEAKERS_NAMED])
+                self._cluster.warn(
+                    f"node {node.facts.name} cannot be reached on the data network, say {who}: nobody is told to read"
+                    " from it until it can be: kvcast doctor cluster"
+                )
+                self.accounting.decisions["node_unreached"] += 1
+            else:
+                self._cluster.inform(f"node {node.facts.name} can be reached on the data network again")
+
     def _load_reported(self, node: Node, load: rpc.HolderLoad) -> None:
         node.load = HolderLoad(load.queued_bytes, load.readers)
         self.switch_cache.price.load_reported(node.index, node.load, self.now_ns)
@@ -345,6 +371,7 @@ class Core:
         self._program_members()
 
     def _forget_node(self, index: NodeIndex) -> None:
+        self.reachability.forget(index)
         self.directory.remove_node(index)
         self.switch_cache.price.node_forgotten(index)
         self.publication.node_forgotten(index)
@@ -520,6 +547,7 @@ class Core:
         for index in expiry.nodes:
             self._cluster.inform(f"node {names[index]} is forgotten: its member and port are free")
             self._forget_node(index)
+        self._look_at_paths()
         self.places.look_for_unseen()
         self._take_up_places()
         if expiry.nodes or expiry.reservations:

@@ -118,6 +118,8 @@ class Node:
     listened_ns: int = 0
     """Since when it could have been seen."""
     draining: bool = False
+    unreached: bool = False
+    """Others cannot reach it on the data network (`Reachability`)."""
     heard_ns: int = 0
     gone_ns: int = 0
     copies_forgotten: bool = False
@@ -196,6 +198,8 @@ class NodeRegistry:
     """Ports are those where a switch sees nodes; without one nobody has a port."""
     member_order: Sequence[Member] = ASCENDING
     """All members; port p has the one at p - 1 if it can."""
+    numbered: bool = False
+    """Without ports, nodes are members in the order of being known: holders keep the interest in their chunks."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
@@ -367,10 +371,23 @@ class NodeRegistry:
     def _settle(self) -> None:
         """Who takes part in casts: who has a port and is alone there keeps it, in the order of being known."""
         if not self.with_switch:
+            if self.numbered:
+                self._number()
             return
         for _ in range(2):  # a node may free the port of one before it
             for node in list(self._nodes.values()):
                 self._place(node)
+
+    def _number(self) -> None:
+        """A node keeps its number until it is forgotten; those who start together get neighbouring ones."""
+        for node in self._nodes.values():
+            if node.member is not None or not node.attached:
+                continue
+            taken = {other.member for other in self._nodes.values()}
+            node.member = next((one for one in ASCENDING if one not in taken), None)
+            node.port_problem = "" if node.member is not None else f"all {MEMBERS_MAX} numbers of members are taken"
+            if node.member is not None:
+                self._changed[node.index] = None
 
     def _place(self, node: Node) -> None:
         """Port, member and problem that follow from where the node was seen; one that is gone keeps what it had."""

@@ -258,8 +258,9 @@ class Publication:
             read_endpoint=node.facts.read_endpoint,
             control_port=node.facts.control_port,
             draining=node.draining,
+            unreached=node.unreached,
         )
-        if node.member is not None and self._cluster.options.with_switch:
+        if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member
         return entry
 

@@ -53,13 +53,19 @@ def node_names(core: Core, indexes: Iterable[NodeIndex]) -> list[str]:
     return sorted(node.facts.name for index in indexes if (node := core.nodes.get(index)) is not None)
 
 
+def _state_of(node: Node) -> str:
+    if not node.attached:
+        return node.state.value
+    return "unreached" if node.unreached else "draining" if node.draining else node.state.value
+
+
 def node_view(core: Core, node: Node) -> rpc.NodeView:
     """One node, as `kvcast top` shows it."""
     view = rpc.NodeView(
         node=node.index,
         name=node.facts.name,
         data_ip=node.facts.data_ip,
-        state="draining" if node.draining and node.attached else node.state.value,
+        state=_state_of(node),
         pool_bytes=node.facts.pool_bytes,
         pool_used_bytes=node.pool_used_bytes,
         chunks=core.directory.count_held_by(node.index),

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from hostagent import limits
 from hostagent.config import AgentConfig
@@ -75,6 +76,11 @@ class Attachment:
         if self._link is not None:
             self._link.start()
 
+    def attach_again(self, reason: str) -> None:
+        """Say Hello anew: who this node is has changed."""
+        if self._link is not None:
+            self._link.attach_again(reason)
+
     async def leave(self) -> None:
         """Say goodbye and end the stream."""
         if self._link is not None:
@@ -94,13 +100,11 @@ class Attachment:
             if reason := skew("the controller", message.welcome.version, message.welcome.protocol, __version__):
                 raise VersionSkewError(reason)
             self._integrity = convert.integrity_of(message.welcome, self._demanded)
-            fabric = convert.fabric_of(message.welcome.fabric, self.fabric)
-            try:
-                self._use_fabric(fabric)
-            except TransportError as error:
-                raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
-            self.fabric = fabric
+            member = convert.member_of(message.welcome)
+            self._change_fabric(convert.fabric_of(message.welcome.fabric, self.fabric, member))
             self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+        if message.HasField("membership"):
+            self._change_fabric(replace(self.fabric, member=convert.member_of(message.membership)))
         if message.HasField("read_access"):
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
@@ -120,6 +124,13 @@ class Attachment:
                 log.info("attached to the controller as node %d, member %s", event.node, event.member)
             elif isinstance(event, MemberGiven):
                 log.info("this node is member %s of its switch", event.member)
+
+    def _change_fabric(self, fabric: Fabric) -> None:
+        try:
+            self._use_fabric(fabric)
+        except TransportError as error:
+            raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
+        self.fabric = fabric
 
     def _refused(self, refusals: pb.Refusals) -> None:
         for one in refusals.refused:

@@ -37,6 +37,7 @@ from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import PastFetches
 from kvproto import __version__
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import MEMBERS_MAX
@@ -88,8 +89,8 @@ def events_of(
     return []
 
 
-def fabric_of(message: pb.Fabric, current: Fabric) -> Fabric:
-    """The fabric; fields that the controller leaves out keep their current values."""
+def fabric_of(message: pb.Fabric, current: Fabric, member: Member | None = None) -> Fabric:
+    """The fabric; fields that the controller leaves out keep their current values. `member`: this node's number."""
     try:
         return Fabric(
             group=address_of(message.group_ip) if message.group_ip else current.group,
@@ -97,9 +98,26 @@ def fabric_of(message: pb.Fabric, current: Fabric) -> Fabric:
             source_qpn=current.source_qpn,
             segment_bytes=message.segment_bytes or current.segment_bytes,
             from_switch_dscp=message.from_switch_dscp or current.from_switch_dscp,
+            fanout=_fanout(message.fanout),
+            unasked_weight=message.unasked_weight,
+            member=member,
         )
     except ValueError as error:  # RecordError is one
         raise RemoteProtocolError(str(error)) from error
+
+
+def _fanout(code: int) -> Fanout:
+    """Raises ValueError for one that this agent does not know."""
+    try:
+        return Fanout(code or Fanout.SWITCH.value)
+    except ValueError:
+        raise ValueError(f"the controller's fabric.fanout ({code}) is unknown here: upgrade this agent") from None
+
+
+def member_of(message: pb.Welcome | pb.Membership) -> Member | None:
+    """This node's number, if it has one that there can be."""
+    known = message.HasField("member") and message.member < MEMBERS_MAX
+    return Member(message.member) if known else None
 
 
 def integrity_of(welcome: pb.Welcome, demanded: Integrity | None) -> Integrity:
@@ -131,6 +149,8 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity
         heartbeat_s=welcome.heartbeat_ms / 1000,
         integrity=integrity,
         takes_loads=welcome.takes_loads,
+        fanout=fabric.fanout,
+        unasked_weight=fabric.unasked_weight,
     )
 
 
@@ -221,6 +241,7 @@ def _node(message: pb.Node) -> NodeEntry:
         message.read_endpoint,
         _member(message),
         message.draining,
+        message.unreached,
     )
 
 
@@ -270,6 +291,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
     | effects.ReportBadCopy
+    | effects.ReportPaths
 )
 """Effects that become messages to the controller; a heartbeat also needs figures of the transport."""
 
@@ -302,6 +324,8 @@ def message_of(effect: ControllerEffect) -> pb.FromAgent:
         case effects.ReportBadCopy(key, _, holder, _, expected, found, from_switch):
             bad = pb.BadCopy(key=key, holder=holder, expected=expected, found=found, from_switch=from_switch)
             return pb.FromAgent(bad_copy=bad)
+        case effects.ReportPaths(nodes, reached):
+            return pb.FromAgent(paths=pb.Paths(nodes=nodes, reached=reached))
         case _:
             assert_never(effect)
 

@@ -80,6 +80,8 @@ class ControllerLink:
         self._outgoing: asyncio.Queue[pb.FromAgent | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._latest = LatestLeader()
+        self._watch: _Watch | None = None
+        """The stream that is open."""
         self._found = ""
         """Who is to be asked next, because it leads; empty: whose turn it is."""
         self._operator_state = pb.OperatorState()
@@ -103,6 +105,12 @@ class ControllerLink:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
+
+    def attach_again(self, reason: str) -> None:
+        """Open the stream to the same controller again: what its Hello said is no longer true."""
+        if self._watch is not None:
+            self._found = self._watch.address
+            self._watch.end(reason)
 
     def send(self, message: pb.FromAgent) -> None:
         """Queue a message on the stream that is open."""
@@ -165,7 +173,7 @@ class ControllerLink:
             return str(error)
         async with channel:
             call = rpc.CoordinatorStub(channel).Attach(messages())
-            watch = _Watch(call, address)
+            self._watch = watch = _Watch(call, address)
             self._outgoing = outgoing
             try:
                 async with self._watching(watch):
@@ -190,7 +198,7 @@ class ControllerLink:
                 return f"it broke the protocol: {error}"
             finally:
                 call.cancel()
-                self._outgoing = None
+                self._outgoing = self._watch = None
                 # Ends the iterator that grpc reads from: cancelling the call does not.
                 outgoing.put_nowait(None)
                 self._user.stream_ended()

@@ -32,6 +32,7 @@ from kvproto.commands import (
     Blame,
     ChunkGone,
     ChunkHere,
+    DoubtHolder,
     ReaderCommand,
     ReadLeaves,
     ReportBadCopy,
@@ -162,7 +163,9 @@ Ended = Callable[[Sequence[tuple[InboundChunk, ChunkSource | None]]], None]
 class Arrivals:
     """Of one node."""
 
-    def __init__(self, node: Node, make_reader: MakeReader, ended: Ended) -> None:
+    def __init__(self, node: Node, make_reader: MakeReader, ended: Ended, doubted: Callable[[str], None]) -> None:
+        """`doubted(name)`: find out whether a holder can be reached."""
+        self._doubted = doubted
         self._directory = node.directory
         self._pool = node.pool
         self._clock = node.clock
@@ -485,6 +488,8 @@ class Arrivals:
                     self._abort_read(command)
                 case ReportBadCopy():
                     self._report(command, self.under_way.get(command.key))
+                case DoubtHolder(holder):
+                    self._doubted(holder)
                 case _:
                     assert_never(command)
         due_ns = self.reader.wake_ns
@@ -522,6 +527,10 @@ class Arrivals:
         inbound.found = hashed
         inbound.whole = hashed.digest == inbound.entry.digest
         self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
+
+    def had_from(self, key: ChunkKey) -> Address | None:
+        """Where the interest was that brought a chunk which may be in flight still."""
+        return self.reader.left_at(key, self._clock.now_ns)
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""

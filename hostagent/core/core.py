@@ -35,6 +35,7 @@ from hostagent.core.membership import Membership
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
+from hostagent.core.paths import Paths
 from hostagent.core.plan import Ways
 from hostagent.core.relays import Relays
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
@@ -63,6 +64,7 @@ from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
+_FOR_KEEPER = _FOR_HOLDER | {Op.LEAVE}
 
 
 class AgentCore:
@@ -111,13 +113,16 @@ class AgentCore:
         self.forms = Forms(node)
         sources = Sources(node, loads, self.cold)
         self.claims = Claims(node, self._claims_ended)
-        self.fetches = Fetches(Ways(node, sources, self.gate, self.claims, self.forms), self, make_reader)
+        self.paths = Paths(node, lambda name: self.fetches.directory_changed((), (name,)))
+        ways = Ways(node, sources, self.gate, self.claims, self.forms, self.paths)
+        self.fetches = Fetches(ways, self, make_reader)
         self.twins = self.fetches.twins
         self.waits = self.fetches.waits
         self.relays = self.fetches.arrivals.relays
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
-        self.serving = Serving(node, self._peer_loads.load, self._peer_asked)
+        had_from = self.fetches.arrivals.had_from
+        self.serving = Serving(node, self._peer_loads.load, self._peer_asked, had_from)
         self._tasks = Tasks(node, self.fetches, self.serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(node, served_reads or NoReads(), self.serving)
@@ -128,7 +133,7 @@ class AgentCore:
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
         self._directory_news = DirectoryNews(
-            node, loads, self.fetches, self.claims, self.waits, self.lone_gets.directory_changed
+            node, loads, self.fetches, self.claims, self.waits, self.paths, self.lone_gets.directory_changed
         )
         self.tiering = self._make_tiering()
         self.cold_writes = self._make_cold_writes()
@@ -209,6 +214,7 @@ class AgentCore:
             protocol.SendFailed: lambda event: self.serving.segments_failed(event.key, event.count),
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
+            events.PathProbed: self.paths.probed,
             events.PeerLoadRequested: self._peer_load_requested,
             events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
@@ -422,14 +428,14 @@ class AgentCore:
         for_reader = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_READER]
         if for_reader:
             self.fetches.arrivals.controls_received(for_reader)
-        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in _FOR_HOLDER]
+        asked = _FOR_KEEPER if self.serving.keeps_interest else _FOR_HOLDER
+        for_holder = [arrival for arrival in event.arrivals if arrival.message.op in asked]
         if for_holder:
             self.serving.controls_received(for_holder)
             self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
-            if operation not in _FOR_READER and operation not in _FOR_HOLDER:
-                # LEAVE is for switches; without a switch it ends here and means nothing to a holder.
+            if operation not in _FOR_READER and operation not in asked:
                 self._effects.append(effects.DatagramsDropped(f"control_{operation.name.lower()}_ignored"))
 
     def _digest_computed(self, event: events.DigestComputed) -> None:

@@ -8,7 +8,7 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ from kvchunk.ids import ChunkKey, Digest
 from kvcodec.forms import StoredForm
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import Address
+from kvproto.ids import Address, Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class NodeEntry:
     read_endpoint: str
     member: int | None
     draining: bool = False
+    unreached: bool = False
+    """Several others cannot reach it on the data network, says the controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +144,16 @@ class _Content:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
     named: dict[str, NodeEntry] = field(default_factory=dict)
     at: dict[Address, NodeEntry] = field(default_factory=dict)
+    numbered: dict[int, NodeEntry] = field(default_factory=dict)
+    """By member."""
     chunks: dict[ChunkKey, ChunkEntry] = field(default_factory=dict)
 
     def enter(self, node: NodeEntry) -> None:
         """A node is known so from now on."""
         self.leave(node.node)
         self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
+        if node.member is not None:
+            self.numbered[node.member] = node
 
     def leave(self, number: int) -> None:
         """A node is gone; another one may have its name or its address by now."""
@@ -157,6 +163,8 @@ class _Content:
                 del self.named[node.name]
             if self.at.get(node.address) is node:
                 del self.at[node.address]
+            if node.member is not None and self.numbered.get(node.member) is node:
+                del self.numbered[node.member]
 
 
 class DirectoryReplica:
@@ -164,7 +172,7 @@ class DirectoryReplica:
 
     def __init__(self, node_name: str) -> None:
         """`node_name`: the replica's own node, whose copies are not among other nodes' copies."""
-        self._node_name = node_name
+        self.own_name = node_name
         self._current = _Content()
         self._staged: _Content | None = None
         self._stale: _Content | None = None
@@ -172,6 +180,8 @@ class DirectoryReplica:
         self._keep_stale = False
         self.sequence = 0
         self._sequence_known = False
+        self.unreached: set[str] = set()
+        """Nodes that cannot be reached, and whose copies do not count therefore. `hostagent.core.paths` writes it."""
 
     @property
     def chunks_count(self) -> int:
@@ -232,10 +242,31 @@ class DirectoryReplica:
         node = self._current.named.get(name)
         return node if node is not None or self._stale is None else self._stale.named.get(name)
 
+    def node_names(self) -> Iterable[str]:
+        """Of all nodes, this one too."""
+        return self._current.named.keys()
+
     def node_at(self, address: Address) -> NodeEntry | None:
         """The node with this address on the data network."""
         node = self._current.at.get(address)
         return node if node is not None or self._stale is None else self._stale.at.get(address)
+
+    def member_at(self, address: Address) -> Member | None:
+        """The member with this address on the data network."""
+        node = self.node_at(address)
+        return None if node is None or node.member is None else Member(node.member)
+
+    def address_of(self, member: Member) -> Address | None:
+        """Where a member is."""
+        node = self._current.numbered.get(member)
+        if node is None and self._stale is not None:
+            node = self._stale.numbered.get(member)
+        return None if node is None else node.address
+
+    @property
+    def members(self) -> int:
+        """All members, as a bitmap."""
+        return sum(1 << member for member in self._current.numbered)
 
     def holders_elsewhere(self, key: ChunkKey) -> tuple[list[NodeEntry], list[NodeEntry]]:
         """Other nodes that hold a chunk in DRAM, and others that hold it on disk only; stale ones and those that are
@@ -265,7 +296,7 @@ class DirectoryReplica:
             for numbers, found in zip(held, (in_dram, on_disk), strict=True):
                 for number in numbers:
                     node = content.nodes.get(number)
-                    if node is not None and node.name != self._node_name:
+                    if node is not None and node.name != self.own_name and node.name not in self.unreached:
                         found.setdefault(node.name, node)
         only_on_disk = [node for node in on_disk.values() if node.name not in in_dram]
         return sorted(in_dram.values(), key=_is_draining), sorted(only_on_disk, key=_is_draining)
@@ -279,7 +310,7 @@ class DirectoryReplica:
         for numbers, tier in ((entry.holders, Tier.REMOTE_DRAM), (entry.disk_holders, Tier.REMOTE_DISK)):
             for number in numbers:
                 node = self._current.nodes.get(number)
-                if node is not None and node.name != self._node_name:
+                if node is not None and node.name != self.own_name and node.name not in self.unreached:
                     tiers.append(tier)
                     return tiers
         return tiers

@@ -10,6 +10,7 @@ from hostagent.core.claims import Claims
 from hostagent.core.directory import Applied, Delta
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
+from hostagent.core.paths import Paths
 from hostagent.core.waits import Waits
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoads
@@ -28,6 +29,7 @@ class DirectoryNews:
         fetches: Fetches,
         claims: Claims,
         waits: Waits,
+        paths: Paths,
         lone_changed: Callable[[Iterable[ChunkKey]], None],
     ) -> None:
         """`lone_changed`: looks again at who may be asked for these."""
@@ -39,6 +41,7 @@ class DirectoryNews:
         self._fetches = fetches
         self._claims = claims
         self._waits = waits
+        self._paths = paths
         self._fabric = node.fabric
         self._lone_changed = lone_changed
         self._forget_stale = node.alarms.add(self._stale_is_old)
@@ -53,6 +56,8 @@ class DirectoryNews:
                 self._pool.update_remote_score(key, entry.value)
                 if self._disk is not None:
                     self._disk.pool.update_remote_score(key, entry.value)
+        if event.delta.nodes or applied.nodes_lost:
+            self._paths.nodes_changed(event.delta.nodes, applied.nodes_lost)
         self._tell_fetches(applied)
         self._tell_waits(event.delta, applied)
         if self._directory.has_stale and self._forget_stale.due_ns is None:

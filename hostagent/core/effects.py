@@ -132,6 +132,8 @@ class CastSegments(AgentEffect):
     chunk: Chunk
     first: int
     count: int
+    blocks: tuple[int, ...] = ()
+    """Of multicast: to the groups of these blocks of members, in place of the fabric's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,6 +509,31 @@ class ReportInterests(AgentEffect):
     """Namespaces that this node's engines use now; None: all that it may have."""
 
     patterns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePath(AgentEffect):
+    """Try to connect to a node; answered by PathProbed."""
+
+    node: str
+    endpoint: str
+    """Of its reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathChanged(AgentEffect):
+    """A node cannot be reached on the data network, or can be again."""
+
+    node: str
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths(AgentEffect):
+    """Tell the controller which nodes this one reaches, or not."""
+
+    nodes: tuple[int, ...]
+    reached: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
 from kvproto import events as protocol
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
 from kvproto.wire.relay_messages import Message
@@ -293,6 +294,9 @@ class Welcomed(ControllerEvent):
     """How the fabric's chunks are digested."""
     takes_loads: bool = True
     """It wants to hear what is queued for readers."""
+    fanout: Fanout = Fanout.SWITCH
+    unasked_weight: float = 0.0
+    """See `kvproto.blocks.cover`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,6 +609,14 @@ class HolderTold(AgentEvent):
 
     node: str
     load: HolderLoad
+
+
+@dataclass(frozen=True, slots=True)
+class PathProbed(AgentEvent):
+    """A connection to a node was tried."""
+
+    node: str
+    reached: bool
 
 
 @dataclass(frozen=True, slots=True)

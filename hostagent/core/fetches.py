@@ -64,7 +64,7 @@ class Fetches:
         self._fetches: dict[FetchId, Fetch] = {}
         self._number = 0
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
-        self.arrivals = Arrivals(node, make_reader, self._chunks_ended)
+        self.arrivals = Arrivals(node, make_reader, self._chunks_ended, ways.paths.doubted)
         self._under_way = self.arrivals.under_way
         self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""

@@ -19,6 +19,7 @@ from hostagent.core.effects import FetchPlanned
 from hostagent.core.fetch import Fetch, FetchRequest, Kept, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.node import Node
+from hostagent.core.paths import Paths
 from hostagent.core.sources import Found, Known, Sources
 from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
@@ -88,6 +89,7 @@ class Ways:
     gate: Gate
     claims: Claims
     forms: Forms
+    paths: Paths
 
 
 class FetchPlanner:
@@ -101,6 +103,7 @@ class FetchPlanner:
         self._clock = node.clock
         self._pool = node.pool
         self._disk = node.disk
+        self._directory = node.directory
         self._sources = ways.sources
         self._gate = ways.gate
         self._inbound = arrivals.under_way
@@ -196,7 +199,7 @@ class FetchPlanner:
             sources = [decided[key] if decided.get(key) in some else some[0] for key, some in ways]
             verdict = Verdict(Choice.FETCH, tuple(sources), 0.0)
         count = len(verdict.routes)
-        stopped = Status.GATE if count < len(offers) else Status.NOT_FOUND if absent else Status.OK
+        stopped = Status.GATE if count < len(offers) else self._why_absent(keys[len(offers)]) if absent else Status.OK
         ready = count if unready is None else min(count, unready)
         plan = FetchPlan(verdict, stopped, tuple(offered[:ready]), tuple(offered[ready:count]), untaught=touches)
         routes = dict(zip(plan.keys, verdict.routes, strict=False))
@@ -300,6 +303,11 @@ class FetchPlanner:
                 break
             offers.append(offer)
         return quote(self._gate.costs, offers, len(keys) - len(offers), prefill, self._under_way())
+
+    def _why_absent(self, key: ChunkKey) -> Status:
+        """Nobody has it, or nobody who can be reached."""
+        directory = self._directory
+        return Status.UNAVAILABLE if directory.unreached and directory.find(key) is not None else Status.NOT_FOUND
 
     def _under_way(self) -> Mapping[Tier, int]:
         """Bytes left to come for other fetches, by where they were asked of."""

@@ -305,8 +305,9 @@ class CastPart(Protocol):
         """
         ...
 
-    def cast(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
-        """Send segments [first, first + count) of a pinned chunk to the fabric's group."""
+    def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = (), /) -> None:
+        """Send segments [first, first + count) of a pinned chunk to the groups of these blocks of members
+        (`kvproto.blocks`), of multicast alone; without any, to the fabric's group."""
         ...
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:
@@ -379,12 +380,20 @@ class Transport(Protocol):
     reads: ReadPart
     """Once it has started."""
 
-    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
-        """Bind and listen. Raises TransportError."""
+    async def start(
+        self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = ..., /
+    ) -> TransportFacts:
+        """Bind and listen. `moved(facts)`: the data network changed, and with it what is told here. Raises
+        TransportError."""
         ...
 
     async def close(self) -> None:
         """End everything."""
+        ...
+
+    @property
+    def network_trouble(self) -> str:
+        """Why nothing is bound to the data network as it is now; empty: all is, as far as can be told."""
         ...
 
     def use_fabric(self, fabric: Fabric) -> None:

@@ -12,9 +12,8 @@ import ctypes
 import errno
 import socket
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
@@ -29,15 +28,14 @@ from hostagent.transport.base import (
     TransportSink,
 )
 from hostagent.transport.control_intake import ControlIntake
-from hostagent.transport.interface_watch import InterfaceWatch
-from hostagent.transport.interfaces import ask_interface, interface_address, interface_with, sending_interface
+from hostagent.transport.interface_watch import InterfaceWatch, Place, place_of
+from hostagent.transport.interfaces import sending_interface
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
-_SIOCGIFHWADDR = 0x8927
 _IP_UNICAST_IF = 50
 """ip(7): the interface of unicast datagrams; needs no privilege and no route."""
 _IP_MULTICAST_ALL = 49
@@ -71,8 +69,9 @@ class Parts:
     reads: ReadPart
     close: Callable[[], None] = lambda: None
     rdma_mtu_bytes: int = 0
-    made_anew: Callable[[], None] | None = None
-    """The data interface is another one of the same name: what sends has to be told. None: only a restart helps."""
+    bind_anew: Callable[[Host], str] | None = None
+    """Bind everything to the data interface as it is now, with its address now, and tell the endpoint of reads; what
+    was bound before is used on where that raises TransportError or OSError. None: only a restart helps."""
 
 
 class HostTransport:
@@ -80,7 +79,7 @@ class HostTransport:
 
     casts: CastPart
     reads: ReadPart
-    watch: InterfaceWatch
+    watch: InterfaceWatch | None = None
     """Of the data interface; there is none of the loopback."""
 
     def __init__(
@@ -106,17 +105,23 @@ class HostTransport:
         """The parts that carry casts and reads here. Raises TransportError, leaving nothing open."""
         raise NotImplementedError
 
-    async def start(self, sink: TransportSink, fabric: Fabric) -> TransportFacts:
+    async def start(
+        self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = lambda _: None
+    ) -> TransportFacts:
         """Bind and listen. Raises TransportError, or NotShippedError."""
-        address = interface_address(self._config)
-        host = Host(
+        try:
+            place = place_of(self._config)
+        except OSError as error:
+            raise TransportError(f"the data interface cannot be looked at: {error.strerror}") from error
+        self._moved = moved
+        self._host = host = Host(
             config=self._config,
             memory=self._memory,
             loop=asyncio.get_running_loop(),
             sink=sink,
             counters=self.counters,
-            address=address,
-            own=parse_address(address),
+            address=place.address,
+            own=parse_address(place.address),
             native=datapath(),
             tokens=self._tokens,
             leases=self._leases,
@@ -126,24 +131,29 @@ class HostTransport:
             undo.callback(self._control.close)
             self._control.join(fabric.group)
             parts = self._open_parts(host)
-            self.casts, self.reads = parts.casts, parts.reads
+            self.casts, self.reads, self._bind_anew = parts.casts, parts.reads, parts.bind_anew
             for close in (parts.close, parts.reads.close, parts.casts.close):
                 undo.callback(close)
             endpoint = self.reads.listen()
             granted = self.casts.use_fabric(fabric)
-            interface = sending_interface(address, self._config.interface)
-            if interface is not None:
-                self.watch = InterfaceWatch(interface, address, partial(self._interface_made_anew, parts.made_anew))
+            if place.interface:
+                self.watch = InterfaceWatch(self._config, place, self._place_changed)
                 undo.callback(self.watch.close)
             self._open = undo.pop_all()
         self._in_use = fabric
-        return TransportFacts(host.own, _mac(self._config), endpoint, granted, parts.rdma_mtu_bytes)
+        self._facts = TransportFacts(host.own, place.mac, endpoint, granted, parts.rdma_mtu_bytes)
+        return self._facts
 
     async def close(self) -> None:
         """End everything."""
         if self._open is not None:
             self._open.close()
             self._open = None
+
+    @property
+    def network_trouble(self) -> str:
+        """See `Transport.network_trouble`."""
+        return self.watch.trouble if self.watch is not None else ""
 
     def use_fabric(self, fabric: Fabric) -> None:
         """See `Transport.use_fabric`."""
@@ -154,14 +164,22 @@ class HostTransport:
         self.casts.use_fabric(fabric)
         self._in_use = fabric
 
-    def _interface_made_anew(self, tell_senders: Callable[[], None] | None) -> None:
-        """Raises TransportError: it is to be tried again, or needs a restart."""
-        if tell_senders is None:
-            raise TransportError("restart kvcast-agent, whose RDMA connections went with the one before")
-        self._control.bind_anew()
-        tell_senders()
-        if self._in_use is not None:
-            self.casts.use_fabric(self._in_use)
+    def _place_changed(self, place: Place, bind: bool) -> None:
+        """Raises TransportError or OSError: it is to be tried again, or needs a restart."""
+        endpoint = self._facts.read_endpoint
+        if bind:
+            if self._bind_anew is None:
+                raise TransportError("restart kvcast-agent, whose RDMA connections went with what was there before")
+            host = replace(self._host, address=place.address, own=parse_address(place.address))
+            self._control.bind_anew(host)
+            endpoint = self._bind_anew(host)
+            self._host = host
+            if self._in_use is not None:
+                self.casts.use_fabric(self._in_use)
+        facts = replace(self._facts, address=self._host.own, mac=place.mac, read_endpoint=endpoint)
+        if facts != self._facts:
+            self._facts = facts
+            self._moved(facts)
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
@@ -184,13 +202,20 @@ class _Control:
         if group == self._group:
             return
         self._leave()
-        self._notice_socket = group_socket(self._host.address, format_address(group), self._port)
+        self._notice_socket = group_socket(self._host.address, (format_address(group),), self._port)
         self._notice_intake = self._take(self._notice_socket)
         self._group = group
 
-    def bind_anew(self) -> None:
-        """The interface is another one of the same name. Raises TransportError."""
-        leave_by(self._socket, self._host.address, self._host.config.interface)
+    def bind_anew(self, host: Host) -> None:
+        """Interface or address are others now. Raises TransportError, OSError."""
+        if host.address == self._host.address:
+            leave_by(self._socket, host.address, host.config.interface)
+        else:
+            fresh = bound_udp(host.address, self._port, "data.control_port", host.config.interface)
+            self._intake.close()
+            self._socket.close()
+            self._host, self._socket = host, fresh
+            self._intake = self._take(fresh)
         group, self._group = self._group, None
         if group is None:
             return
@@ -225,28 +250,30 @@ class _Control:
         return ControlIntake(sock, host.loop, host.sink, host.counters, host.own)
 
 
-def group_socket(address: str, group: str, port: int) -> socket.socket:
-    """A non-blocking UDP socket that receives what comes to (group, port) on the interface with this address.
+def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socket:
+    """A non-blocking UDP socket that receives what comes to these groups at a port, on the interface with this address.
 
     Raises TransportError.
     """
+    to = groups[0] if len(groups) == 1 else ""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         # Several programs may listen to one group; their unicast ports tell two agents apart.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((group, port))
-        sock.setsockopt(
-            socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(address)
-        )
+        sock.bind((to, port))
+        for group in groups:
+            sock.setsockopt(
+                socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(address)
+            )
         sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise TransportError(
-                f"UDP {group}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
+                f"UDP {to or '*'}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
             ) from error
         raise TransportError(
-            f"cannot join group {group} on {address} (UDP {port}): {error.strerror};"
+            f"cannot join group {', '.join(groups)} on {address} (UDP {port}): {error.strerror};"
             " does the data interface do multicast?"
         ) from error
     return sock
@@ -283,9 +310,3 @@ def leave_by(sock: socket.socket, address: str, interface: str) -> None:
     if leaves_by is not None:
         index = socket.if_nametoindex(leaves_by)
         sock.setsockopt(socket.IPPROTO_IP, _IP_UNICAST_IF, struct.pack("!I", index))
-
-
-def _mac(config: DataConfig) -> bytes:
-    """Hardware address of the data interface; zeros where there is none to speak of (loopback)."""
-    interface = config.interface or interface_with(config.address)
-    return bytes(6) if interface is None else ask_interface(interface, _SIOCGIFHWADDR)[2:8]

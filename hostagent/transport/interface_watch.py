@@ -1,65 +1,162 @@
-"""Notices that the data interface was made anew, as a restart of the machine's network does it: the same name and
-address, and nothing that sockets were told of it before. The kernel keeps them bound to the one that is gone."""
+"""Notices that the data network changed under an agent: its interface was made anew, as a restart of the machine's
+network does it, its address is another one, or moved, into a bond, say. The kernel keeps sockets bound to what was.
+
+The kernel tells of changes (`rtnetlink`); a look now and then finds what it did not tell, and tries again what failed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from hostagent import limits
+from hostagent.config import DataConfig
 from hostagent.transport.base import TransportError
-from hostagent.transport.interfaces import entry_of
+from hostagent.transport.interfaces import ask_interface, entry_of, interface_address, sending_interface
+from hostagent.transport.rtnetlink import DATAGRAM_BYTES_MAX, GROUPS, Change, LinkChange, changes_of
 
 log = logging.getLogger(__name__)
 
+_SIOCGIFHWADDR: Final = 0x8927
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent is on its data network."""
+
+    address: str
+    interface: str = ""
+    """By which it sends; empty: it is the loopback, or routes decide."""
+    index: int = 0
+    """The kernel's, of the interface."""
+    mac: bytes = bytes(6)
+    """Of the interface; zeros where there is none to speak of."""
+
+    def is_lost_by(self, change: Change) -> bool:
+        """Whether sockets bound here have to be bound again, even if all is soon as it was before."""
+        if not change.lost:
+            return False
+        return change.index == self.index if isinstance(change, LinkChange) else change.address == self.address
+
+    def is_concerned_by(self, change: Change) -> bool:
+        """Whether it may be another after this change."""
+        if isinstance(change, LinkChange):
+            return change.index == self.index or change.name == self.interface
+        return change.index == self.index or change.address == self.address
+
+
+def place_of(config: DataConfig, before: str = "") -> Place:
+    """As it is now; `before`: the address that stays as long as it is there. Raises TransportError, OSError."""
+    address = interface_address(config, before)
+    interface = sending_interface(address, config.interface)
+    if interface is None:
+        return Place(address)
+    if entry_of(address) is None:
+        raise TransportError(f"no interface has the address {address}")
+    mac = ask_interface(interface, _SIOCGIFHWADDR)[2:8]
+    return Place(address, interface, socket.if_nametoindex(interface), mac)
+
 
 class InterfaceWatch:
-    """Of one interface and the address on it."""
+    """Of the place to which the sockets of an agent are bound."""
 
-    def __init__(self, interface: str, address: str, made_anew: Callable[[], None]) -> None:
-        """`made_anew`: bind again. It may raise TransportError, and is called again then."""
-        self._interface = interface
-        self._address = address
-        self._made_anew = made_anew
-        self._bound = self._index()
-        self._told = ""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(limits.INTERFACE_LOOK_S, self._look_on, loop)
+    def __init__(self, config: DataConfig, place: Place, moved: Callable[[Place, bool], None]) -> None:
+        """`moved(place, bind)`: use this place, and unless `bind` is false bind everything to it. It may raise
+        TransportError or OSError, and is called again then."""
+        self.place = place
+        self.trouble = ""
+        """Why nothing is bound to the data network as it is now; empty: all is."""
+        self._config = config
+        self._moved = moved
+        self._lost = False
+        self._loop = asyncio.get_running_loop()
+        self._soon: asyncio.TimerHandle | None = None
+        self._timer = self._loop.call_later(limits.INTERFACE_LOOK_S, self._look_on)
+        self._news = _opened()
+        if self._news is not None:
+            self._loop.add_reader(self._news, self._hear, self._news)
 
     def close(self) -> None:
         """Look no more."""
         self._timer.cancel()
+        if self._soon is not None:
+            self._soon.cancel()
+        if self._news is not None:
+            self._loop.remove_reader(self._news)
+            self._news.close()
+            self._news = None
 
-    def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _hear(self, news: socket.socket) -> None:
+        try:
+            changes = list(changes_of(news.recv(DATAGRAM_BYTES_MAX)))
+        except BlockingIOError:
+            return
+        except OSError:  # ENOBUFS: some were lost
+            self._lost = True
+            self._look_soon()
+            return
+        self._lost |= any(map(self.place.is_lost_by, changes))
+        if any(map(self.place.is_concerned_by, changes)):
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Together with what else changes by the same command."""
+        if self._soon is None:
+            self._soon = self._loop.call_later(limits.INTERFACE_SETTLES_S, self.look)
+
+    def _look_on(self) -> None:
         self.look()
-        self._timer = loop.call_later(limits.INTERFACE_LOOK_S, self._look_on, loop)
+        self._timer = self._loop.call_later(limits.INTERFACE_LOOK_S, self._look_on)
 
     def look(self) -> None:
-        """Bind anew once the interface is there again; say what is wrong once."""
-        index = self._index()
-        if index == self._bound:
-            return
-        if not index or entry_of(self._address) is None:
-            self._tell(f"{self._interface} with {self._address} is gone: this node sends and receives no casts")
-            return
+        """Bind anew what has to be, as soon as that can be; say once what is wrong."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        was = self.place
         try:
-            self._made_anew()
+            place = place_of(self._config, was.address)
+            if place == was and not self._lost:
+                return
+            bind = self._lost or (place.index, place.address) != (was.index, was.address)
+            self._moved(place, bind)
         except (TransportError, OSError) as error:
-            self._tell(f"{self._interface} was made anew: {error}")
+            self._lost = True
+            reason = str(error) if isinstance(error, TransportError) else f"{was.interface}: {error.strerror}"
+            if reason != self.trouble:
+                self.trouble = reason
+                log.warning("the data network is lost, no chunks go to or from other nodes: %s", reason)
             return
-        self._bound, self._told = index, ""
-        log.warning("%s was made anew: sockets are bound to it again", self._interface)
+        self.place, self._lost, self.trouble = place, False, ""
+        log.warning("%s", _words(was, place))
 
-    def _index(self) -> int:
-        """0: there is none of that name."""
-        try:
-            return socket.if_nametoindex(self._interface)
-        except OSError:
-            return 0
 
-    def _tell(self, what: str) -> None:
-        if what != self._told:
-            self._told = what
-            log.warning("%s", what)
+def _words(was: Place, place: Place) -> str:
+    if place.address != was.address:
+        return f"the data address is {place.address} on {place.interface}, no longer {was.address}: bound to it"
+    if place.interface != was.interface:
+        return (
+            f"{place.address} is on {place.interface} now, no longer on {was.interface}: sockets are bound to it again"
+        )
+    if place.index != was.index:
+        return f"{place.interface} was made anew: sockets are bound to it again"
+    if place.mac != was.mac:
+        return f"{place.interface} has the hardware address {place.mac.hex(':')} now: peers are told"
+    return f"{place.interface} has {place.address} again: sockets are bound to it again"
+
+
+def _opened() -> socket.socket | None:
+    """What the kernel tells; None: a sandbox does not have it, and a look every second has to do."""
+    news = None
+    with contextlib.suppress(OSError):
+        news = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+        news.bind((0, GROUPS))
+        return news
+    if news is not None:
+        news.close()
+    return None

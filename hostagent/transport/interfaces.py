@@ -1,5 +1,5 @@
-"""What the kernel says of this machine's interfaces. All their IPv4 addresses: an interface may have several, and the
-one that a node uses need not be its first. Flags and MTU: netdevice(7)."""
+"""What the kernel says of this machine's interfaces. All their addresses: an interface may have several, and the one
+that a node uses need not be its first. Flags and MTU: netdevice(7)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import ctypes
 import enum
 import errno
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,20 +74,23 @@ def addresses() -> list[InterfaceAddress]:
 def _listed(one: ctypes._Pointer[_IfAddrs]) -> Iterator[InterfaceAddress]:
     while one:
         entry = one.contents
-        address = _ipv4(entry.address)
+        address = _ip(entry.address)
         if address is not None:
-            bits = int.from_bytes(_ipv4(entry.netmask) or bytes(4), "big").bit_count()
+            bits = int.from_bytes(_ip(entry.netmask) or b"", "big").bit_count()
             name = entry.name.decode(errors="surrogateescape").partition(":")[0]  # behind it an alias has its label
-            yield InterfaceAddress(name, socket.inet_ntoa(address), bits, bool(entry.flags & InterfaceFlag.LOOPBACK))
+            text = str(ipaddress.ip_address(address))
+            yield InterfaceAddress(name, text, bits, bool(entry.flags & InterfaceFlag.LOOPBACK))
         one = entry.next
 
 
-def _ipv4(sockaddr: int | None) -> bytes | None:
-    """The address in a sockaddr; None: there is none, or of another family."""
+def _ip(sockaddr: int | None) -> bytes | None:
+    """The address in a sockaddr, 4 or 16 bytes; None: there is none, or of another family."""
     if not sockaddr:
         return None
-    family, _, address = struct.unpack("=HH4s", ctypes.string_at(sockaddr, 8))
-    return address if family == socket.AF_INET else None
+    (family,) = struct.unpack("=H", ctypes.string_at(sockaddr, 2))
+    if family == socket.AF_INET:
+        return ctypes.string_at(sockaddr + 4, 4)
+    return ctypes.string_at(sockaddr + 8, 16) if family == socket.AF_INET6 else None
 
 
 def ask_interface(name: str, request: int) -> bytes:
@@ -105,9 +109,19 @@ def mtu_bytes(name: str) -> int:
     return int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
 
 
+def family_of(address: str) -> socket.AddressFamily:
+    """AF_INET or AF_INET6."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def is_link_local(address: str) -> bool:
+    """An address that means nothing without an interface: no peer can be told of it."""
+    return ":" in address and ipaddress.IPv6Address(address).is_link_local
+
+
 def is_own_address(address: str) -> bool:
     """Whether this machine can send from an address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
         except OSError as error:
@@ -137,7 +151,7 @@ def sending_interface(address: str, chosen: str = "") -> str | None:
     found = entry_of(address)
     if chosen and (found is None or found.interface != chosen):
         return chosen
-    if found is None and not address.startswith("127."):
+    if found is None and not ipaddress.ip_address(address).is_loopback:
         raise TransportError(
             f"no interface of this machine has {address}: data.address is one of {_list(addresses())}, or set"
             " data.interface, too"
@@ -145,8 +159,14 @@ def sending_interface(address: str, chosen: str = "") -> str | None:
     return None if found is None or found.is_loopback else found.interface
 
 
-def interface_address(config: DataConfig) -> str:
-    """The address on the data network: the configured one, or the interface's first. Raises TransportError."""
+def interface_address(config: DataConfig, before: str = "") -> str:
+    """The address on the data network: the configured one; else the one `before`, as long as the interface has it; else
+    the interface's first, IPv4 before IPv6. Raises TransportError."""
+    if config.address and is_link_local(config.address):
+        raise TransportError(
+            f"data.address {config.address} is a link-local address, which other nodes cannot reach by it: give the"
+            " interface a global or unique local one (fd00::/8)"
+        )
     if not config.interface:
         return config.address
     names = [name for _, name in socket.if_nameindex()]
@@ -162,13 +182,21 @@ def interface_address(config: DataConfig) -> str:
                 f" which has {_list(own)}: correct one of the two"
             )
         return config.address
-    if not own:
-        raise TransportError(f"interface {config.interface} has no IPv4 address; give it one")
-    return own[0].address
+    usable = usable_addresses(own)
+    if not usable:
+        only = f" but {_join([one.address for one in own])}, which other nodes cannot reach by it" if own else ""
+        raise TransportError(f"interface {config.interface} has no address{only}; give it one")
+    return before if before in usable else usable[0]
+
+
+def usable_addresses(entries: Sequence[InterfaceAddress]) -> list[str]:
+    """Addresses by which others can reach an interface, IPv4 first, in the kernel's order."""
+    reachable = [one.address for one in entries if not is_link_local(one.address)]
+    return sorted(reachable, key=lambda address: ":" in address)
 
 
 def _list(entries: list[InterfaceAddress]) -> str:
-    return _join([one.address for one in entries])
+    return _join([one for one in usable_addresses(entries) if one != "::1"])
 
 
 def _join(names: list[str]) -> str:

@@ -15,7 +15,7 @@ from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
-from kvcast.arguments import output_file, probability, whole
+from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
 from kvlab.bars import progress
@@ -23,7 +23,7 @@ from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
-FANOUTS = {"switch": Mode.CAST, "relay": Mode.RELAY}
+FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY}
 """Modes by the name that the network's way has."""
 
 
@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fanout",
         action="append",
         choices=list(FANOUTS),
-        help="the same by the network's way: relay is a bridge that drops multicast, where readers pass on",
+        help="the same by the network's way: multicast is a bridge that snoops, relay one that drops multicast, where "
+        "readers pass on",
     )
     parser.add_argument(
         "--uplink", type=rate, metavar="RATE", help="what each reader can send (default: as its link, --rate)"
@@ -84,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
-    )
     add_json(parser)
 
 
@@ -107,7 +105,6 @@ def run(args: argparse.Namespace) -> int:
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
-        curves=args.plot is not None,
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
@@ -138,12 +135,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    if args.plot is not None:
-        from bmv2_testbed.bench.incast_picture import draw
-
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
-        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios

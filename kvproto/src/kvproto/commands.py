@@ -103,6 +103,13 @@ class ReportBadCopy:
     blame: Blame
 
 
+@dataclass(frozen=True, slots=True)
+class DoubtHolder:
+    """Reads from this holder bring nothing, or broke: find out whether it can be reached."""
+
+    holder: NodeId
+
+
 ReaderCommand: TypeAlias = (
     SendControl
     | StartRead
@@ -113,6 +120,7 @@ ReaderCommand: TypeAlias = (
     | ChunkHere
     | ChunkGone
     | ReportBadCopy
+    | DoubtHolder
 )
 
 # --- of the holder ----------------------------------------------------------------------------------------------------
@@ -125,6 +133,8 @@ class SendSegments:
     key: ChunkKey
     first: int
     count: int
+    to: int | None = None
+    """The members that want them, as a bitmap; None: a switch knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ _TARGETS = {
     "reads-asked": "reads.ReadsAsked",
     "reads-native": "reads.ReadsAskedInC",
     "relays": "relays.Relays",
+    "rtnetlink": "rtnetlink.Rtnetlink",
     "traces": "traces.Traces",
 }
 NAMES = tuple(_TARGETS)

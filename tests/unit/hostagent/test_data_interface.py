@@ -138,57 +138,128 @@ ANEW = textwrap.dedent(
     from hostagent.transport.sockets import SocketsTransport
     from kvproto.wire.data import Fabric
     from tests.contracts.transport.harness import RecordingSink
+    from tests.waiting import eventually
 
-    def ip(words):
-        subprocess.run(["ip", *words.split()], check=True)
+    def ip(*lines):
+        for line in lines:
+            subprocess.run(["ip", *line.split()], check=True)
 
-    def make():
-        ip("link add data9 type bridge")
-        ip("address add 192.168.82.1/24 dev data9")
-        ip("link set data9 up multicast on")
+    def made(name="data9"):
+        made = f"link add {name} address 02:00:00:00:00:01 type bridge"
+        return made, f"address add 192.168.82.1/24 dev {name}", f"link set {name} up"
 
-    def send():
+    def sent(name="data9"):
+        address = transport._host.address
         for sock in (transport._control._socket, transport.casts.data_socket()):
             for to in ("192.168.82.2", "239.75.86.1"):
                 try:
                     sock.sendto(b"KV", (to, 4791))
                 except OSError:
                     return "not sent"
-        groups = open("/proc/net/igmp").read().partition("data9")[2].count("01564BEF")
-        return f"sent, {groups} memberships"
+        groups = open("/proc/net/igmp").read().partition(name)[2].count("01564BEF")
+        return f"sent from {sock.getsockname()[0]}, {groups} memberships"
+
+    async def change(*lines, name="data9"):
+        said, told = len(lines_said), len(facts)
+        ip(*lines)
+        await eventually(lambda: len(lines_said) > said, f"a line for {lines}")
+        print(*lines_said[said:], sent(name), *(one.read_endpoint for one in facts[told:]), sep=" | ")
+
+    class Said(logging.Handler):
+        def emit(self, record):
+            lines_said.append(record.getMessage())
 
     async def main():
         global transport
-        make()
-        transport = SocketsTransport(DataConfig(interface="data9"), PoolMemory(1 << 20, prefault=False))
-        await transport.start(RecordingSink(), Fabric())
-        print(send())
-        ip("link delete data9")
-        print(send())
-        watch = transport.watch
-        watch.look()
-        watch.look()
-        make()
-        print(send())
-        watch.look()
-        print(send())
+        ip(*made(), "address add 192.168.83.1/24 dev data9")
+        transport = SocketsTransport(DataConfig(interface="data9", **CONFIG), PoolMemory(1 << 20, prefault=False))
+        first = await transport.start(RecordingSink(), Fabric(), facts.append)
+        print(first.read_endpoint, sent())
+        await SCENES()
         await transport.close()
 
-    logging.basicConfig(format="%(message)s", stream=sys.stdout)
-    asyncio.run(main())
+    facts, lines_said = [], []
+    logging.getLogger("hostagent").addHandler(Said())
     """
 )
 
 
+def scenes(body: str, config: str = "") -> str:
+    played = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"{ANEW}\nCONFIG = dict({config})\nasync def SCENES():\n{played}\nasyncio.run(main())"
+
+
+LOST = "the data network is lost, no chunks go to or from other nodes:"
+
+
+def said_by(space: str, script: str) -> list[str]:
+    with inside(space, script) as ran:
+        said = ran.communicate(timeout=120)[0].splitlines()
+    assert ran.returncode == 0, said
+    return said
+
+
 def test_an_interface_that_was_made_anew_is_bound_to_again(networks: tuple[str, str, str]) -> None:
-    with inside(networks[0], ANEW) as ran:
-        said = ran.communicate(timeout=60)[0].splitlines()
-    assert ran.returncode == 0
-    assert said == [
-        "sent, 1 memberships",
-        "not sent",
-        "data9 with 192.168.82.1 is gone: this node sends and receives no casts",
-        "not sent",
-        "data9 was made anew: sockets are bound to it again",
-        "sent, 1 memberships",
+    script = scenes(
+        """
+        await change("link delete data9")
+        await change(*made())
+        await change("address flush dev data9", "address add 192.168.82.1/24 dev data9")
+        """
+    )
+    assert said_by(networks[0], script) == [
+        "192.168.82.1:4790 sent from 192.168.82.1, 1 memberships",
+        (f"{LOST} there is no interface data9; set data.interface to one of lo, data0, mgmt0 | not sent"),
+        "data9 was made anew: sockets are bound to it again | sent from 192.168.82.1, 1 memberships",
+        "data9 has 192.168.82.1 again: sockets are bound to it again | sent from 192.168.82.1, 1 memberships",
     ]
+
+
+def test_an_address_that_changes_is_bound_to_and_told(networks: tuple[str, str, str]) -> None:
+    """One that comes before ours changes nothing; ours stays as long as it is there."""
+    script = scenes(
+        """
+        ip("address flush dev data9", "address add 192.168.84.1/24 dev data9", "address add 192.168.82.1/24 dev data9")
+        await change("link set data9 address 02:00:00:00:00:09")
+        await change("address delete 192.168.82.1/24 dev data9")
+        print(facts[-1].address == 0xC0A85401, facts[-1].mac.hex())
+        """
+    )
+    first, _, *said = said_by(networks[0], script)
+    assert first == "192.168.82.1:4790 sent from 192.168.82.1, 1 memberships"
+    assert said == [
+        (
+            "the data address is 192.168.84.1 on data9, no longer 192.168.82.1: bound to it"
+            " | sent from 192.168.84.1, 1 memberships | 192.168.84.1:4790"
+        ),
+        "True 020000000009",
+    ]
+
+
+def test_an_address_that_moves_to_another_interface_is_followed(networks: tuple[str, str, str]) -> None:
+    """Into a bond, a bridge or a sub-interface, as an operator changes the network of a machine; and back."""
+    script = scenes(
+        """
+        await change("address delete 192.168.82.1/24 dev data9", "link add bond9 type bridge",
+                     "link set bond9 up address 02:00:00:00:00:01", "address add 192.168.82.1/24 dev bond9",
+                     name="bond9")
+        await change("link add link data9 name data9.7 type macvlan mode private",
+                     "link set data9.7 up", "link delete bond9", "address add 192.168.82.1/24 dev data9.7",
+                     name="data9.7")
+        await change("link delete data9")
+        """,
+        "address='192.168.82.1'",
+    ).replace('interface="data9", ', "")
+    first, bond, sub, lost = said_by(networks[0], script)
+    assert first.endswith("sent from 192.168.82.1, 1 memberships")
+    assert (bond, sub) == (
+        (
+            "192.168.82.1 is on bond9 now, no longer on data9: sockets are bound to it again"
+            " | sent from 192.168.82.1, 1 memberships"
+        ),
+        (
+            "192.168.82.1 is on data9.7 now, no longer on bond9: sockets are bound to it again"
+            " | sent from 192.168.82.1, 1 memberships | 192.168.82.1:4790"
+        ),
+    )
+    assert lost.startswith(f"{LOST} no interface of this machine")

@@ -90,7 +90,7 @@ def test_the_kernel_says_when_the_data_network_is_gone() -> None:
         said()
         ip("link set data0 up"); said()
         ip("address add 192.168.77.1/24 dev data0"); said()
-        held = group_socket("192.168.77.1", "239.75.100.1", 4793); said()
+        held = group_socket("192.168.77.1", ("239.75.100.1",), 4793); said()
         ip("link set far0 down")
         while "NO-CARRIER" not in subprocess.check_output(["ip", "link", "show", "data0"], text=True): pass
         said()
@@ -151,10 +151,24 @@ def test_an_agent_says_what_does_not_work(at_once: None, caplog: pytest.LogCaptu
 def test_an_agent_without_its_data_network_is_not_ready(at_once: None) -> None:
     with cluster(1, pool_bytes=MIB) as made:
         (agent,) = made.agents
-        gone = dataclasses.replace(agent.outages.parts, interface="nosuch0")
+        gone = dataclasses.replace(agent.outages.parts, place=lambda: ("127.0.0.1", "nosuch0"))
         watch = OutageWatch(gone, made.call(asyncio.get_running_loop))
         agent.outages.close()
         agent.outages = watch
         made.call(watch.look)
         (line,) = made.call(agent.health).missing
         assert line.startswith("network: interface nosuch0: No such device (for ")
+
+
+def test_a_network_that_only_a_restart_brings_back_is_none(at_once: None) -> None:
+    with cluster(1, pool_bytes=MIB) as made:
+        (agent,) = made.agents
+        watch = OutageWatch(
+            dataclasses.replace(agent.outages.parts, network_trouble=lambda: "restart kvcast-agent"),
+            made.call(asyncio.get_running_loop),
+        )
+        agent.outages.close()
+        agent.outages = watch
+        made.call(watch.look)
+        (line,) = made.call(agent.health).missing
+        assert line.startswith("network: restart kvcast-agent (for ")

@@ -49,6 +49,30 @@ TRANSPORT_VERBS: Transport.ValueType  # 2
 """UD multicast, RC RDMA READ"""
 Global___Transport: _TypeAlias = Transport  # noqa: Y015
 
+class _Fanout:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FanoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fanout.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FANOUT_UNSPECIFIED: _Fanout.ValueType  # 0
+    """of a controller from before it was said: a kvcast switch, or nothing"""
+    FANOUT_SWITCH: _Fanout.ValueType  # 1
+    FANOUT_MULTICAST: _Fanout.ValueType  # 2
+    FANOUT_RELAY: _Fanout.ValueType  # 3
+
+class Fanout(_Fanout, metaclass=_FanoutEnumTypeWrapper):
+    """How chunks are digested: the first byte of every digest.
+    What is in the fabric's middle (kvproto.fanout).
+    """
+
+FANOUT_UNSPECIFIED: Fanout.ValueType  # 0
+"""of a controller from before it was said: a kvcast switch, or nothing"""
+FANOUT_SWITCH: Fanout.ValueType  # 1
+FANOUT_MULTICAST: Fanout.ValueType  # 2
+FANOUT_RELAY: Fanout.ValueType  # 3
+Global___Fanout: _TypeAlias = Fanout  # noqa: Y015
+
 class _Integrity:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -61,8 +85,7 @@ class _IntegrityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integrity.V
     INTEGRITY_BLAKE3: _Integrity.ValueType  # 2
     """32 bytes, root of a tree: nobody can forge bytes for it"""
 
-class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper):
-    """How chunks are digested: the first byte of every digest."""
+class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper): ...
 
 INTEGRITY_UNSPECIFIED: Integrity.ValueType  # 0
 INTEGRITY_XXH3: Integrity.ValueType  # 1
@@ -127,6 +150,7 @@ class FromAgent(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -149,6 +173,8 @@ class FromAgent(_message.Message):
     def claims(self) -> Global___Claims: ...
     @_builtins.property
     def interests(self) -> Global___Interests: ...
+    @_builtins.property
+    def paths(self) -> Global___Paths: ...
     def __init__(
         self,
         *,
@@ -163,12 +189,13 @@ class FromAgent(_message.Message):
         load: Global___HolderLoad | None = ...,
         claims: Global___Claims | None = ...,
         interests: Global___Interests | None = ...,
+        paths: Global___Paths | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests", "paths"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1046,6 +1073,34 @@ class Interests(_message.Message):
 Global___Interests: _TypeAlias = Interests  # noqa: Y015
 
 @_typing.final
+class Paths(_message.Message):
+    """Which nodes this one reaches on the data network, or cannot. Said again as long as it cannot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    reached: _builtins.bool
+    """it could not be, and can be again; or: it cannot"""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the directory; at most 1,000"""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+        reached: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "reached", b"reached"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Paths: _TypeAlias = Paths  # noqa: Y015
+
+@_typing.final
 class Leaving(_message.Message):
     """An orderly goodbye: the node's copies are gone from the directory at once."""
 
@@ -1500,6 +1555,8 @@ class Fabric(_message.Message):
     FROM_SWITCH_DSCP_FIELD_NUMBER: _builtins.int
     INTEREST_TTL_MS_FIELD_NUMBER: _builtins.int
     INTEGRITY_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    UNASKED_WEIGHT_FIELD_NUMBER: _builtins.int
     group_ip: _builtins.bytes
     """casts and notices"""
     group_mac: _builtins.bytes
@@ -1515,6 +1572,9 @@ class Fabric(_message.Message):
     interest_ttl_ms: _builtins.int
     integrity: Global___Integrity.ValueType
     """how every chunk of the fabric is digested"""
+    fanout: Global___Fanout.ValueType
+    unasked_weight: _builtins.float
+    """of MULTICAST: a byte at a port that did not ask, in bytes on a holder's uplink"""
     def __init__(
         self,
         *,
@@ -1528,10 +1588,12 @@ class Fabric(_message.Message):
         from_switch_dscp: _builtins.int = ...,
         interest_ttl_ms: _builtins.int = ...,
         integrity: Global___Integrity.ValueType = ...,
+        fanout: Global___Fanout.ValueType = ...,
+        unasked_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "integrity", b"integrity", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_port", b"data_port", "fanout", b"fanout", "from_switch_dscp", b"from_switch_dscp", "group_ip", b"group_ip", "group_mac", b"group_mac", "integrity", b"integrity", "interest_ttl_ms", b"interest_ttl_ms", "pool_ip", b"pool_ip", "qkey", b"qkey", "segment_bytes", b"segment_bytes", "unasked_weight", b"unasked_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1555,7 +1617,7 @@ class Welcome(_message.Message):
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
-    """absent: no kvcast switch, or not known yet: see Membership"""
+    """absent: none is needed, or not known yet: see Membership"""
     controller: _builtins.int
     """incarnation of the controller; when it changes, sequences start again"""
     heartbeat_ms: _builtins.int
@@ -1769,6 +1831,7 @@ class Node(_message.Message):
     CONTROL_PORT_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    UNREACHED_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -1778,6 +1841,8 @@ class Node(_message.Message):
     member: _builtins.int
     draining: _builtins.bool
     """may be read from; nothing new goes there"""
+    unreached: _builtins.bool
+    """others say that they cannot reach it on the data network: not to be read from"""
     def __init__(
         self,
         *,
@@ -1789,10 +1854,11 @@ class Node(_message.Message):
         control_port: _builtins.int = ...,
         member: _builtins.int | None = ...,
         draining: _builtins.bool = ...,
+        unreached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "read_endpoint", b"read_endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015

@@ -11,6 +11,7 @@ from kvproto.commands import (
     Blame,
     ChunkGone,
     ChunkHere,
+    DoubtHolder,
     ReaderCommand,
     ReadLeaves,
     ReportBadCopy,
@@ -148,6 +149,7 @@ class Copies:
         """A read broke. A holder whose reads break again and again is out for everything."""
         node = stripe.holder.node
         stripe.chunk.provenance.fail(node)
+        self._out.append(DoubtHolder(node))
         if not self._stripes.health.failed(node, stripe.started_ns, now_ns):
             return
         for chunk in list(self._chunks.wanted.values()):
