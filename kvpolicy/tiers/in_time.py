@@ -50,7 +50,7 @@ def verdicts(quotes: Mapping[str, Quote], within_s: float) -> Verdicts:
             nodes[node] = InTime(late[node] <= 0, max(0.0, late[node]))
     if not late:
         return Verdicts(nodes, None, "say recompute_s: nobody knows how long computing takes" if nodes else "no node")
-    soonest = min(late, key=late.__getitem__)
+    soonest = min(late, key=lambda node: (late[node], node))
     if late[soonest] <= 0:
         return Verdicts(nodes, soonest, "")
     return Verdicts(nodes, None, f"no node in time: {soonest} would be {late[soonest]:.3f} s late")
