@@ -148,10 +148,10 @@ def _subnets(seen: Observations) -> Iterator[rpc.Finding]:
             yield _finding("MTU", name, found, _BROKEN, f"on {name}: ip link set {own} mtu 9000")
 
 
-def _subnet(node: NodeSeen) -> ipaddress.IPv4Network | None:
+def _subnet(node: NodeSeen) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     if not node.facts.prefix_bits:
         return None
-    return ipaddress.IPv4Network(f"{node.data_ip}/{node.facts.prefix_bits}", strict=False)
+    return ipaddress.ip_network(f"{node.data_ip}/{node.facts.prefix_bits}", strict=False)
 
 
 # ---------------------------------------------------------------------------------------------- paths
