@@ -31,8 +31,9 @@ $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml 
 system: ## Debian packages the testbed needs (asks for nothing; needs root)
 	tools/setup_system.sh
 
-system-checks: ## Debian packages with which more checks can run: shells, promtool, Go, Chromium, etcd (needs root)
-	tools/setup_system.sh zsh fish prometheus golang-go chromium etcd-server
+system-checks: ## Debian packages with which more checks can run: shells, promtool, Chromium, etcd, helm (needs root)
+	tools/setup_system.sh zsh fish prometheus chromium etcd-server
+	tools/setup_helm.sh
 
 # vLLM brings a torch and packages of its own, so its engines live in an environment of their own, too.
 .venv-vllm/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_vllm.sh | native

@@ -46,6 +46,8 @@ class KeptState:
         """The revision that the file has, and the store."""
         self._restored_epoch = 0
         """The leadership in which the store was read."""
+        self._filing: asyncio.Future[None] | None = None
+        """A thread that writes the file."""
         self._news = asyncio.Event()
         self._complaints: dict[str, str] = {}
 
@@ -114,9 +116,8 @@ class KeptState:
                 self._news.set()
 
     async def close(self) -> None:
-        """Write down what is not yet, and end connections."""
-        if self._news.is_set():
-            await self._write()
+        """Write down what is not yet, whatever `run` was doing when it was cancelled, and end connections."""
+        await self._write()
         if self._shared is not None:
             await self._shared.close()
 
@@ -126,8 +127,7 @@ class KeptState:
         done = True
         if self._path is not None and state.revision and state.revision != self._filed:
             try:
-                await asyncio.to_thread(replace_lasting, self._path, document_of(state))
-                self._filed = state.revision
+                await self._file(self._path, state)
             except OSError as error:
                 done = False
                 self._complain(str(self._path), f"operators' state cannot be written: {error.strerror}")
@@ -135,6 +135,15 @@ class KeptState:
         if self._shared is None or hold is None or hold.epoch != self._restored_epoch or state.revision == self._saved:
             return done
         return await self._save(self._shared, state, hold) and done
+
+    async def _file(self, path: Path, state: rpc.OperatorState) -> None:
+        if self._filing is not None:
+            # Whoever waited for it was cancelled, but not its thread: what that writes must not come after this.
+            await asyncio.wait([self._filing])
+        self._filing = asyncio.ensure_future(asyncio.to_thread(replace_lasting, path, document_of(state)))
+        await asyncio.shield(self._filing)
+        self._filing = None
+        self._filed = state.revision
 
     async def _save(self, shared: StatePlace, state: rpc.OperatorState, hold: Hold) -> bool:
         try:

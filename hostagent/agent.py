@@ -41,7 +41,7 @@ from hostagent.metrics import AgentMetrics
 from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
-from hostagent.pool_opening import opened
+from hostagent.pool_opening import holder_of, opened
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
@@ -83,6 +83,7 @@ class Agent:
         self.incarnation = time.time_ns()
         self.metrics = AgentMetrics()
         self.tenancy = Tenancy(config.tenants)
+        self._holder = holder_of(config)
         self._flushed = asyncio.Event()
         self._carrying = 0
         """Events whose effects are being carried out, one within the other."""
@@ -115,10 +116,12 @@ class Agent:
         )
         self.http_address = await self.http.listen(*config.http, "change http.address or http.port")
         try:
-            self._pool = await opened(config, self._not_ready)
+            self._pool = await opened(config, self._holder, self._not_ready)
             self.memory = self._pool.memory
             await self._start_parts()
+            self._holder.attend(self._loop)
         except BaseException:
+            self._holder.close()
             await self.http.close()
             if self._traces is not None:
                 await self._traces.close()
@@ -307,6 +310,7 @@ class Agent:
         if self._leases is not None:
             self._leases.close()
         self.memory.close()
+        self._holder.close()
 
     def _form_measured(self, work: FormWork) -> None:
         self.handle(events.FormMeasured(work))

@@ -39,6 +39,8 @@ HUGE_PAGES = ("auto", "never", "required")
 
 API_SOCKET = "/run/kvcast/agent.sock"
 """Where engines find the agent, unless the configuration says otherwise."""
+NODE_VARIABLE = "KVCAST_NODE"
+"""The node's name where the host's is not it: in a pod with a network of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class PoolConfig:
     huge_pages: str = "auto"
     """One of HUGE_PAGES. auto: where there is RDMA, and enough of them are free."""
     keep: bool = True
-    """Have the service manager keep it over a restart of the agent, where it does that."""
+    """Have the service manager, or a keeper, keep it over a restart of the agent, where it does that."""
+    keeper: str = ""
+    """Socket of a `kvcast keeper`; empty: the service manager keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
     config = AgentConfig(
-        node=top.take("node", _name, socket.gethostname()),
+        node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
         controllers=top.section("controller").take("address", _controllers, ()),
@@ -172,6 +176,15 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     for address in config.controllers:
         demand_tls("controller.address", address, config.tls, insecure=config.insecure)
     return config
+
+
+def _own_name() -> str:
+    """Of the node where the file names none."""
+    try:
+        named = os.environ.get(NODE_VARIABLE, "")
+        return _name(named) if named else socket.gethostname()
+    except ValueError as error:
+        raise ConfigError(f"{NODE_VARIABLE} in the environment: {error}") from None
 
 
 def _access(section: Section) -> Access:
@@ -285,6 +298,7 @@ def _pool(section: Section) -> PoolConfig:
         prefault=section.take("prefault", checks.flag, default.prefault),
         huge_pages=section.take("huge_pages", checks.one_of(HUGE_PAGES), default.huge_pages),
         keep=section.take("keep", checks.flag, default.keep),
+        keeper=section.take("keeper", _socket_path, default.keeper),
     )
 
 

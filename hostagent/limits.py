@@ -53,6 +53,8 @@ SLICE_KEYS = 128
 """Of a request with more keys so many are worked at a time, in some 0.5 ms: then others have their turns."""
 FETCH_SLICE_KEYS = 64
 """Of a fetch with more keys than that so many: to keep a chunk and to learn from it takes longer than to lock it."""
+FETCH_WINDOW_CHUNKS = 128
+"""Of a fetch of more chunks so many are looked for, asked for, returned or given up at a time, in 1 to 3 ms."""
 LOCAL_READS_LOOK_S = 0.25
 """How often the agent looks at what engines read without asking, and at chunks that had to stay for them. It learns of
 so many hits of a connection at most (`kvclient.catalog.HITS`) as come within that time."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from hostagent.config import AgentConfig, DataConfig
 from hostagent.memory import numa
+from hostagent.memory.holders import Holder, Keeper, ServiceManager
 from hostagent.memory.keeping import Pool, open_pool
 from hostagent.memory.pool_memory import HugePages, PoolMemory
 from hostagent.memory.prefault import TELL_S, prefault
@@ -19,12 +20,17 @@ from kvproto.units import format_bytes
 log = logging.getLogger(__name__)
 
 
-async def opened(config: AgentConfig, say: Callable[[str], None]) -> Pool:
+def holder_of(config: AgentConfig) -> Holder:
+    """Who is to hold the pool while no agent runs."""
+    return Keeper(config.pool.keeper) if config.pool.keeper else ServiceManager()
+
+
+async def opened(config: AgentConfig, holder: Holder, say: Callable[[str], None]) -> Pool:
     """The pool. Takes minutes for a large one: `say` is told from time to time how far it is, and it can be cancelled.
 
     Raises OSError, one line that names the remedy.
     """
-    pool = open_pool(config.pool.size_bytes, _huge_pages(config), keep=config.pool.keep)
+    pool = open_pool(config.pool.size_bytes, _huge_pages(config), holder, keep=config.pool.keep)
     try:
         if not pool.is_kept:
             _place_near_nic(pool.memory, config.data)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "init": "configuration files for this machine, from flags or a few questions",
     "pki": "an authority and certificates for a cluster, for TLS with identities",
     "switch": "a switch made of interfaces of this machine: p4switch with kvcast's program",
+    "keeper": "keeps an agent's pool while the agent is away, as systemd does for its services",
     "doctor": "what is missing or broken, on this machine or in the cluster, and the remedy",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",

@@ -7,7 +7,7 @@ import socket
 
 from controlplane.election.by_switch import NoElection, SwitchElection
 from controlplane.election.contract import Election, LeaseStore, StatePlace
-from controlplane.election.election_config import ElectionConfig, KubernetesConfig
+from controlplane.election.election_config import ElectionConfig, EtcdConfig, KubernetesConfig
 from controlplane.election.etcd_client import EtcdClient
 from controlplane.election.etcd_state import EtcdState
 from controlplane.election.etcd_store import EtcdLeaseStore
@@ -22,8 +22,7 @@ def election_of(config: ElectionConfig, *, with_switch: bool) -> Election:
     name = f"{config.name or socket.gethostname()}.{secrets.token_hex(4)}"
     store: LeaseStore
     if config.etcd is not None:
-        client = EtcdClient(config.etcd.endpoints, config.etcd.tls)
-        store = EtcdLeaseStore(client, config.etcd.prefix, name, config.lease_ms)
+        store = EtcdLeaseStore(_etcd_client(config.etcd), config.etcd.prefix, name, config.lease_ms)
     elif config.kubernetes is not None:
         store = _kubernetes_store(config.kubernetes, name, config.lease_ms)
     else:
@@ -34,13 +33,17 @@ def election_of(config: ElectionConfig, *, with_switch: bool) -> Election:
 def state_place_of(config: ElectionConfig) -> StatePlace | None:
     """Where all controllers find operators' state: beside the lease; None: elections are held elsewhere."""
     if config.etcd is not None:
-        return EtcdState(EtcdClient(config.etcd.endpoints, config.etcd.tls), config.etcd.prefix)
+        return EtcdState(_etcd_client(config.etcd), config.etcd.prefix)
     if config.kubernetes is not None:
         from controlplane.election.kubernetes_client import own_namespace
         from controlplane.election.kubernetes_state import KubernetesState
 
         return KubernetesState(config.kubernetes.namespace or own_namespace(), f"{config.kubernetes.lease}-state")
     return None
+
+
+def _etcd_client(config: EtcdConfig) -> EtcdClient:
+    return EtcdClient(config.endpoints, config.tls, config.user)
 
 
 def _kubernetes_store(config: KubernetesConfig, name: str, lease_ms: int) -> LeaseStore:

@@ -19,12 +19,23 @@ _NAME_BYTES_MAX = 253
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdUser:
+    """Who a controller is to an etcd that asks for passwords."""
+
+    name: str
+    password_file: Path
+    """Read whenever a token is asked for; a last line's end does not count."""
+
+
+@dataclass(frozen=True, slots=True)
 class EtcdConfig:
     """How to reach etcd."""
 
     endpoints: tuple[str, ...]
     prefix: str
-    tls: TlsSettings | None
+    tls: TlsSettings | Path | None
+    """Path: of the authorities' certificates, and this side shows none. None: plainly."""
+    user: EtcdUser | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ def take_election(section: Section, folder: Path, *, with_switch: bool, insecure
         if far and etcd.tls is None and not insecure:
             raise ConfigError(
                 f"election.etcd.endpoints: {far[0]} is not this machine's own: give election.etcd.cert, key and ca,"
-                " or write insecure: true"
+                " with a user ca alone, or write insecure: true"
             )
     return ElectionConfig(
         by, lease_ms, name, etcd if by == "etcd" else None, kubernetes if by == "kubernetes" else None
@@ -78,7 +89,17 @@ def _etcd(section: Section, folder: Path) -> EtcdConfig:
     none: tuple[str, ...] = ()
     endpoints = section.take("endpoints", _endpoints, none)
     prefix = section.take("prefix", _prefix, "/kvcast")
-    return EtcdConfig(endpoints, prefix, take_tls(section, folder))
+    user, password_file = section.take("user", _name, ""), section.take("password_file", _path_in(folder), None)
+    if bool(user) != (password_file is not None):
+        raise ConfigError("election.etcd.user and password_file go together")
+    if password_file is None:
+        return EtcdConfig(endpoints, prefix, take_tls(section, folder))
+    login = EtcdUser(user, password_file)
+    ca = section.take("ca", _path_in(folder), None)
+    if section.take("cert", checks.text, None) is None and section.take("key", checks.text, None) is None:
+        section.done()
+        return EtcdConfig(endpoints, prefix, ca, login)
+    return EtcdConfig(endpoints, prefix, take_tls(section, folder), login)
 
 
 def _kubernetes(section: Section) -> KubernetesConfig:
@@ -94,6 +115,10 @@ def _endpoints(value: object) -> tuple[str, ...]:
 
 def _prefix(value: object) -> str:
     return checks.text(value).rstrip("/")
+
+
+def _path_in(folder: Path) -> Callable[[object], Path]:
+    return lambda value: folder / checks.text(value)
 
 
 def _name(value: object) -> str:

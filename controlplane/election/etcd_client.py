@@ -1,13 +1,15 @@
 """A thin client of etcd over gRPC: what an election asks of it, and no more.
 
-Of several servers one is asked; when it does not answer, the next one is.
+Of several servers one is asked; when it does not answer, the next one is. A user's password becomes a token, which
+goes with each question, and which is asked for anew when the server has forgotten it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
@@ -15,26 +17,39 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from controlplane.election.contract import StoreUnavailableError
+from controlplane.election.election_config import EtcdUser
 from controlplane.election.etcd_rpc import etcd_pb2 as etcd
 from kvdaemon.tls_settings import TlsSettings
 from kvdaemon.what_answers import in_words
 
 _Reply = TypeVar("_Reply", bound=Message)
+_Found = TypeVar("_Found")
 _OPTIONS: Final = [
     # It must not go through a proxy that happens to be in the environment.
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
 ]
+_STALE_TOKEN: Final = (
+    "etcdserver: invalid auth token",
+    "etcdserver: revision of auth store is old",
+    "etcdserver: user name is empty",
+)
+"""What servers answer to a token that has expired or is of another server's start, that is older than the last change
+of users and roles, and to none (api/v3rpc/rpctypes of etcd)."""
+_NO_USERS: Final = "etcdserver: authentication is not enabled"
 
 
 class EtcdClient:
     """One connection at a time. Raises StoreUnavailableError."""
 
-    def __init__(self, endpoints: Sequence[str], tls: TlsSettings | None) -> None:
-        """`endpoints`: HOST:PORT of the servers; `tls` None: plainly."""
+    def __init__(self, endpoints: Sequence[str], tls: TlsSettings | Path | None, user: EtcdUser | None = None) -> None:
+        """`endpoints`: HOST:PORT of the servers; `tls`: see `EtcdConfig`; `user` None: a certificate says who asks."""
         self._endpoints = endpoints
         self._tls = tls
+        self._user = user
+        self.token: str | None = None
+        """Of the user; None: to be asked for."""
         self._turn = 0
         self._channel: grpc.aio.Channel | None = None
 
@@ -77,7 +92,9 @@ class EtcdClient:
 
     async def keep_alive(self, lease: int) -> bool:
         """Begin the time of a lease anew. Returns whether it was still there."""
+        return await self._with_fresh_token(lambda: self._keep_alive(lease))
 
+    async def _keep_alive(self, lease: int) -> bool:
         async def asked() -> AsyncIterator[etcd.LeaseKeepAliveRequest]:
             yield etcd.LeaseKeepAliveRequest(ID=lease)
 
@@ -110,13 +127,49 @@ class EtcdClient:
 
     # -- inside
 
+    async def _with_fresh_token(self, ask: Callable[[], Awaitable[_Found]]) -> _Found:
+        """Ask; once more where the server has forgotten the user's token."""
+        try:
+            return await ask()
+        except _StaleTokenError:
+            return await ask()
+
+    async def _metadata(self, channel: grpc.aio.Channel) -> list[tuple[str, str]]:
+        """What says who asks: the user's token. Raises what `_answering` turns into StoreUnavailableError."""
+        if self._user is None:
+            return []
+        if self.token is None:
+            self.token = await self._new_token(channel, self._user)
+        return [("token", self.token)] if self.token else []
+
+    async def _new_token(self, channel: grpc.aio.Channel, user: EtcdUser) -> str:
+        """Empty: the server asks nobody who he is."""
+        try:
+            password = user.password_file.read_text().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise StoreUnavailableError(f"{user.password_file} cannot be read: {why}") from error
+        call: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = channel.unary_unary(
+            "/etcdserverpb.Auth/Authenticate", _serialized, _unchanged
+        )
+        try:
+            reply = await call(etcd.AuthenticateRequest(name=user.name, password=password))
+        except grpc.aio.AioRpcError as error:
+            if error.details() == _NO_USERS:
+                return ""
+            raise
+        return etcd.AuthenticateResponse.FromString(reply).token
+
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        return await self._with_fresh_token(lambda: self._call_once(method, request, reply))
+
+    async def _call_once(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
         channel = self._connected()
         call: grpc.aio.UnaryUnaryMultiCallable[Message, bytes] = channel.unary_unary(
             f"/etcdserverpb.{method}", _serialized, _unchanged
         )
         async with self._answering(channel):
-            return reply.FromString(await call(request))
+            return reply.FromString(await call(request, metadata=await self._metadata(channel)))
 
     async def _stream(
         self, channel: grpc.aio.Channel, method: str, requests: AsyncIterator[Message], reply: type[_Reply]
@@ -125,7 +178,7 @@ class EtcdClient:
             f"/etcdserverpb.{method}", _serialized, _unchanged
         )
         async with self._answering(channel):
-            stream = call(requests)
+            stream = call(requests, metadata=await self._metadata(channel))
             try:
                 async for one in stream:
                     yield reply.FromString(one)
@@ -141,11 +194,12 @@ class EtcdClient:
         """With the certificate as it is now."""
         if self._tls is None:
             return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        files = [self._tls] if isinstance(self._tls, Path) else [self._tls.ca, self._tls.key, self._tls.cert]
         try:
-            ca, key, cert = (path.read_bytes() for path in (self._tls.ca, self._tls.key, self._tls.cert))
+            content = [path.read_bytes() for path in files]
         except OSError as error:
             raise StoreUnavailableError(f"{error.filename} cannot be read: {error.strerror}") from error
-        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, cert), options=_OPTIONS)
+        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(*content), options=_OPTIONS)
 
     @contextlib.asynccontextmanager
     async def _answering(self, channel: grpc.aio.Channel) -> AsyncIterator[None]:
@@ -155,6 +209,9 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise _NotFoundError(error.details() or "") from error
+            if self._user is not None and error.details() in _STALE_TOKEN:
+                self.token = None
+                raise _StaleTokenError(f"it has forgotten the user {self._user.name}") from error
             said = in_words(error.details() or "")
             await self._turn_away(channel)
             # What gRPC says at length is for its authors.
@@ -170,9 +227,14 @@ class EtcdClient:
 
     async def _turn_away(self, channel: grpc.aio.Channel) -> None:
         """The next question goes to the next server, on a new connection."""
+        self.token = None  # it may be worth nothing to another server
         if channel is self._channel:
             self._turn = (self._turn + 1) % len(self._endpoints)
             await self.close()
+
+
+class _StaleTokenError(StoreUnavailableError):
+    """The user's token is to be asked for anew."""
 
 
 class _NotFoundError(StoreUnavailableError):

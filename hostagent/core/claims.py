@@ -19,6 +19,7 @@ from hostagent.core import effects
 from hostagent.core.directory import ClaimedChunk, NodeClaims
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
+from hostagent.core.windows import WINDOW, Work
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.merging import NOTICE_S, SLACK_SHARE, Load, Trust, due_ns
 from kvproto.claim_book import Claim, ClaimBook, ClaimBounds
@@ -90,6 +91,7 @@ class Claims:
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
+        self._windows = node.windows
         pool_bytes = node.options.pool_bytes
         self._bounds = ClaimBounds(
             limits.CLAIMS_PER_ENGINE_MAX, pool_bytes, limits.CLAIMS_HERE_SHARED, pool_bytes, limits.API_CONNECTIONS_MAX
@@ -174,7 +176,13 @@ class Claims:
 
     def engine_disconnected(self, engine: EngineId) -> None:
         """Its connection ended."""
-        self.disclaim(engine, None, Freed.GONE)
+        held = list(self._here.held(Claimer(engine, here=True)))
+        self._windows.do(self._freed(engine, held), len(held))
+
+    def _freed(self, engine: EngineId, keys: Sequence[ChunkKey]) -> Work:
+        for first in range(0, len(keys), WINDOW):
+            self.disclaim(engine, keys[first : first + WINDOW], Freed.GONE)
+            yield
         self._trust.forget(Claimer(engine, here=True).name)
 
     def chunk_put(self, key: ChunkKey) -> bool:

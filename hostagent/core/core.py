@@ -42,6 +42,7 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
+from hostagent.core.windows import Windows
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -96,7 +97,10 @@ class AgentCore:
             catalog,
         )
         fabric = FabricState(options.pool_address, options.segment_bytes)
-        self._node = node = Node(options, alarms, self._effects.append, self.pool, disk, knowledge, fabric)
+        self.windows = Windows(alarms)
+        self._node = node = Node(
+            options, alarms, self._effects.append, self.pool, disk, knowledge, fabric, self.windows
+        )
         self.alarms = alarms
         self.directory = node.directory
         self._clock = knowledge.clock
@@ -307,6 +311,7 @@ class AgentCore:
         """Whether nothing is under way, asked for or lent: no fetch, load, task, lease or pin."""
         return not (
             self.fetches.under_way_count
+            or self.windows.is_busy
             or self.waits.waiting_count
             or self.cold.waiting_count
             or bool(self.fetches.arrivals.under_way)
@@ -518,6 +523,7 @@ class AgentCore:
         self.cold.close()
         self.claims.close()
         self.fetches.close()
+        self.windows.finish()
         self.adoption.close()
         self._reports.close()
         self._load_reports.close()

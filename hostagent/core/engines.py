@@ -24,6 +24,7 @@ from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
 from hostagent.core.reports import Reports
+from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed
@@ -101,6 +102,7 @@ class Engines:
         self._reports = reports
         self._observer = observer
         self._gathering = Gathering(node, fetches)
+        self._windows = node.windows
         self.locks = Locks(node)
         self.interests = Interests(node)
         self.local_reads = LocalReads(node, observer)
@@ -479,20 +481,33 @@ class Engines:
         if holdings.tenant != NOBODY:
             self._pool.tenants.engine_disconnected(holdings.tenant)
             self.local_reads.engine_disconnected()
-        for number in holdings.fetches.values():
-            self._fetches.cancel(number)
-        for gathered in holdings.gathered.values():
-            self._gathering.give_back(gathered)
         for parts in holdings.parts.values():
             self._parts.cancel(parts)
-        for chunks in holdings.leases.values():
-            for chunk in chunks:
-                self._pool.unpin(chunk)
         for chunk in holdings.reservations.values():
             self._give_up(chunk)
         self._claims.engine_disconnected(engine)
         self.locks.engine_disconnected(engine)
-        for pinned in holdings.pins.values():
+        leased_count = sum(len(chunks) for chunks in holdings.leases.values())
+        gathered_count = sum(len(gathered.chunks) for gathered in holdings.gathered.values())
+        fetches_count = WINDOW * max(0, len(holdings.fetches) - 1)
+        count = leased_count + gathered_count + fetches_count + len(holdings.pins)
+        self._windows.do(self._given_back(holdings), count)
+
+    def _given_back(self, holdings: _Holdings) -> Work:
+        """What an engine held that is gone. What ends of its fetches in the meantime is leased to it, too."""
+        while holdings.fetches:
+            self._fetches.cancel(holdings.fetches.popitem()[1])
+            yield
+        for gathered in holdings.gathered.values():
+            holdings.leases[self._next_lease()] = tuple(gathered.take()[0])
+        for leased in holdings.leases.values():
+            for first in range(0, len(leased), WINDOW):
+                for chunk in leased[first : first + WINDOW]:
+                    self._pool.unpin(chunk)
+                yield
+        for number, pinned in enumerate(holdings.pins.values()):
             for chunk in pinned:
                 if chunk.state is ChunkState.READY:
                     self._pool.release(chunk)
+            if number % WINDOW == WINDOW - 1:
+                yield

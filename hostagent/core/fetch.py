@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -194,6 +195,8 @@ class Fetch:
     """Leading keys that are worth waiting for."""
     leading_count: int = 0
     """Leading keys that are here."""
+    unasked: deque[ChunkKey] = field(default_factory=deque)
+    """What follows on `keys` and is about to be asked for, in windows (`hostagent.core.long_fetches`)."""
     told_count: int = 0
     """Of these, those that `progressed` has told of."""
     stopped: Status = Status.OK

@@ -7,7 +7,6 @@ it is decided which are worth waiting for, who is answered, and who hears of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from hostagent import limits
@@ -16,9 +15,11 @@ from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
+from hostagent.core.long_fetches import LongFetches
 from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
+from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
@@ -68,6 +69,8 @@ class Fetches:
         self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""
         self.planner = FetchPlanner(ways, self.arrivals, self.twins)
+        self._windows = node.windows
+        self._long = LongFetches(node, self.planner, self)
         self._reviews = Reviews(node, self.arrivals.left_of, self._fell_behind)
         self._untaught: list[Sequence[Touch]] = []
         self._teach_alarm = node.alarms.add(self.teach)
@@ -78,12 +81,15 @@ class Fetches:
     @property
     def under_way_count(self) -> int:
         """Fetches, background ones included; not those that wait for something to be computed, and for nothing else."""
-        return sum(bool(fetch.stages) for fetch in self._fetches.values())
+        return sum(bool(fetch.stages or fetch.unasked) for fetch in self._fetches.values())
 
     @property
     def busy(self) -> bool:
         """Whether an engine waits for something that is on its way."""
-        return any(fetch.stages and fetch.request.purpose is Purpose.ENGINE for fetch in self._fetches.values())
+        return any(
+            fetch.request.purpose is Purpose.ENGINE and (fetch.stages or fetch.unasked)
+            for fetch in self._fetches.values()
+        )
 
     @property
     def is_full(self) -> bool:
@@ -107,11 +113,14 @@ class Fetches:
     ) -> FetchId | None:
         """Bring chunks. `ended` comes once, unless it is cancelled; `progressed` is told of leading chunks that came.
         None: it has ended already."""
-        if self.is_full:
+        if len(self._fetches) >= limits.FETCHES_MAX:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
-        if not request.may_wait or not self._sources.cold.has_store or not self._looks_into_cold(fetch):
+        looks = request.may_wait and self._sources.cold.has_store
+        if len(request.keys) > WINDOW:
+            self._long.begin(fetch, self._look_into_cold if looks and self._may_look_into_cold(request) else None)
+        elif not looks or not self._may_look_into_cold(request) or not self._looks_into_cold(fetch):
             self._plan(fetch)
         return fetch.number if fetch.number in self._fetches else None
 
@@ -128,27 +137,31 @@ class Fetches:
         self._fetches[fetch.number] = fetch
         return fetch
 
+    def _may_look_into_cold(self, request: FetchRequest) -> bool:
+        return request.deadline_ns - self._clock.now_ns >= 4e9 * self._sources.cold.wait_max_s
+
     def _looks_into_cold(self, fetch: Fetch) -> bool:
+        nowhere = list(filter(self.is_nowhere, fetch.request.keys))
+        return bool(nowhere) and self._look_into_cold(fetch, nowhere)
+
+    def _look_into_cold(self, fetch: Fetch, nowhere: Sequence[ChunkKey]) -> bool:
         """Whether it goes on when the cold store has been asked for what nothing else has."""
-        request, cold = fetch.request, self._sources.cold
-        if request.deadline_ns - self._clock.now_ns < 4e9 * cold.wait_max_s:
-            return False
-        keys = request.keys
-        first = next((place for place, key in enumerate(keys) if self._is_nowhere(key)), None)
-        if first is None:
-            return False
-        nowhere = [key for key in keys[first:] if self._is_nowhere(key)]
+        request = fetch.request
         prefill = request.prefill
-        all_count = len(keys) + (0 if request.kept is None else len(request.kept.chunks))
+        all_count = len(request.keys) + (0 if request.kept is None else len(request.kept.chunks))
         compute_s = None if prefill is None else prefill.compute_s * len(nowhere) / all_count
 
         def go_on() -> None:
             if fetch.number in self._fetches:
-                self._plan(fetch)
+                if len(request.keys) > WINDOW:
+                    self._long.begin(fetch, None)
+                else:
+                    self._plan(fetch)
 
-        return cold.look(nowhere, compute_s, go_on, any_order=request.any_order)
+        return self._sources.cold.look(nowhere, compute_s, go_on, any_order=request.any_order)
 
-    def _is_nowhere(self, key: ChunkKey) -> bool:
+    def is_nowhere(self, key: ChunkKey) -> bool:
+        """Whether nobody is known to have a chunk, or to be writing or computing it."""
         here = self.can_bring(key) or self._pool.is_filling(key)
         return not here and self._claims.find(key) is None
 
@@ -157,9 +170,6 @@ class Fetches:
         request = fetch.request
         if self._untaught:
             self.teach()
-        if request.prefill is not None and self._claims:
-            behind = max(request.prefill.behind, self._claims.behind)
-            request = request._replace(prefill=replace(request.prefill, behind=behind))
         plan = self.planner.plan(request)
         if request.traced:
             self._emit(self.planner.trace_of(plan, request.kept))
@@ -174,12 +184,58 @@ class Fetches:
         """The first `count` chunks that it awaited can be brought."""
         keys = tuple(fetch.awaited[:count])
         del fetch.awaited[:count]
+        if count > WINDOW or fetch.unasked:
+            self._long.bring_more(fetch, keys)
+            return
         self.teach()
         plan = self.planner.plan(fetch.request._replace(keys=keys, prefill=None, may_wait=False))
         if len(plan.keys) < count:
             self.waits.forget(fetch)
         self._carry_out(fetch, plan)
         self.learn_soon(plan.untaught)
+
+    def is_under_way(self, fetch: Fetch) -> bool:
+        """Whether it has not ended."""
+        return fetch.number in self._fetches
+
+    def decided(self, fetch: Fetch, plan: FetchPlan) -> Stage:
+        """It is known how far a long fetch goes. What is here of it is pinned; nothing was asked for."""
+        stage = Stage(self._clock.now_ns, 0, len(plan.keys), None)
+        if plan.awaited:
+            self.waits.begin(fetch, plan)
+        if plan.stopped is not Status.OK:
+            fetch.stopped = plan.stopped
+        if plan.keys:
+            fetch.stages.append(stage)
+        if len(fetch.pinned) < len(plan.keys):
+            self._start(fetch, stage, plan)
+        if plan.verdict.probe is not None:
+            self._begin_probe(plan.asked[plan.verdict.probe.place], plan.verdict.probe)
+        if not fetch.unasked:
+            self._advance(fetch)
+        return stage
+
+    def carry_on(self, fetch: Fetch, stage: Stage | None, plan: FetchPlan, keys: tuple[ChunkKey, ...]) -> None:
+        """Ask for some more of a long fetch. `keys` follow on those before: the plan's, and those that were here.
+        Without `stage` they are one by themselves."""
+        if stage is None:
+            stage = Stage(self._clock.now_ns, len(fetch.keys), len(fetch.keys) + len(keys), None)
+            fetch.stages.append(stage)
+            if len(plan.pinned) < len(plan.keys):
+                self._start(fetch, stage, plan)
+        fetch.keys += keys
+        fetch.wanted_count = len(fetch.keys)
+        fetch.pinned |= plan.pinned
+        if plan.stopped is not Status.OK:
+            fetch.stopped = plan.stopped
+            if not fetch.request.any_order:
+                self.waits.forget(fetch)
+        if not fetch.unasked:
+            stage.end = len(fetch.keys)
+        if len(plan.pinned) < len(plan.keys):
+            self._ask(fetch, stage, plan)
+        if fetch.number in self._fetches:
+            self._advance(fetch)
 
     def _carry_out(
         self, fetch: Fetch, plan: FetchPlan, ticket: Ticket | None = None, probe: Probe | None = None
@@ -195,17 +251,23 @@ class Fetches:
         if plan.keys:
             fetch.stages.append(stage)
         if len(plan.pinned) < len(plan.keys):
-            if plan.verdict.give_up_s is not None:
-                bound_ns = int(max(limits.GIVE_UP_S_MIN, plan.verdict.give_up_s) * 1e9)
-                fetch.deadline_ns = min(fetch.deadline_ns, now_ns + bound_ns)
-            if ticket is None:
-                # One who waits is judged as a whole when it is over; its stages teach what sources cost.
-                verdict = plan.verdict._replace(recompute_s=None) if plan.awaited else plan.verdict
-                stage.ticket = self._gate.started(verdict)
-            self._arm(fetch)
+            self._start(fetch, stage, plan)
             self._ask(fetch, stage, plan)
         if fetch.number in self._fetches and (plan.pinned or not fetch.stages):
             self._advance(fetch)
+
+    def _start(self, fetch: Fetch, stage: Stage, plan: FetchPlan) -> None:
+        """Something of a stage is to come: it is known when to give it up, and the gate knows of it."""
+        now_ns, alarm = self._clock.now_ns, self._deadline_alarm
+        if plan.verdict.give_up_s is not None:
+            bound_ns = int(max(limits.GIVE_UP_S_MIN, plan.verdict.give_up_s) * 1e9)
+            fetch.deadline_ns = min(fetch.deadline_ns, now_ns + bound_ns)
+        if stage.ticket is None:
+            # One who waits is judged as a whole when it is over; its stages teach what sources cost.
+            verdict = plan.verdict._replace(recompute_s=None) if plan.awaited else plan.verdict
+            stage.ticket = self._gate.started(verdict)
+        if alarm.due_ns is None or fetch.deadline_ns < alarm.due_ns:
+            alarm.set(fetch.deadline_ns)  # which may ring too early, for one that has ended
 
     def _ask(self, fetch: Fetch, stage: Stage, plan: FetchPlan) -> None:
         """Have what is still to come of a stage brought: by the reader, a load, or stand-ins."""
@@ -238,7 +300,7 @@ class Fetches:
             fetch.routes[key] = coming.route
             if coming.reckoned_bytes is not None:
                 fetch.reckoned[key] = coming.reckoned_bytes
-        if stage.ticket is not None and stage.ticket.verdict.compute_left_s:
+        if stage.ticket is not None and stage.ticket.verdict.compute_left_s and not fetch.unasked:
             self._reviews.fetch_began(fetch, stage.ticket.verdict)
         if wanted:
             self.arrivals.want(wanted)
@@ -338,6 +400,7 @@ class Fetches:
             return
         behind = fetch.keys[count : fetch.wanted_count]
         fetch.wanted_count = count
+        fetch.unasked.clear()
         if fetch.awaited:
             self.waits.forget(fetch)
         self._give_up(self._release(fetch, behind))
@@ -358,13 +421,13 @@ class Fetches:
         """Count the leading chunks that are here; end it when nothing more is worth waiting for."""
         keys, pinned = fetch.keys, fetch.pinned
         if fetch.request.any_order:
-            is_over = len(pinned) + len(fetch.gone) >= len(keys)
+            is_over = len(pinned) + len(fetch.gone) >= len(keys) and not fetch.unasked
         else:
             leading = fetch.leading_count
             while leading < len(keys) and keys[leading] in pinned:
                 leading += 1
             fetch.leading_count = leading
-            is_over = leading >= fetch.wanted_count and not fetch.awaited
+            is_over = leading >= fetch.wanted_count and not fetch.awaited and not fetch.unasked
         if is_over:
             self._end(fetch)
             return
@@ -383,20 +446,25 @@ class Fetches:
         if fetch.review_ns is not None:
             self._reviews.fetch_ended(fetch)
         came = self._chunks_here(fetch)
-        status = fetch.stopped if len(came) == len(fetch.keys) else fetch.missed
+        status = fetch.stopped if len(came) == len(fetch.keys) and not fetch.unasked else fetch.missed
         if fetch.verdict is not None:
             self.waits.fetch_ended(fetch, len(came))
-        for stage in fetch.stages:
-            if stage.ticket is not None:
-                self._teach_gate(fetch, stage, stage.ticket, came)
+        is_long, now_ns = len(fetch.keys) > WINDOW, self._clock.now_ns
+        if not is_long:
+            for stage in fetch.stages:
+                if stage.ticket is not None:
+                    self._teach_gate(fetch, stage, came, now_ns)
         delivered: list[tuple[Chunk, ChunkSource]] = []
         for key, chunk in came.items():
             delivered.append((chunk, fetch.sources.get(key, ChunkSource.LOCAL)))
             del fetch.pinned[key]  # it goes to whoever asked, with its pin
         unwanted = self._forget(fetch)
         fetch.ended(FetchResult(status, tuple(delivered), fetch.told_count))
-        for stage in fetch.stages:
-            self._tell_observer(fetch, stage, came)
+        if is_long:
+            self._windows.begin(self._learned(fetch, fetch.stages, came, now_ns))
+        else:
+            for stage in fetch.stages:
+                self._tell_observer(fetch, stage, came, now_ns, fetch.keys[stage.first : stage.end])
         if unwanted:
             self._give_up(unwanted)
         if fetch.request.purpose is not Purpose.STAND_IN:
@@ -404,10 +472,23 @@ class Fetches:
 
     def _stage_ended(self, fetch: Fetch, stage: Stage) -> None:
         """Chunks that were asked for together are here, and others are waited for."""
-        came = self._chunks_here(fetch)
-        if stage.ticket is not None:
-            self._teach_gate(fetch, stage, stage.ticket, came)
-        self._tell_observer(fetch, stage, came)
+        came, now_ns = self._chunks_here(fetch), self._clock.now_ns
+        if stage.end - stage.first > WINDOW:
+            self._windows.begin(self._learned(fetch, [stage], came, now_ns))
+            return
+        self._teach_gate(fetch, stage, came, now_ns)
+        self._tell_observer(fetch, stage, came, now_ns, fetch.keys[stage.first : stage.end])
+
+    def _learned(self, fetch: Fetch, stages: Sequence[Stage], came: Mapping[ChunkKey, Chunk], now_ns: int) -> Work:
+        """The gate learns from stages that ended at `now_ns`, and then everybody else."""
+        for stage in stages:
+            if stage.ticket is not None:
+                self._teach_gate(fetch, stage, came, now_ns)
+                yield
+            for first in range(stage.first, stage.end, WINDOW):
+                keys = fetch.keys[first : min(first + WINDOW, stage.end)]
+                self._tell_observer(fetch, stage, came, now_ns, keys)
+                yield
 
     @staticmethod
     def _chunks_here(fetch: Fetch) -> dict[ChunkKey, Chunk]:
@@ -417,8 +498,11 @@ class Fetches:
             return {key: pinned[key] for key in fetch.keys if key in pinned}
         return {key: pinned[key] for key in fetch.keys[: fetch.leading_count]}
 
-    def _teach_gate(self, fetch: Fetch, stage: Stage, ticket: Ticket, came: Mapping[ChunkKey, Chunk]) -> None:
-        """What the sources of a stage took."""
+    def _teach_gate(self, fetch: Fetch, stage: Stage, came: Mapping[ChunkKey, Chunk], now_ns: int) -> None:
+        """What the sources of a stage took that ended at `now_ns`."""
+        ticket = stage.ticket
+        if ticket is None:
+            return
         arrived: dict[Tier, int] = {}
         brought = 0
         for key in fetch.keys[stage.first : stage.end]:
@@ -429,7 +513,6 @@ class Fetches:
                 tier = route if route is Tier.REMOTE_DISK else _TIERS[source]
                 reckoned = fetch.reckoned.get(key) if route is tier else None
                 arrived[tier] = arrived.get(tier, 0) + (chunk.size_bytes if reckoned is None else reckoned)
-        now_ns = self._clock.now_ns
         seconds = (now_ns - stage.started_ns) / 1e9
         if fetch.request.purpose is Purpose.STAND_IN:
             self._gate.heard(ticket, arrived, seconds, now_ns)
@@ -440,9 +523,16 @@ class Fetches:
             alone = ticket.alone and not ticket.contended
             self._gate.probed(stage.probe, seconds if arrived else None, now_ns, alone=alone)
 
-    def _tell_observer(self, fetch: Fetch, stage: Stage, came: Mapping[ChunkKey, Chunk]) -> None:
-        """What came of a stage, and what did not."""
-        keys, now_ns, seconds = fetch.keys[stage.first : stage.end], self._clock.now_ns, 0.0
+    def _tell_observer(
+        self,
+        fetch: Fetch,
+        stage: Stage,
+        came: Mapping[ChunkKey, Chunk],
+        now_ns: int,
+        keys: Sequence[ChunkKey],
+    ) -> None:
+        """What came of some keys of a stage that ended at `now_ns`, and what did not."""
+        seconds = 0.0
         over: Sequence[ChunkKey] = ()
         if stage.ticket is not None:
             seconds = (now_ns - stage.started_ns) / 1e9
@@ -522,8 +612,17 @@ class Fetches:
 
     def _give_up(self, unwanted: Sequence[InboundChunk]) -> None:
         """Nobody wanted these, and nobody has asked for them since."""
+        if len(unwanted) > WINDOW:
+            self._windows.begin(self._given_up(unwanted))
+            return
         unwanted = [one for one in unwanted if not one.fetches and self._under_way.get(one.chunk.key) is one]
         self._abandon(unwanted)
+
+    def _given_up(self, unwanted: Sequence[InboundChunk]) -> Work:
+        """From the end: what comes first may come after all."""
+        for end in range(len(unwanted), 0, -WINDOW):
+            self._give_up(unwanted[max(0, end - WINDOW) : end])
+            yield
 
     def _abandon(self, inbounds: Sequence[InboundChunk]) -> None:
         """These do not come any more."""
@@ -533,12 +632,6 @@ class Fetches:
         self.arrivals.give_up(inbounds)
 
     # ------------------------------------------------------------------ time
-
-    def _arm(self, fetch: Fetch) -> None:
-        """Look at it when its deadline has passed. The alarm may ring too early, for one that has ended."""
-        due_ns = self._deadline_alarm.due_ns
-        if due_ns is None or fetch.deadline_ns < due_ns:
-            self._deadline_alarm.set(fetch.deadline_ns)
 
     def _deadlines_passed(self) -> None:
         """Every fetch whose deadline has passed ends with what is here."""

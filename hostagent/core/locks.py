@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostagent import limits
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
+from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, ChunkState
 from kvchunk.ids import ChunkKey
 from kvproto.deadlines import Deadlines
@@ -35,6 +37,7 @@ class Locks:
     def __init__(self, node: Node) -> None:
         self._clock = node.clock
         self._pool = node.pool
+        self._windows = node.windows
         self._alarm = node.alarms.add(self._expire)
         self._due: Deadlines[_Lock] = Deadlines()
         self._by_engine: dict[EngineId, dict[ChunkKey, list[_Lock]]] = {}
@@ -77,9 +80,16 @@ class Locks:
 
     def engine_disconnected(self, engine: EngineId) -> None:
         """Take all locks of an engine back."""
-        for locks in list(self._by_engine.get(engine, {}).values()):
+        self._windows.do(self._taken_back(list(self._by_engine.get(engine, {}).values())), self._counts[engine])
+
+    def _taken_back(self, all_locks: Sequence[list[_Lock]]) -> Work:
+        ended = 0
+        for locks in all_locks:
             while locks:
                 self._end(locks[0])
+                ended += 1
+                if not ended % WINDOW:
+                    yield
         self._alarm.set(self._due.next_ns)
 
     def _expire(self) -> None:

@@ -12,6 +12,7 @@ from hostagent.core.directory import DirectoryReplica
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.effects import Effect
 from hostagent.core.options import CoreOptions
+from hostagent.core.windows import Windows
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.value import SourceCosts, Touch
 from kvpolicy.value.costs import SourceCost, Tier
@@ -75,6 +76,8 @@ class Node:
     """None: the node has no disk."""
     knowledge: Knowledge
     fabric: FabricState
+    windows: Windows
+    """Where work on many chunks goes."""
 
     @property
     def clock(self) -> Clock:

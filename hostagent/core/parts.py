@@ -18,6 +18,7 @@ from hostagent.core.events import DigestUse, LeavesRead
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
+from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import PIECE_BYTES, Hashed, PieceRun, leaves_bytes, leaves_in, piece_runs, root_of
@@ -109,6 +110,7 @@ class PartFetches:
         self._directory = node.directory
         self._disk = node.disk
         self._fetches = fetches
+        self._windows = node.windows
         self._alarm = node.alarms.add(self._late)
         self._under_way: list[PartsFetch] = []
         self._reads: dict[ReadId, _Pieces] = {}
@@ -136,23 +138,30 @@ class PartFetches:
             dict(zip(keys, range(len(keys)), strict=True)), tuple(ranges), deadline_ns, tenant, ended, busy=1
         )
         self._under_way.append(fetch)
+        self._windows.do(self._begun(fetch, keys), len(keys))
+        return fetch if fetch in self._under_way else None
+
+    def _begun(self, fetch: PartsFetch, keys: Sequence[ChunkKey]) -> Work:
         whole: list[ChunkKey] = []
-        for key in keys:
-            chunk = self._pool.find(key)
-            if chunk is None:
-                if not self._begin_pieces(fetch, key):
-                    whole.append(key)
-            elif self._pool.lend(chunk, tenant):
-                self._pool.pin(chunk)
-                self._have_whole(fetch, chunk, ChunkSource.LOCAL)
-            else:
-                fetch.missed = Status.POOL_FULL
+        for first in range(0, len(keys), WINDOW):
+            for key in keys[first : first + WINDOW]:
+                chunk = self._pool.find(key)
+                if chunk is None:
+                    if not self._begin_pieces(fetch, key):
+                        whole.append(key)
+                elif self._pool.lend(chunk, fetch.tenant):
+                    self._pool.pin(chunk)
+                    self._have_whole(fetch, chunk, ChunkSource.LOCAL)
+                else:
+                    fetch.missed = Status.POOL_FULL
+            self._arm()
+            yield
+            if fetch not in self._under_way:
+                return
         if whole:
             self._fetch_whole(fetch, whole)
         fetch.busy -= 1
         self._end_if_over(fetch)
-        self._arm()
-        return fetch if fetch in self._under_way else None
 
     def _size_of(self, key: ChunkKey) -> int | None:
         found = self._pool.find(key) or (self._disk.find(key) if self._disk is not None else None)
@@ -231,6 +240,8 @@ class PartFetches:
             return
         del self._reads[event.read]
         pieces.reading.discard(event.read)
+        if pieces.of.coming.get(pieces.entry.key) is not pieces:
+            return  # which are being given up
         if isinstance(event, events.ReadFailed):
             self._ask_next(pieces)
             return
@@ -329,9 +340,14 @@ class PartFetches:
         self._give_up_pieces(fetch)
         for number in fetch.whole:
             self._fetches.cancel(number)
-        for chunk, _ in fetch.here.values():
-            self._pool.unpin(chunk)
-        fetch.here.clear()
+        self._windows.do(self._given_back([chunk for chunk, _ in fetch.here.values()]), len(fetch.here))
+        fetch.here = {}
+
+    def _given_back(self, chunks: Sequence[Chunk]) -> Work:
+        for first in range(0, len(chunks), WINDOW):
+            for chunk in chunks[first : first + WINDOW]:
+                self._pool.unpin(chunk)
+            yield
 
     def close(self) -> None:
         """End all without a word and give everything back."""
@@ -339,10 +355,15 @@ class PartFetches:
             self.cancel(fetch)
 
     def _give_up_pieces(self, fetch: PartsFetch) -> None:
-        for pieces in fetch.coming.values():
-            self._stop_reading(pieces)
-            self._pool.abort(pieces.into)
-        fetch.coming.clear()
+        coming, fetch.coming = list(fetch.coming.values()), {}
+        self._windows.do(self._pieces_given_up(coming), len(coming))
+
+    def _pieces_given_up(self, coming: Sequence[_Pieces]) -> Work:
+        for first in range(0, len(coming), WINDOW):
+            for pieces in coming[first : first + WINDOW]:
+                self._stop_reading(pieces)
+                self._pool.abort(pieces.into)
+            yield
 
     def _late(self) -> None:
         """Whole chunks of a request end by their own deadline, which is the same."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -16,7 +16,7 @@ from hostagent.core.arrivals import Arrivals
 from hostagent.core.claims import Claims
 from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
-from hostagent.core.fetch import FetchRequest, Kept, Purpose
+from hostagent.core.fetch import Fetch, FetchRequest, Kept, Purpose
 from hostagent.core.forms import Forms
 from hostagent.core.node import Node
 from hostagent.core.paths import Paths
@@ -24,7 +24,7 @@ from hostagent.core.sources import Found, Known, Sources
 from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
-from kvpolicy.tiers.gate import Gate, Offer, Prefill, Verdict
+from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.gate_plan import NOTHING_RECKONED
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
@@ -47,6 +47,8 @@ class FetchPlan:
     """Chunks with room in the pool, FILLING, and where each is asked of."""
     reckoned: dict[ChunkKey, int] = field(default_factory=dict)
     """Of these, bytes that the gate reckoned with, where not the chunk's own."""
+    asked: Sequence[ChunkKey] = ()
+    """All that was offered, of a long fetch."""
     untaught: Sequence[Touch] = ()
     """What the pools are to learn when the engine has its chunks, or others have been asked for them: that comes
     first."""
@@ -62,6 +64,20 @@ class StandIns(Protocol):
     def settled(self, coming: Sequence[Found], routes: Mapping[ChunkKey, Tier], /) -> list[Found]:
         """These chunks come, by their routes: by their stand-ins as far as there is room for those."""
         ...
+
+
+@dataclass(slots=True)
+class Look:
+    """What is found of a long fetch before it is decided how far it goes, a window of its keys at a time."""
+
+    offers: list[Offer] = field(default_factory=list)
+    offered: list[ChunkKey] = field(default_factory=list)
+    unready: int | None = None
+    """Place of the first that is being computed."""
+    refused: Status = Status.NOT_FOUND
+    """Why something is not offered, if something is not."""
+    is_over: bool = False
+    """Nothing behind what was looked for is of use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +108,60 @@ class FetchPlanner:
         self._gate = ways.gate
         self._inbound = arrivals.under_way
         self._left_bytes = arrivals.left_bytes
+        self._claims = ways.claims
         self._computed = ways.claims.find
 
-    def plan(self, request: FetchRequest) -> FetchPlan:
-        """Local chunks are pinned and room is reserved for the others when it returns."""
+    def look(self, look: Look, fetch: Fetch, keys: Sequence[ChunkKey]) -> None:
+        """Look for further keys of a fetch. Those that are here are pinned for it; nothing else is asked for."""
+        request, pinned, pool = fetch.request, fetch.pinned, self._pool
+        here: dict[ChunkKey, Chunk] = {}
+        found: dict[ChunkKey, Found] = {}
+        known: Known = {}
+        from_disk_only, offers = request.purpose is Purpose.DISK, look.offers
+        first = len(look.offered)
+        for key in keys:
+            offer = self._offer(key, here, found, self._stand_ins, known, from_disk_only=from_disk_only)
+            if offer is not None and key in here:
+                if pool.lend(here[key], request.tenant):
+                    pool.pin(here[key])
+                    pinned[key] = here[key]
+                else:
+                    offer, look.refused, look.is_over = None, Status.POOL_FULL, not request.any_order
+            elif offer is None and request.may_wait and not request.any_order:
+                offer = self._offer_computed(key, request.expected_s, offers[-1].size_bytes if offers else 0)
+                look.unready = len(offers) if offer is not None and look.unready is None else look.unready
+            if offer is not None:
+                offers.append(offer)
+                look.offered.append(key)
+            elif not request.any_order:
+                look.is_over = True
+                break
+        if request.purpose is Purpose.ENGINE:
+            wanted = {key: room_wanted(one.entry) for key, one in found.items()}
+            self.teach(self._touches(look.offered[first:], here, wanted))
+
+    def decide(self, look: Look, request: FetchRequest) -> FetchPlan:
+        """How far a fetch goes that was looked for whole. Nothing is pinned or reserved by it."""
+        absent = len(request.keys) - len(look.offers)
+        before = 0 if request.kept is None else len(request.kept.chunks)
+        verdict = self._gate.decide(
+            look.offers,
+            request.prefill and self._prefill_of(request.prefill),
+            self._clock.now_ns,
+            absent,
+            self._under_way(),
+            before,
+        )
+        count = len(verdict.routes)
+        stopped = Status.GATE if count < len(look.offers) else look.refused if absent else Status.OK
+        ready = count if look.unready is None else min(count, look.unready)
+        return FetchPlan(
+            verdict, stopped, tuple(look.offered[:ready]), tuple(look.offered[ready:count]), asked=look.offered
+        )
+
+    def plan(self, request: FetchRequest, decided: Mapping[ChunkKey, Tier] | None = None) -> FetchPlan:
+        """Local chunks are pinned and room is reserved for the others when it returns. `decided`: by which way chunks
+        come of which it was decided before that they do."""
         keys, any_order, tenant = request.keys, request.any_order, request.tenant
         from_disk_only = request.purpose is Purpose.DISK
         stand_ins = None if request.purpose is Purpose.PROBE else self._stand_ins
@@ -118,14 +184,20 @@ class FetchPlanner:
             offered.append(key)
         wanted = {key: room_wanted(one.entry) for key, one in found.items()}
         is_engines = request.purpose is Purpose.ENGINE
-        touches = self._touches(offered, here, wanted) if is_engines else []
+        touches = self._touches(offered, here, wanted) if is_engines and decided is None else []
         if found and touches and not self._pool.has_room([one.entry.size_bytes for one in found.values()]):
             # Others may have to go: what this request says of all of them counts.
             self.teach(touches)
             touches = []
         absent = len(keys) - len(offers)
         before = 0 if request.kept is None else len(request.kept.chunks)
-        verdict = self._gate.decide(offers, request.prefill, self._clock.now_ns, absent, self._under_way(), before)
+        if decided is None:
+            prefill = request.prefill and self._prefill_of(request.prefill)
+            verdict = self._gate.decide(offers, prefill, self._clock.now_ns, absent, self._under_way(), before)
+        else:
+            ways = zip(offered, [offer.sources for offer in offers], strict=True)
+            sources = [decided[key] if decided.get(key) in some else some[0] for key, some in ways]
+            verdict = Verdict(Choice.FETCH, tuple(sources), 0.0)
         count = len(verdict.routes)
         stopped = Status.GATE if count < len(offers) else self._why_absent(keys[len(offers)]) if absent else Status.OK
         ready = count if unready is None else min(count, unready)
@@ -161,6 +233,10 @@ class FetchPlanner:
             self._leave_out(plan, refused, any_order=any_order)
         return plan
 
+    def _prefill_of(self, prefill: Prefill) -> Prefill:
+        """Those count that wait behind others of this node."""
+        return replace(prefill, behind=max(prefill.behind, self._claims.behind)) if self._claims else prefill
+
     def _pin(self, plan: FetchPlan, chunk: Chunk, tenant: str) -> bool:
         """Keep a chunk that is here; False: its tenant holds too much already."""
         if not self._pool.lend(chunk, tenant):
@@ -192,6 +268,27 @@ class FetchPlanner:
             plan.awaited,
             verdict.choice,
             plan.stopped,
+            verdict.expected_s,
+            verdict.recompute_s,
+        )
+
+    def trace_of_long(self, fetch: Fetch, plan: FetchPlan) -> FetchPlanned:
+        """The same of a long fetch that was asked for."""
+        kept, verdict, to_come = fetch.request.kept, plan.verdict, list[tuple[ChunkKey, int, Tier]]()
+        for key in fetch.keys:
+            one = fetch.pinned.get(key) or self._inbound.get(key)
+            if key in fetch.routes and one is not None:
+                to_come.append(
+                    (key, one.size_bytes if isinstance(one, Chunk) else one.entry.size_bytes, fetch.routes[key])
+                )
+        here = [chunk.key for chunk in (kept.chunks if kept is not None else ())]
+        here += [key for key in fetch.keys if key not in fetch.routes]
+        return FetchPlanned(
+            tuple(here),
+            tuple(to_come),
+            plan.awaited,
+            verdict.choice,
+            fetch.stopped,
             verdict.expected_s,
             verdict.recompute_s,
         )

@@ -1,7 +1,7 @@
-"""The pool over a restart of the agent: its memory and its index stay with the service manager.
+"""The pool over a restart of the agent: its memory and its index stay with a holder (`hostagent.memory.holders`).
 
-The agent hands both files to the service manager's store (`kvdaemon.notify`) as soon as they are there, and finds them
-when it is started again, whether it stopped or was killed. Where nobody keeps them there is no index.
+The agent hands both files over as soon as they are there, and finds them when it is started again, whether it stopped
+or was killed. Where nobody keeps them there is no index.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 from hostagent import limits
 from hostagent.memory import seals
+from hostagent.memory.holders import Holder
 from hostagent.memory.pool_memory import HugePages, PoolMemory
 from hostagent.pool.index import Found, PoolIndex, index_bytes
 from hostagent.pool.records import STORE_ID_BYTES
-from kvdaemon import notify
 from kvproto.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -40,30 +40,30 @@ class Pool:
     """The memory is that of an agent before: its pages are there."""
 
 
-def open_pool(size_bytes: int, huge_pages: HugePages, *, keep: bool) -> Pool:
+def open_pool(size_bytes: int, huge_pages: HugePages, holder: Holder, *, keep: bool) -> Pool:
     """The pool of the agent before, or a new one; `keep`: it is to outlive this agent. Raises OSError when there is not
-    enough memory."""
-    kept = notify.kept_files()
+    enough memory, and when another agent has the files that the holder keeps."""
+    kept = holder.fetch()
     pool = _kept_pool(size_bytes, huge_pages, kept) if keep else None
     if pool is not None:
         return pool
     for name, descriptor in kept.items():
         os.close(descriptor)
-        notify.forget_file(name)
-    keeps = keep and notify.is_listened_to()
+        holder.forget(name)
+    keeps = keep and holder.holds()
     memory = PoolMemory(size_bytes, prefault=False, huge_pages=huge_pages, handed_on=keeps)
-    return Pool(memory, _new_index(memory)) if keeps else Pool(memory)
+    return Pool(memory, _new_index(memory, holder)) if keeps else Pool(memory)
 
 
-def _new_index(memory: PoolMemory) -> PoolIndex:
+def _new_index(memory: PoolMemory, holder: Holder) -> PoolIndex:
     slots_count = memory.size_bytes // limits.EXTENT_ALIGN_BYTES
     descriptor = os.memfd_create(INDEX_FILE, os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, index_bytes(slots_count))
         index = _index(descriptor, memory)
         index.begin(memory.size_bytes)
-        notify.keep_file(POOL_FILE, memory.fd)
-        notify.keep_file(INDEX_FILE, descriptor)
+        holder.keep(POOL_FILE, memory.fd)
+        holder.keep(INDEX_FILE, descriptor)
     finally:
         os.close(descriptor)  # the mapping stays, and whoever keeps it has an own descriptor
     return index

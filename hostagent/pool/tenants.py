@@ -133,6 +133,11 @@ class Tenants:
 
     # ------------------------------------------------------------------ books
 
+    @property
+    def loose_bytes(self) -> int:
+        """What chunks have that are not held: no more can go."""
+        return self.used_bytes.total() - self.held_bytes.total()
+
     def use(self, tenant: str, size_bytes: int, *, held: bool = False) -> None:
         """A chunk of a tenant is in the pool, or (negative) no longer; `held`: and was held all the time."""
         if held:

@@ -69,6 +69,9 @@ class Victims(Generic[C]):
     ) -> list[C] | None:
         """`may_go(key, tenant)` is asked when a chunk's turn comes, with those before it taken off their tenants: a
         tenant that has come down to its share loses no more."""
+        needed_bytes = sum(map(self._extents.extent_bytes, sizes_bytes))
+        if self._extents.free_bytes + self._tenants.loose_bytes < needed_bytes:
+            return None  # as it would turn out once every chunk had been looked at
         trial = self._extents.copy()
         placed = 0
         while placed < len(sizes_bytes) and trial.allocate(sizes_bytes[placed]) is not None:

@@ -168,9 +168,12 @@ class Plan:
         """How many leading chunks to bring: what takes least, and of equals the most."""
         if self.prefill is None:
             return len(self.routes)
-        totals = [self.total_s(count) - self.spared_s(count) for count in range(len(self.routes) + 1)]
-        least_s = min(totals)
-        return max(count for count, total_s in enumerate(totals) if total_s == least_s)
+        queue_s = self.queue_s
+        ends = zip(self.finish_s, self.compute_left_s, strict=True)
+        totals = [max(end_s, queue_s) + left_s for end_s, left_s in ends]
+        for count in range(self._unready + 1, len(totals)):
+            totals[count] -= self.spared_s(count)
+        return len(totals) - 1 - totals[::-1].index(min(totals))
 
     def waits(self, count: int) -> bool:
         """Whether some of the first `count` chunks are being computed."""

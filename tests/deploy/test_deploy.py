@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import configparser
-import copy
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.core import Metric
 
 import controlplane.config
-import hostagent.config
-import kvcast
 from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
-from controlplane.election.election_config import KubernetesConfig
 from controlplane.metrics import CoreCollector
 from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
-from kvcast.arguments import Parser
-from kvcast.commands import switch
 from p4switch.doorkeeper import DESCRIPTORS_MAX
 from tests.unit.controlplane.helpers import Scene
 from tests.unit.hostagent.agent_harness import cluster
@@ -190,204 +182,3 @@ def test_the_dashboard_asks_for_metrics_that_there_are(series: set[str]) -> None
         for y in range(place["h"])
     ]
     assert len(set(cells)) == len(cells), "panels overlap"
-
-
-# ---------------------------------------------------------------------- the chart
-
-ALL_KINDS = (
-    "ConfigMap DaemonSet Deployment NetworkPolicy PodDisruptionBudget PodMonitor Role RoleBinding Service"
-    " ServiceAccount ServiceMonitor StatefulSet"
-)
-PLAIN = {"serviceMonitor": {"enabled": False}}
-FULL = {
-    "nodes": {"n1": 1, "n2": 2},
-    "switch": {"deploy": True, "options": ["-i", "1@eth1", "-i", "2@eth2"]},
-    "networkPolicy": {"agents": ["10.0.0.0/24"]},
-    "serviceMonitor": {"enabled": True},
-    "agent": {"nodeSelector": {"pool": "kv"}},
-}
-INSECURE = {"tls": {"enabled": False}, "insecure": True}
-NO_SWITCH = {
-    **INSECURE,
-    "switch": {"target": "none"},
-    "networkPolicy": {"enabled": False},
-    "controller": {"replicas": 1},
-}
-
-
-def values(changes: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = copy.deepcopy(yaml.safe_load((CHART / "values.yaml").read_text()))
-    for name, change in changes.items():
-        found[name] = {**found[name], **change} if isinstance(change, Mapping) else change
-    return found
-
-
-@pytest.fixture(scope="module")
-def render(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Documents of the chart with these values: by helm, else by Go's own templates."""
-    folder = tmp_path_factory.mktemp("chart")
-    if shutil.which("helm"):
-
-        def with_helm(changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-            (folder / "values.yaml").write_text(yaml.safe_dump(values(changes)))
-            argv = [
-                "helm",
-                "template",
-                "kv",
-                str(CHART),
-                "--namespace",
-                "pools",
-                "--values",
-                str(folder / "values.yaml"),
-            ]
-            return documents(subprocess.check_output(argv, text=True))
-
-        return with_helm
-    needs("go")
-    program = folder / "render"
-    environment = {"GOCACHE": str(folder / "cache"), "GO111MODULE": "off", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    source = Path(__file__).with_name("render.go")
-    subprocess.run(["go", "build", "-o", str(program), str(source)], env=environment, check=True)
-
-    def with_go(changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-        facts = {
-            "Values": values(changes),
-            "Release": {"Name": "kv", "Namespace": "pools"},
-            "Chart": {"AppVersion": yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]},
-        }
-        return documents(subprocess.check_output([str(program), str(CHART)], input=json.dumps(facts), text=True))
-
-    return with_go
-
-
-def documents(text: str) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(text) if document]
-
-
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        (
-            PLAIN,
-            "ConfigMap DaemonSet NetworkPolicy PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet",
-        ),
-        (
-            FULL,
-            ALL_KINDS,
-        ),
-        (NO_SWITCH, "ConfigMap DaemonSet PodDisruptionBudget Role RoleBinding Service ServiceAccount StatefulSet"),
-    ],
-    ids=["plain", "full", "no_switch"],
-)
-def test_the_daemons_take_what_the_chart_writes(render: Any, changes: dict[str, Any], kinds: str) -> None:
-    made = {document["kind"]: document for document in render(changes)}
-    assert sorted(made) == kinds.split()
-    files = made["ConfigMap"]["data"]
-    agent = hostagent.config.parse(yaml.safe_load(files["agent.yaml"]))
-    controller = controlplane.config.parse(yaml.safe_load(files["controller.yaml"]), Path())
-    asked = values(changes)
-    assert len(agent.controllers) == asked["controller"]["replicas"] == made["StatefulSet"]["spec"]["replicas"]
-    assert agent.controllers[0] == "kv-controller-0.kv-controller.pools.svc:4800"
-    assert dict(controller.core.ports) == asked["nodes"]
-    secure = asked["tls"]["enabled"]
-    assert (agent.security, controller.security) == (("tls", "tls") if secure else ("insecure", "insecure"))
-    assert (agent.pool.size_bytes, controller.switch.target) == (asked["agent"]["poolBytes"], asked["switch"]["target"])
-
-
-def test_pods_find_each_other_and_run_what_images_have(render: Any) -> None:
-    made = {document["kind"]: document for document in render(FULL)}
-    for kind, component in (("DaemonSet", "agent"), ("StatefulSet", "controller"), ("Deployment", "switch")):
-        spec = made[kind]["spec"]
-        labels = spec["template"]["metadata"]["labels"]
-        assert spec["selector"]["matchLabels"].items() <= labels.items()
-        (container,) = spec["template"]["spec"]["containers"]
-        assert container["image"] == f"kvcast-{component}:{kvcast.__version__}"
-        rights = container["securityContext"]
-        assert rights["capabilities"]["drop"] == ["ALL"]
-        assert (rights["readOnlyRootFilesystem"], rights["allowPrivilegeEscalation"]) == (True, False)
-        assert rights["runAsUser"] == (0 if component == "switch" else 4750)
-        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
-        # A standby is not ready, and a rolling update would wait for it.
-        assert ("readinessProbe" in container) == (component != "controller")
-        mounted = {volume["name"] for volume in container["volumeMounts"]}
-        assert {volume["name"] for volume in spec["template"]["spec"]["volumes"]} == mounted
-        assert "tls" in mounted
-    assert made["Service"]["metadata"]["name"] == made["StatefulSet"]["spec"]["serviceName"]
-    arguments = made["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert arguments[:4] == ["--segment-bytes", "4096", "--grpc", "10.0.0.1:9559"]
-    assert arguments[-4:] == FULL["switch"]["options"]
-    parser = Parser(prog="kvcast switch")
-    switch.add_arguments(parser)
-    parser.parse_args(arguments)
-
-
-def test_controllers_may_do_with_their_lease_and_their_state_what_they_do(render: Any) -> None:
-    made = {document["kind"]: document for document in render(FULL)}
-    election = controlplane.config.parse(yaml.safe_load(made["ConfigMap"]["data"]["controller.yaml"]), Path()).election
-    assert (election.by, election.kubernetes) == ("kubernetes", KubernetesConfig("", "kv-controller"))
-    grants = {(*rule["resources"], *rule["verbs"], *rule.get("resourceNames", [])) for rule in made["Role"]["rules"]}
-    assert grants == {
-        ("leases", "create"),
-        ("leases", "get", "update", "kv-controller"),
-        ("configmaps", "create"),
-        ("configmaps", "get", "update", "kv-controller-state"),
-    }
-    pod = made["StatefulSet"]["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"]
-    accounts = {pod["serviceAccountName"], made["ServiceAccount"]["metadata"]["name"]}
-    (subject,) = made["RoleBinding"]["subjects"]
-    assert accounts == {subject["name"]} == {made["RoleBinding"]["roleRef"]["name"]}
-    assert subject["namespace"] == "pools"
-
-
-def test_jobs_have_the_name_by_which_alerts_know_them(render: Any) -> None:
-    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
-    rules = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
-    (jobs,) = re.findall(r'job=~"(.*?)"', rules["KvcastTargetDown"])
-    made = render(FULL)
-    monitors = [one for one in made if one["kind"] in ("PodMonitor", "ServiceMonitor")]
-    for monitor in monitors:
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        watched = [one["metadata"] for one in made if one["kind"] == "Service"]
-        if monitor["kind"] == "PodMonitor":
-            watched = [one["spec"]["template"]["metadata"] for one in made if "template" in one.get("spec", {})]
-        names = [one["labels"][monitor["spec"]["jobLabel"]] for one in watched if wanted <= one["labels"].items()]
-        assert names and all(re.fullmatch(jobs, name) for name in names), monitor["metadata"]["name"]
-    assert monitors
-
-
-def test_security_has_to_be_chosen(render: Any) -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="no jsonschema in this environment: make setup brings it")
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert not jsonschema.Draft7Validator(schema).is_valid(values({"tls": {"enabled": False}}))
-    with pytest.raises(subprocess.CalledProcessError):
-        render({"tls": {"enabled": False}})
-
-
-def test_the_chart_has_the_version_of_the_program() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["version"] == chart["appVersion"] == kvcast.__version__
-
-
-@pytest.mark.parametrize(
-    ("changes", "wrong"),
-    [
-        (PLAIN, ""),
-        (FULL, ""),
-        (NO_SWITCH, ""),
-        (INSECURE, ""),
-        ({"agent": {"poolBytes": 5}}, "poolBytes"),
-        ({"switch": {"target": "asic"}}, "target"),
-        ({"nodes": {"n1": 600}}, "nodes"),
-        ({"controller": {"replica": 2}}, "controller"),
-    ],
-)
-def test_the_schema_takes_values_and_names_wrong_ones(changes: dict[str, Any], wrong: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="no jsonschema in this environment: make setup brings it")
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    jsonschema.Draft7Validator.check_schema(schema)
-    found = [
-        ".".join(map(str, error.path)) for error in jsonschema.Draft7Validator(schema).iter_errors(values(changes))
-    ]
-    assert bool(found) == bool(wrong)
-    assert all(wrong in place for place in found)

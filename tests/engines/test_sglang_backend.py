@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.storage import StorageBackendFactory
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from kvclient.engines.settings import SettingsError
 from kvclient.engines.sglang.backend import KvcastHiCache
@@ -294,3 +296,28 @@ def test_without_the_plugin_nothing_is_shared(socket: str, caplog: pytest.LogCap
 
 def test_this_sglang_has_all_that_kvcast_uses() -> None:
     assert_has_all("sglang")
+
+
+class AskedCache(UnifiedRadixCache):
+    """Of SGLang's cache what looks at a request whose pages are on their way; it counts votes and holds none."""
+
+    def __init__(self, policy: str) -> None:
+        self.prefetch_stop_policy = policy
+        self.pp_rank = 0
+        self._votes = 0
+
+    def votes_on_waiting(self) -> int:
+        self._can_terminate_prefetch(SimpleNamespace())
+        return self._votes
+
+    def _prefetch_deadline_expired(self, operation: Any) -> bool:
+        return False
+
+    def _all_reduce(self, *arguments: Any) -> None:
+        self._votes += 1
+
+
+@pytest.mark.parametrize(("policy", "votes"), [("wait_complete", 0), ("best_effort", 0), ("timeout", 1)])
+def test_only_one_policy_makes_ranks_vote_on_a_waiting_request(policy: str, votes: int) -> None:
+    """Which ranks that differ would never end; docs/how-to/sglang.md says so."""
+    assert AskedCache(policy).votes_on_waiting() == votes

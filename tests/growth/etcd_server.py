@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ START_S = 60.0
 class EtcdServer:
     """Debian's etcd. What it stores outlives `kill`."""
 
-    def __init__(self, folder: Path, tls: TlsSettings | None = None) -> None:
-        """`tls`: its own certificate, and who signs those of its users; None: everybody may do everything."""
+    def __init__(self, folder: Path, tls: TlsSettings | None = None, options: Sequence[str] = ()) -> None:
+        """`tls`: its own certificate, and who signs those of its users; None: everybody may do everything. `options`:
+        further ones of its command line."""
         if shutil.which("etcd") is None:
             pytest.skip("no etcd on PATH: tools/setup_system.sh etcd-server installs Debian's")
         self._folder = folder
         self._tls = tls
+        self._options = options
         self._client_port, self._peer_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +42,7 @@ class EtcdServer:
         command = ["etcd", "--name", "one", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-        command += ["--initial-cluster", f"one={peer}"]
+        command += ["--initial-cluster", f"one={peer}", *self._options]
         if self._tls is not None:
             command += ["--cert-file", str(self._tls.cert), "--key-file", str(self._tls.key)]
             command += ["--trusted-ca-file", str(self._tls.ca), "--client-cert-auth"]

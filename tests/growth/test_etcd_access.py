@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from controlplane.election.contract import StoreUnavailableError
+from controlplane.election.election_config import EtcdUser
 from controlplane.election.etcd_client import EtcdClient
 from controlplane.election.etcd_state import EtcdState
 from controlplane.election.etcd_store import EtcdLeaseStore
@@ -67,16 +69,24 @@ def field(number: int, value: bytes | str | int) -> bytes:
     return bytes([number << 3 | 2, len(raw)]) + raw
 
 
-async def demand_grants(server: EtcdServer, root: TlsSettings) -> None:
-    """From now on users may do what they were granted: `controllers` what is below /kvcast/."""
-    ca, key, cert = (path.read_bytes() for path in (root.ca, root.key, root.cert))
+BY_CERTIFICATE = field(3, field(1, 1))  # UserAddOptions.no_password
+PASSWORD = "s3cret, and of several words"
+
+
+async def demand_grants(server: EtcdServer, root: TlsSettings | None, *, login: bytes = BY_CERTIFICATE) -> None:
+    """From now on users may do what they were granted: `controllers` what is below /kvcast/. `root` None: plainly;
+    `login`: how users prove who they are."""
+    made = grpc.aio.insecure_channel(server.address)
+    if root is not None:
+        ca, key, cert = (path.read_bytes() for path in (root.ca, root.key, root.cert))
+        made = grpc.aio.secure_channel(server.address, grpc.ssl_channel_credentials(ca, key, cert))
     below = field(1, 2) + field(2, "/kvcast/") + field(3, "/kvcast0")  # READWRITE
-    async with grpc.aio.secure_channel(server.address, grpc.ssl_channel_credentials(ca, key, cert)) as channel:
+    async with made as channel:
         for method, request in (
             ("RoleAdd", field(1, "root")),
             ("RoleAdd", field(1, "kvcast")),
             ("RoleGrantPermission", field(1, "kvcast") + field(2, below)),
-            *(("UserAdd", field(1, name) + field(3, field(1, 1))) for name in ("root", "controllers", "stranger")),
+            *(("UserAdd", field(1, name) + login) for name in ("root", "controllers", "stranger")),
             ("UserGrantRole", field(1, "root") + field(2, "root")),
             ("UserGrantRole", field(1, "controllers") + field(2, "kvcast")),
             ("AuthEnable", b""),
@@ -147,3 +157,130 @@ def test_who_may_not_is_told_in_one_line(tmp_path: Path) -> None:
             assert "\n" not in str(caught.value)
 
     on_guarded_etcd(tmp_path, steps)
+
+
+# ---------------------------------------------------------------------- users with passwords
+
+TOKEN_TTL_S = 1
+
+
+async def change_password(server: EtcdServer, name: str, password: str, root: EtcdUser) -> None:
+    client = EtcdClient([server.address], None, root)
+    await client.read(b"/", b"/")
+    assert client.token
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/etcdserverpb.Auth/UserChangePassword", bytes, bytes
+        )
+        await ask(field(1, name) + field(2, password), metadata=[("token", client.token)])
+    await client.close()
+
+
+def on_etcd_with_passwords(
+    folder: Path, steps: Callable[[EtcdServer, EtcdUser], Awaitable[None]], *options: str
+) -> None:
+    server = EtcdServer(folder, options=options)
+    server.start()
+    (folder / "password").write_text(f"{PASSWORD}\n")
+
+    async def scene() -> None:
+        async with asyncio.timeout(60.0):
+            await demand_grants(server, None, login=field(2, PASSWORD))
+            await steps(server, EtcdUser("controllers", folder / "password"))
+
+    try:
+        asyncio.run(scene())
+    finally:
+        server.kill()
+
+
+def test_a_user_with_a_password_holds_the_lease_and_outlives_its_token(tmp_path: Path) -> None:
+    """etcd forgets all tokens when it starts again, and those of a user whose password has changed."""
+
+    async def steps(server: EtcdServer, user: EtcdUser) -> None:
+        client = EtcdClient([server.address], None, user)
+        store, state = EtcdLeaseStore(client, "/kvcast", "one", LEASE_MS), EtcdState(client, "/kvcast")
+        changed = asyncio.Event()
+        watch = asyncio.create_task(store.watch(changed.set))
+        try:
+            assert await store.look() is None
+            hold = await store.take(0, None)
+            assert hold is not None
+            await state.save(b"{}", hold)
+            await changed.wait()
+            before = client.token
+            assert before
+            (tmp_path / "root").write_text(PASSWORD)
+            await change_password(server, user.name, "another", EtcdUser("root", tmp_path / "root"))
+            user.password_file.write_text("another")
+            assert await store.renew(hold) == hold
+            assert client.token not in (None, before), "tokens of the password before are refused"
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        before = client.token
+        while client.token in (None, before):
+            with contextlib.suppress(StoreUnavailableError):  # the connection of before breaks off when it is used
+                assert await store.renew(hold) == hold
+        assert await store.renew(hold) == hold
+        await store.close()
+
+    on_etcd_with_passwords(tmp_path, steps)
+
+
+def test_a_token_that_expired_is_asked_for_anew(tmp_path: Path) -> None:
+    async def steps(server: EtcdServer, user: EtcdUser) -> None:
+        client = EtcdClient([server.address], None, user)
+        store = EtcdLeaseStore(client, "/kvcast", "one", LEASE_MS)
+        assert await store.look() is None
+        before = client.token
+        while client.token == before:  # whoever asks meanwhile has it last longer
+            await asyncio.sleep(2 * TOKEN_TTL_S)
+            assert await store.look() is None
+        await store.close()
+
+    on_etcd_with_passwords(tmp_path, steps, "--auth-token-ttl", str(TOKEN_TTL_S))
+
+
+def test_a_wrong_password_is_told_in_one_line(tmp_path: Path) -> None:
+    async def steps(server: EtcdServer, user: EtcdUser) -> None:
+        (tmp_path / "wrong").write_text("guess")
+        for asked, words in (
+            (EtcdUser(user.name, tmp_path / "wrong"), "authentication failed"),
+            (EtcdUser("stranger", user.password_file), "permission denied"),
+            (EtcdUser(user.name, tmp_path / "absent"), "absent cannot be read: No such file"),
+            (None, "user name is empty"),
+        ):
+            store = EtcdLeaseStore(EtcdClient([server.address], None, asked), "/kvcast", "one", LEASE_MS)
+            with pytest.raises(StoreUnavailableError) as caught:
+                await store.look()
+            await store.close()
+            assert words in str(caught.value)
+            assert "\n" not in str(caught.value)
+            assert PASSWORD not in str(caught.value)
+
+    on_etcd_with_passwords(tmp_path, steps)
+
+
+def test_a_password_is_no_hindrance_where_nobody_asks_for_it(tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path)
+    server.start()
+    (tmp_path / "password").write_text(PASSWORD)
+
+    async def steps() -> None:
+        user = EtcdUser("controllers", tmp_path / "password")
+        store = EtcdLeaseStore(EtcdClient([server.address], None, user), "/kvcast", "one", LEASE_MS)
+        async with asyncio.timeout(60.0):
+            assert await store.look() is None
+            hold = await store.take(0, None)
+            assert hold is not None
+            await demand_grants(server, None, login=field(2, PASSWORD))
+            assert await store.renew(hold) == hold, "from now on a token is asked for"
+        await store.close()
+
+    try:
+        asyncio.run(steps())
+    finally:
+        server.kill()

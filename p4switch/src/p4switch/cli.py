@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from p4switch import __version__, logs
-from p4switch.device_config import ARCHITECTURE_NAMES, ProgramSource
+from p4switch.device_config import ARCHITECTURE_NAMES, ProgramSource, parse_device_config
 from p4switch.errors import SwitchError
 from p4switch.ports import PORT_NUMBER_MAX, PortOptions, parse_port, parse_port_options
 from p4switch.recirculation import parse_recirculation
+from p4switch.server.target import ConfigError
 
 if TYPE_CHECKING:
     from p4switch.server.tls import TlsFiles
@@ -33,6 +34,7 @@ examples:
   p4switch l2.p4 --p4info l2.p4info.txtpb
   p4switch l2.p4 -i 1@veth1 -i 2@veth2 --http 127.0.0.1:9560
   p4switch stats 127.0.0.1:9560                           (counters of that switch)
+  p4switch bin ~/bmv2                                     (commands with the names of bmv2's tools)
 """
 
 
@@ -64,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from p4switch import stats
 
             return stats.main(arguments[1:])
+        if arguments[:1] == ["bin"]:
+            from p4switch.bmv2 import names
+
+            return names.write(arguments[1:])
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
         print(logs.printable_lines(f"p4switch: {error}"), file=sys.stderr)
@@ -84,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
     program = parser.add_argument_group("program")
-    program.add_argument("program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source")
+    program.add_argument(
+        "program", nargs="?", type=Path, metavar="PROGRAM.p4", help="P4_16 source, or a JSON envelope of it"
+    )
     program.add_argument("--no-p4", action="store_true", help="start without a program; P4Runtime brings it")
     program.add_argument(
         "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
@@ -129,6 +137,7 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
     ports.add_argument(
         "--pcap", type=Path, metavar="DIR", help="record every port into DIR/portN_in.pcap and portN_out.pcap"
     )
+    ports.add_argument("--pcap-by-interface", action="store_true", help="name those files by interface, as bmv2 does")
 
 
 def _add_recirculation(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +162,13 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1:9559",
         metavar="HOST:PORT",
         help="P4Runtime address, or unix:PATH (default %(default)s; port 0 picks one)",
+    )
+    control.add_argument(
+        "--also-grpc",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="serve P4Runtime at this address too; may be repeated",
     )
     control.add_argument("--tls-cert", type=Path, metavar="FILE", help="P4Runtime over TLS with this certificate (PEM)")
     control.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
@@ -236,6 +252,8 @@ def _source(args: argparse.Namespace) -> ProgramSource:
         if not name.isidentifier():
             raise UsageError(f"-D {item}: {name!r} is no macro name")
         defines[name] = value if "=" in item else "1"
+    if args.program.suffix == ".json":
+        return _envelope(args.program)
     return ProgramSource(
         path=args.program.resolve(),
         defines=defines,
@@ -244,12 +262,20 @@ def _source(args: argparse.Namespace) -> ProgramSource:
     )
 
 
+def _envelope(path: Path) -> ProgramSource:
+    try:
+        return parse_device_config(path.read_bytes())
+    except (OSError, ConfigError) as error:
+        raise SwitchError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
 def _describe(source: ProgramSource, p4info_file: str | None) -> int:
     """Front end only: diagnostics, and P4Info where it is asked for."""
     from p4switch.compiler import CompileError, compile_to_ir
     from p4switch.p4info import p4info_of, render_p4info, write_p4info
 
-    assert source.path is not None
+    if source.path is None:
+        raise UsageError("--check and --p4info need the program's source")
     try:
         program, warnings = compile_to_ir(
             source.path, dict(source.defines), list(source.include_dirs), source.architecture
@@ -271,7 +297,8 @@ def _run_stf(source: ProgramSource, case: Path) -> int:
 
     if not case.is_file():
         raise SwitchError(f"no test case at {case}")
-    assert source.path is not None
+    if source.path is None:
+        raise UsageError("--stf needs the program's source")
     return run_stf(source.path, case, dict(source.defines), list(source.include_dirs))
 
 
@@ -287,12 +314,14 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
         ports=tuple(parse_port(text) for text in args.ports),
         port_options=_port_options(args.port_options),
         grpc=args.grpc,
+        also_grpc=tuple(args.also_grpc),
         tls=_tls(args),
         insecure=args.insecure,
         device_id=_device_id(args.device_id),
         cpu_port=_number("--cpu-port", args.cpu_port, PORT_NUMBER_MAX),
         flood_group=_number("--flood-group", args.flood_group, 0xFFFF, minimum=0),
         pcap_dir=args.pcap,
+        pcap_by_interface=args.pcap_by_interface,
         admin=_admin(args.admin),
         http=args.http,
         trace=args.trace,

@@ -4,7 +4,8 @@
 * one line: a path on the switch's machine (`/srv/program.p4` or `file:/srv/program.p4`);
 * a JSON object: `{"main": "a.p4", "files": {"a.p4": "...", "b.p4": "..."}, "defines": {"SIZE": "64"}}`, or
   `{"path": "/srv/program.p4", "defines": {...}, "include_dirs": ["/srv/include"]}`; with `"architecture": "tna"` only a
-  program for that one is taken.
+  program for that one is taken;
+* one of these as `device_data` of a p4.tmp.P4DeviceConfig, in which controllers of bmv2 wrap their JSON.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class ProgramSource:
 
 def parse_device_config(device_config: bytes) -> ProgramSource:
     """What to compile. Raises ConfigError with the remedy."""
+    if device_config[:1] in _FIRST_OF_P4DEVICECONFIG:
+        device_config = _device_data(device_config)
     if not device_config.strip():
         raise ConfigError("p4_device_config is empty: send P4 source, the path of a P4 file, or a JSON envelope")
     try:
@@ -60,6 +63,41 @@ def parse_device_config(device_config: bytes) -> ProgramSource:
     if "\n" not in line and not any(c in line for c in ";{#"):
         return ProgramSource(path=Path(line.removeprefix("file:")))
     return ProgramSource(main="program.p4", files={"program.p4": text})
+
+
+_REASSIGN, _EXTRAS, _DEVICE_DATA = b"\x08", b"\x12", b"\x1a"
+_FIRST_OF_P4DEVICECONFIG = (_REASSIGN, _EXTRAS, _DEVICE_DATA)
+"""Keys of the fields of p4.tmp.P4DeviceConfig in protobuf's wire format: a bool, a message and bytes. No text begins
+with such a character."""
+
+
+def _device_data(message: bytes) -> bytes:
+    """The field device_data of a P4DeviceConfig. Raises ConfigError."""
+    found = b""
+    at = 0
+    while at < len(message):
+        key = message[at : at + 1]
+        number, at = _varint(message, at + 1)
+        if key == _REASSIGN:
+            continue
+        if key not in _FIRST_OF_P4DEVICECONFIG or at + number > len(message):
+            raise ConfigError("p4_device_config is binary, and no P4DeviceConfig")
+        if key == _DEVICE_DATA:
+            found = message[at : at + number]
+        at += number
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, seven bits a byte, and the place behind it."""
+    number = 0
+    for shift in range(0, 64, 7):
+        byte = message[at] if at < len(message) else 0
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            break
+    return number, at
 
 
 def _parse_envelope(text: str) -> ProgramSource:

@@ -40,6 +40,7 @@ class SwitchOptions:
     reaches it. `http`: HOST:PORT
     of the pages of p4switch.status_server. `program_dirs`: folders of this machine that controllers may name programs
     and includes from, besides those of `program`.
+    `also_grpc`: more addresses of the P4Runtime server. `pcap_by_interface`: captures are named by Linux interfaces.
     `flood_group`: the multicast group that holds all ports while no controller writes it; None: the one that the
     program names (@p4switch_flood_group at its `main`), 0: none.
     """
@@ -49,12 +50,14 @@ class SwitchOptions:
     ports: tuple[PortSpec, ...] = ()
     port_options: Mapping[int, PortOptions] = field(default_factory=dict)
     grpc: str | None = "127.0.0.1:0"
+    also_grpc: tuple[str, ...] = ()
     tls: TlsFiles | None = None
     insecure: bool = False
     device_id: int = 1
     cpu_port: int | None = None
     flood_group: int | None = None
     pcap_dir: Path | None = None
+    pcap_by_interface: bool = False
     admin: Path | None = None
     http: str | None = None
     seed: int = 1
@@ -130,7 +133,7 @@ class Switch:
             except SwitchError as error:
                 raise SwitchError(f"port {spec.number}: {error}") from error
             try:
-                self._capture(spec.number)
+                self._capture(spec)
             except SwitchError:
                 self.runtime.remove_port(spec.number)
                 raise
@@ -223,7 +226,9 @@ class Switch:
         if options.admin is not None:
             self._closing.enter_context(AdminServer(options.admin, self))
         if options.grpc is not None:
-            self.server = self._closing.enter_context(_p4runtime(self.device, options))
+            self.server = self._closing.enter_context(_p4runtime(self.device, options.grpc, options))
+        for address in options.also_grpc:
+            self._closing.enter_context(_p4runtime(self.device, address, options))
         if options.http is not None:
             self.pages = self._closing.enter_context(StatusServer(options.http, self))
 
@@ -238,19 +243,20 @@ class Switch:
             case Memory():
                 self.runtime.add_memory(spec.number)
 
-    def _capture(self, number: int) -> None:
+    def _capture(self, spec: PortSpec) -> None:
         if self.options.pcap_dir is not None:
+            by_interface = self.options.pcap_by_interface and isinstance(spec.medium, Interface)
+            port = _medium_name(spec) if by_interface else f"port{spec.number}"
             for direction, name in ((runtime.Direction.RX, "in"), (runtime.Direction.TX, "out")):
-                self.runtime.set_pcap(number, direction, self.options.pcap_dir / f"port{number}_{name}.pcap")
+                self.runtime.set_pcap(spec.number, direction, self.options.pcap_dir / f"{port}_{name}.pcap")
 
     def _known(self, number: int) -> None:
         if number not in self._ports:
             raise SwitchError(f"no port {number}")
 
 
-def _p4runtime(device: Device, options: SwitchOptions) -> P4RuntimeServer:
-    assert options.grpc is not None
-    return P4RuntimeServer(device, options.grpc, options.tls, insecure=options.insecure)
+def _p4runtime(device: Device, address: str, options: SwitchOptions) -> P4RuntimeServer:
+    return P4RuntimeServer(device, address, options.tls, insecure=options.insecure)
 
 
 def _folders(program: ProgramSource | None) -> tuple[Path, ...]:

@@ -11,11 +11,15 @@ import pytest
 from controlplane.config import parse
 from controlplane.election.by_switch import NoElection, SwitchElection
 from controlplane.election.choice import election_of
-from controlplane.election.election_config import EtcdConfig
+from controlplane.election.election_config import EtcdConfig, EtcdUser
 from controlplane.election.lease_election import LeaseElection
 from kvdaemon.errors import CannotRunError, ConfigError
+from kvdaemon.tls_settings import TlsSettings
 
 SWITCH = {"target": "p4switch", "address": "127.0.0.1:9559"}
+
+FAR = {"endpoints": ["e1:2379"]}
+LOGIN = {"user": "controllers", "password_file": "password"}
 
 
 def test_a_switch_elects_where_there_is_one_and_nobody_elsewhere() -> None:
@@ -35,6 +39,16 @@ def test_etcd_elects_with_and_without_a_switch() -> None:
         assert isinstance(election_of(config.election, with_switch=bool(switch)), LeaseElection)
 
 
+def test_a_user_with_a_password_needs_no_certificate_to_show() -> None:
+    folder, user = Path("/etc/kvcast"), EtcdUser("controllers", Path("/etc/kvcast/password"))
+    for files, tls in (
+        ({"ca": "ca.pem"}, folder / "ca.pem"),
+        (dict.fromkeys(("cert", "key", "ca"), "f"), TlsSettings(folder / "f", folder / "f", folder / "f")),
+    ):
+        found = parse({"election": {"by": "etcd", "etcd": {**FAR, **LOGIN, **files}}}, folder).election.etcd
+        assert found == EtcdConfig(("e1:2379",), "/kvcast", tls, user)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -46,6 +60,12 @@ def test_etcd_elects_with_and_without_a_switch() -> None:
         ({"election": {"by": "etcd", "etcd": {"endpoints": ["e1"]}}}, "election.etcd.endpoints"),
         ({"election": {"by": "etcd", "etcd": {"endpoints": ["e1:2379"]}}}, "give election.etcd.cert, key and ca"),
         ({"election": {"by": "etcd", "etcd": {"endpoints": ["127.0.0.1:1"], "cert": "c"}}}, "go together"),
+        (
+            {"election": {"by": "etcd", "etcd": {"endpoints": ["127.0.0.1:1"], "user": "c"}}},
+            "password_file go together",
+        ),
+        ({"election": {"by": "etcd", "etcd": {**FAR, **LOGIN}}}, "with a user ca alone"),
+        ({"election": {"by": "etcd", "etcd": {**FAR, **LOGIN, "ca": "a", "key": "k"}}}, "go together"),
         ({"election": {"lease_ms": 100}}, "election.lease_ms"),
         ({"election": {"name": "a b"}}, "'a b' is not a name"),
         ({"election": {"by": "kubernetes", "kubernetes": {"lease": "a/b"}}}, "'a/b' is not a name"),

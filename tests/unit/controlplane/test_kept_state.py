@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from controlplane import kept_state
 from controlplane.config import parse
 from controlplane.core.events import Deposed, ExpulsionsChanged, Requested, StateFound
 from controlplane.core.marks import Mark
@@ -206,6 +208,58 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_there_too(
     assert content.startswith(".kept.json")
     assert not was_named
     assert folder == (tmp_path.name, True)
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it was", "changed meanwhile"])
+def test_who_stops_while_it_is_written_leaves_the_last_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
+) -> None:
+    path, state = tmp_path / "kept.json", some_state()
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(into: Path, content: bytes) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert may_go_on.wait(10)
+        replace_lasting(into, content)
+
+    monkeypatch.setattr(kept_state, "replace_lasting", slowly)
+
+    async def steps() -> None:
+        kept = KeptState(path, None, state.message, lambda: None)
+        kept.look(state.revision)
+        writing = asyncio.create_task(kept.run())
+        await eventually(begun.is_set, "a thread writes")
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        if is_changed:
+            state.set_drained("n1", False, BOB)
+            kept.look(state.revision)
+        closing = asyncio.create_task(kept.close())
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await closing
+        assert state_in(path.read_bytes()).revision == state.revision
+
+    run(steps())
+    assert state_in(path.read_bytes()).revision == state.revision, "and no thread writes after that"
+
+
+def test_what_could_not_be_written_before_is_written_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+
+    async def steps() -> None:
+        kept = KeptState(folder / "kept.json", None, some_state().message, lambda: None)
+        kept.look(4)
+        writing = asyncio.create_task(kept.run())
+        await eventually(lambda: bool(kept._complaints), "it cannot be written")
+        folder.mkdir()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await kept.close()
+
+    run(steps())
+    assert state_in((folder / "kept.json").read_bytes()).revision == 4
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

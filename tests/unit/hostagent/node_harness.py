@@ -8,6 +8,7 @@ from hostagent.core import effects
 from hostagent.core.clock import Alarms
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
+from hostagent.core.windows import Windows
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.value.costs import PRIORS, SourceCosts
 from tests.unit.hostagent.core_harness import PAGE
@@ -23,12 +24,14 @@ def make_node(
     knowledge = Knowledge("n0", PRIORS)
     if costs is not None:
         knowledge.costs = costs
+    alarms = Alarms(knowledge.clock)
     return Node(
         options,
-        Alarms(knowledge.clock),
+        alarms,
         emit or (lambda _: None),
         ChunkPool(options.pool_bytes, PAGE, knowledge.clock.read),
         None,
         knowledge,
         FabricState(options.pool_address, options.segment_bytes),
+        Windows(alarms),
     )

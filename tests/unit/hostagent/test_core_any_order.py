@@ -110,6 +110,7 @@ def test_many_chunks_without_room_cost_as_much_as_there_are_chunks() -> None:
     before = CountedKey.compared_count
     keys = tuple(map(counted, range(100, 300)))
     scene.say(events.ChunksRequested(ENGINE, 1000, keys, 10.0, None, any_order=True))
+    scene.pass_ms(0)
     assert answer_of(scene) == (Status.POOL_FULL, (), [])
     assert CountedKey.compared_count - before < 20 * 200
     scene.close()

@@ -240,6 +240,7 @@ def test_engines_claim_no_more_than_the_pool_can_have() -> None:
     one.say(events.ClaimMade(EngineId(4), (key(700),), 0, (1.0,)))
     assert [answer.values for answer in one.take(effects.KeysAnswered)][-2:] == [b"\0", b"\0"]
     one.say(events.EngineDisconnected(OTHER))
+    one.pass_ms(0)
     claim(one, 7)
     assert one.core.claims.claims_count == 3
 

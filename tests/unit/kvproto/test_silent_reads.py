@@ -5,6 +5,7 @@ import pytest
 from kvproto.commands import (
     AbortRead,
     ChunkHere,
+    DoubtHolder,
     ReaderCommand,
     StartRead,
     VerifyChunk,
@@ -14,6 +15,7 @@ from kvproto.events import (
     ReadDone,
     ReadProgress,
 )
+from kvproto.ids import NodeId
 from kvproto.limits import MS
 from kvproto.session.reader import Reader
 from kvproto.session.timing import (
@@ -121,5 +123,5 @@ def test_without_the_switchs_interest_a_silent_read_is_waited_for() -> None:
     it = reader(None)
     (read,) = kinds(it.handle(wanted(KEYS[0]), 0), StartRead)
     commands = it.handle_timer(READ_SILENCE.ceiling_ns) + it.handle_timer(READ_STALL_NS - 1)
-    assert not commands
+    assert commands == [DoubtHolder(NodeId("h"))], "it is only found out whether it can be reached"
     assert AbortRead(read.read) in it.handle_timer(READ_STALL_NS)

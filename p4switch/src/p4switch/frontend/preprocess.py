@@ -58,6 +58,7 @@ class Preprocessor:
         self.lines: list[str] = []
         self.origins: list[tuple[str, int]] = []
         self.originals: dict[str, list[str]] = {}
+        self.paths: dict[str, Path] = {}
         self.file = "<command line>"
         self.line = 1
         self._once: set[Path] = set()
@@ -70,7 +71,7 @@ class Preprocessor:
     def run(self, path: Path) -> SourceText:
         """Preprocess the file; CompileError with a located diagnostic when it or an include cannot be read."""
         self._include(path, path.name if path.parent == Path() else str(path), 0)
-        return SourceText("\n".join(self.lines) + "\n", self.origins, self.originals)
+        return SourceText("\n".join(self.lines) + "\n", self.origins, self.originals, self.paths)
 
     def error(self, message: str, column: int = 1) -> CompileError:
         """An exception located at the current line."""
@@ -94,6 +95,7 @@ class Preprocessor:
         if lines and lines[-1] == "":
             lines.pop()
         self.originals[shown] = [line.rstrip("\r") for line in lines]
+        self.paths[shown] = path
         outer = (self.file, self.line)
         self.file, self.line = shown, 1
         self._process(path, shown, depth)

@@ -6,6 +6,7 @@ import bisect
 import enum
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 class Severity(enum.Enum):
@@ -62,6 +63,7 @@ class SourceText:
     text: str
     origins: list[tuple[str, int]]  # per output line: file, line from 1
     originals: dict[str, list[str]]  # file -> its lines
+    paths: dict[str, Path] = field(default_factory=dict)  # file -> where it lies
     line_starts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

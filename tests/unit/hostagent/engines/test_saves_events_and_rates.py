@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from array import array
+from collections.abc import Iterator
 
 import pytest
 
@@ -129,13 +131,53 @@ def test_attention_is_told_apart_by_steps_at_several_positions() -> None:
     cost = model.cost(16384, 1024)
     assert cost is not None
     attention_s = position_s * positions_of(16384, 1024)
-    assert cost.seconds == pytest.approx(token_s * 1024 + attention_s)
-    assert cost.attention_share == pytest.approx(attention_s / cost.seconds)
+    assert cost.seconds == pytest.approx(token_s * 1024 + attention_s, rel=0.05)
+    assert cost.attention_share == pytest.approx(attention_s / (token_s * 1024 + attention_s), rel=0.05)
     for _ in range(30):
         observe(model, 0, 2048, 2 * (token_s * 2048 + position_s * positions_of(0, 2048)))
     loaded = model.cost(0, 2048)
     assert loaded is not None
     assert loaded.seconds == pytest.approx(2 * (token_s * 2048 + position_s * positions_of(0, 2048)), rel=0.01)
+
+
+def learned(bend: float, step_tokens: int, seed: int) -> Iterator[PrefillModel]:
+    """After each of 400 steps of an engine that computes 2,000 tokens a second: prompts of 100 to 10,000 tokens in
+    pieces, times that scatter by 30 %, every twentieth a stall, 4 ms a step for its own."""
+    chance = random.Random(seed)
+    model = PrefillModel()
+    steps = 0
+    while steps < 400:
+        position = chance.choice([0, 0, 0, 512, 2048])
+        end = position + int(10 ** chance.uniform(2, 4))
+        while position < end and steps < 400:
+            tokens, decodes = min(step_tokens, end - position), chance.randrange(8)
+            seconds = (tokens + decodes + bend * positions_of(position, tokens)) / 2000 + 0.004
+            stall = chance.uniform(2, 8) if chance.random() < 0.05 else 1.0
+            observe(model, position, tokens, seconds * chance.lognormvariate(0, 0.3) * stall, decodes)
+            position += tokens
+            steps += 1
+            if steps > 10:
+                yield model
+
+
+@pytest.mark.parametrize("bend", [0.0, 1 / 24000, 1 / 4096])
+@pytest.mark.parametrize("step_tokens", [512, 2048, 8192])
+def test_noise_does_not_pass_for_attention(bend: float, step_tokens: int) -> None:
+    """The gauge was seen between 1,200 and 43,000 on an engine that does 2,000; on these, at 2,000,000."""
+    rates, shares = [], []
+    for seed in range(3):
+        for model in learned(bend, step_tokens, seed):
+            assert model.tokens_per_s is not None
+            rates.append(model.tokens_per_s)
+            for first, tokens in ((0, 1000), (4000, 2000)):
+                cost = model.cost(first, tokens)
+                assert cost is not None
+                shares.append(cost.seconds * 2000 / (tokens + bend * positions_of(first, tokens)))
+    assert 700 < min(rates) < 2000 < max(rates) < 5000
+    shares.sort()
+    assert shares[len(shares) // 20] > 0.7
+    assert 0.95 < shares[len(shares) // 2] < 1.15
+    assert shares[-len(shares) // 20] < 1.7
 
 
 def test_a_fetch_may_take_as_long_as_computing() -> None:
