@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "what is missing or broken, on this machine or in the cluster, and the remedy",
     "testbed": "a network of namespaces with switch, controller and agents",
     "bench": "benchmarks, as ratios against something run side by side",
+    "size": "what the KV of a prompt weighs, and what it takes to bring or to compute it",
     "plan": "what a pool would do for a trace, and at which scale it pays",
     "completion": "the script that completes kvcast's words in bash, zsh or fish",
     "demo": "see it work: an incast, then workloads with and without a pool",
@@ -40,7 +41,7 @@ COMMANDS: dict[str, str] = {
 }
 
 
-LAB = frozenset({"testbed", "bench", "plan", "demo", "demo-vllm", "demo-pd"})
+LAB = frozenset({"testbed", "bench", "size", "plan", "demo", "demo-vllm", "demo-pd"})
 """Commands that kvcast-lab brings: modules of `kvlab.commands`."""
 
 

@@ -101,7 +101,6 @@ class SwitchModel:
         self._ports: dict[Member, tuple[Link, Port]] = {}
         self._members: dict[Address, Member] = {}
         self.uplink: Uplink | None = None
-        self.notices = 0
         self._stalled_until_ns = 0
 
     def stall(self, until_ns: int) -> None:
@@ -263,7 +262,6 @@ class SwitchModel:
         notice = replace(cause, op=Op.NOTICE, flags=flags, members=members, count=count)
         packet = Packet(POOL_ADDRESS, None, CONTROL_BYTES, ControlBody(notice.encode()))
         for member in members_of(to):
-            self.notices += 1
             self._emit(member, packet)
 
     def _data(self, packet: Packet, body: DataBody, member: Member) -> None:

@@ -34,8 +34,6 @@ RELAY: Final = "#5b5b8c"
 """From another reader."""
 MERGED: Final = "#8f5a12"
 """Cast while it was being computed."""
-PEER: Final = "#6d7b88"
-"""By other software."""
 
 
 def lighter(colour: str, share: float = 0.6) -> str:

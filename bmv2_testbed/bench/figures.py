@@ -28,17 +28,6 @@ class ReaderReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
-    """What interfaces counted while an incast ran; bytes of whole frames, since the first reader's start."""
-
-    times_s: Sequence[float]
-    """When it was looked, from the first reader's start."""
-    readers_rx_bytes: Sequence[Sequence[int]]
-    """By reader, then by time."""
-    holder_tx_bytes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class IncastFigures:
     """One incast. `_S`: in units of the prefix' size; `_ratio`: time over S/B.
 
@@ -62,8 +51,6 @@ class IncastFigures:
     cpu_s: Mapping[str, float]
     counters: str
     problems: Sequence[str] = field(default=())
-    curves: Curves | None = None
-    """None: no picture is wanted."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,7 +69,6 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
-    curves: Curves | None = None,
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -116,7 +102,6 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
-        curves=curves,
     )
 
 

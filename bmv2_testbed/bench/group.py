@@ -88,11 +88,6 @@ class ReaderGroup:
         starts = (self._start_s + offset for offset in offsets)
         self._rendezvous.start(dict(zip(self._names.values(), starts, strict=True)))
 
-    @property
-    def start_s(self) -> float:
-        """When the first of them starts or has started, on the monotonic clock."""
-        return self._start_s
-
     def reports(self, tick: Callable[[], None] = lambda: None, tick_s: float = 0.2) -> list[ReaderReport | None]:
         """Wait for every reader's report (None: it ended without one), in the order of `hosts`; meanwhile call `tick`
         at least so often."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.figures import Curves, IncastFigures, incast_figures
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, put_prefix
 from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
@@ -23,7 +22,6 @@ from kvpolicy.tiers.form_costs import FormChoice
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
 _SLOTS_MIN: Final = 1024
-_FRAMES: Final = 60
 """Looks at the interfaces while the prefix goes over one link."""
 
 Say = Callable[[str], None]
@@ -68,8 +66,6 @@ class IncastPlan:
     form: FormChoice | None = None
     """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
-    curves: bool = False
-    """Look at the interfaces all the time, for a picture."""
 
     @property
     def prefix(self) -> Prefix:
@@ -173,11 +169,8 @@ class IncastRun:
             before = testbed.counters()
             self._say(f"{mode}: {plan.readers} readers fetch")
             readers.start(offsets)
-            film = _Film(readers.start_s, before, plan.readers)
-            tick_s = plan.ideal_s / _FRAMES if plan.curves else 0.2
-            reports = readers.reports(lambda: self._show_progress(film, testbed), tick_s)
+            reports = readers.reports(lambda: self._show_progress(before, testbed))
             after = testbed.counters()
-            film.take(after)
             cpu = {name: used - cpu_before[name] for name, used in testbed.cpu_s().items() if name in cpu_before}
         grown = {host: after[host].since(before[host]) for host in after}
         cpu = {name: used for name, used in cpu.items() if not name.startswith("reader")}
@@ -193,40 +186,14 @@ class IncastRun:
             holder=grown[host_name(0)],
             readers=[grown[host_name(host)] for host in hosts],
             cpu_s=cpu,
-            curves=film.curves() if plan.curves else None,
             counters="interfaces",
         )
 
-    def _show_progress(self, film: _Film, testbed: Testbed) -> None:
-        arrived = film.take(testbed.counters())
+    def _show_progress(self, before: Mapping[str, InterfaceCounters], testbed: Testbed) -> None:
+        readers = [host_name(reader + 1) for reader in range(self._plan.readers)]
+        now = testbed.counters()
+        arrived = sum(now[host].since(before[host]).rx_bytes for host in readers)
         self._moved(min(1.0, arrived / (self._plan.readers * self._plan.size_bytes)))
-
-
-class _Film:
-    """What the interfaces counted, look after look."""
-
-    def __init__(self, start_s: float, before: Mapping[str, InterfaceCounters], readers: int) -> None:
-        self._start_s = start_s
-        self._before = before
-        self._times_s: list[float] = [0.0]
-        self._received: list[list[int]] = [[0] for _ in range(readers)]
-        self._sent = [0]
-
-    def take(self, now: Mapping[str, InterfaceCounters]) -> int:
-        """Keep a look. Returns the bytes that all readers have received."""
-        grown = {host: counters.since(self._before[host]) for host, counters in now.items()}
-        received = [grown[host_name(reader + 1)].rx_bytes for reader in range(len(self._received))]
-        at_s = time.monotonic() - self._start_s
-        if at_s > self._times_s[-1]:  # Readers start a moment after the request to start.
-            self._times_s.append(at_s)
-            self._sent.append(grown[host_name(0)].tx_bytes)
-            for kept, count in zip(self._received, received, strict=True):
-                kept.append(count)
-        return sum(received)
-
-    def curves(self) -> Curves:
-        """All looks."""
-        return Curves(self._times_s, self._received, self._sent)
 
 
 def _without_daemons(spec: TestbedSpec) -> TestbedSpec:

@@ -50,7 +50,7 @@ class FormFigures:
     ratio: float
     """bf16 bytes to stored ones, of each context by itself."""
     encode_gb_s: float | None
-    """Of bf16 bytes, of all contexts as one chunk: a core's own time, medians; None: not one of ours."""
+    """Of bf16 bytes, of all contexts as one chunk: a core's own time, medians; None: bf16 itself."""
     decode_gb_s: float | None
     quality: Quality
 
@@ -70,12 +70,11 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A form as two functions over bytes; `timed`: it is one of ours."""
+    """A form as two functions over bytes."""
 
     name: str
     encode: Callable[[memoryview, KvLayout], bytes]
     decode: Callable[[bytes, memoryview], None]
-    timed: bool = True
 
 
 def run_forms(plan: FormsPlan, say: Callable[[str], None], moved: Callable[[float], None]) -> list[FormFigures]:
@@ -91,7 +90,7 @@ def run_forms(plan: FormsPlan, say: Callable[[str], None], moved: Callable[[floa
         made.append(_Window(halves_of(model.run(context, model.no_past())[1]), following))
     exact = [scores_of(model, window.following, floats_of(window.kv)) for window in made]
     figures = [FormFigures("bf16", 1.0, None, None, quality(exact, exact, [window.following for window in made]))]
-    ways = _ways(loops, model.shape)
+    ways = _ways(loops)
     for place, way in enumerate(ways):
         moved(place / len(ways))
         say(way.name)
@@ -116,7 +115,7 @@ def floats_of(halves: Halves) -> Floats:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
-def _ways(loops: Loops, shape: LlamaShape) -> list[_Way]:
+def _ways(loops: Loops) -> list[_Way]:
     def lossless(chunk: memoryview, _: KvLayout) -> bytes:
         return planes.encode(chunk, loops, 2) or bytes(chunk)
 
@@ -129,31 +128,7 @@ def _ways(loops: Loops, shape: LlamaShape) -> list[_Way]:
             _Way(f"lossy, {name}", rounded(level), lambda stored, into: lossy.decode(memoryview(stored), into, loops))
             for name, level in lossy.LEVELS.items()
         ),
-        *(_uniform(bits, shape.head_numbers) for bits in (8, 4)),
     ]
-
-
-def _uniform(bits: int, head_numbers: int) -> _Way:
-    """What is done without a codec: whole numbers of 8 or 4 bits, a scale and an offset for each token and head."""
-    most = (1 << bits) - 1
-
-    def encode(chunk: memoryview, _: KvLayout) -> bytes:
-        heads = floats_of(np.frombuffer(chunk, np.uint16)).reshape(-1, head_numbers)
-        least = heads.min(axis=1, keepdims=True)
-        scale = np.maximum(heads.max(axis=1, keepdims=True) - least, np.float32(1e-9)) / most
-        whole = np.rint((heads - least) / scale).astype(np.uint8)
-        packed = whole if bits == 8 else whole[:, ::2] | whole[:, 1::2] << 4
-        return b"".join((packed.tobytes(), scale.astype(np.float16).tobytes(), least.astype(np.float16).tobytes()))
-
-    def decode(stored: bytes, into: memoryview) -> None:
-        count = len(into) // 2 // head_numbers
-        packed = np.frombuffer(stored, np.uint8, count * head_numbers * bits // 8).reshape(count, -1)
-        whole = packed if bits == 8 else np.stack((packed & 15, packed >> 4), axis=2).reshape(count, -1)
-        rest = np.frombuffer(stored, np.float16, 2 * count, packed.size).astype(np.float32)
-        numbers = whole * rest[:count, None] + rest[count:, None]
-        np.frombuffer(into, np.uint16)[:] = halves_of(numbers.astype(np.float32)).ravel()
-
-    return _Way(f"whole numbers of {bits} bits", encode, decode, timed=False)
 
 
 def _measured(
@@ -168,7 +143,7 @@ def _measured(
         stored_bytes += len(stored)
         found = np.frombuffer(into, np.uint16).reshape(window.kv.shape)
         scores.append(scores_of(model, window.following, floats_of(found)))
-    encode_gb_s, decode_gb_s = _speeds(way, plan.rounds, model.shape, made) if way.timed else (None, None)
+    encode_gb_s, decode_gb_s = _speeds(way, plan.rounds, model.shape, made)
     return FormFigures(
         way.name,
         len(made) * made[0].kv.nbytes / stored_bytes,

@@ -13,8 +13,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvclient.engines.blend.choice import deviation, most_deviating
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -62,38 +60,21 @@ class SmallLlama:
         `past`: KV of what comes before, shape (layers, 2, tokens, kv_heads, head_numbers), K with RoPE."""
         before = past.shape[2]
         positions = np.arange(before, before + len(tokens))
-        hidden = self._weights["embedding.weight"][tokens]
+        hidden = self.embedded(tokens)
         made = []
         for layer in range(self.shape.layers):
-            query, own = self._own(layer, hidden, positions)
+            query, own = self.own(layer, hidden, positions)
             kv = np.concatenate((past[layer], own), axis=1)
-            hidden = self._mixed(layer, hidden, query, kv, positions)
+            hidden = self.mixed(layer, hidden, query, kv, positions)
             made.append(kv)
         final = _normalised(hidden, self._weights["final_norm"])
         return final @ self._weights["embedding.weight"].T, np.stack(made)
 
-    def blend(self, tokens: npt.NDArray[np.int32], reused: Floats, share: float) -> Floats:
-        """KV of a prompt of which KV is reused; a share of its tokens is computed again on the layers from the second.
+    def embedded(self, tokens: npt.NDArray[np.int32]) -> Floats:
+        """What the first layer gets of them."""
+        return self._weights["embedding.weight"][tokens]
 
-        `reused`: as `run` gives it, K turned to its place; that of the first layer and V of the second are not looked
-        at, because they are computed for all tokens (`kvclient.engines.blend.choice`). With no share at all nothing is
-        computed, and `reused` is the answer."""
-        if not share:
-            return reused
-        kv = reused.copy()
-        positions = np.arange(len(tokens))
-        hidden = self._weights["embedding.weight"][tokens]
-        query, kv[0] = self._own(0, hidden, positions)
-        hidden = self._mixed(0, hidden, query, kv[0], positions)
-        _, fresh = self._own(1, hidden, positions)
-        chosen = most_deviating(deviation(fresh, reused[1]), share)
-        kv[1], hidden = fresh, hidden[chosen]
-        for layer in range(1, self.shape.layers):
-            query, kv[layer][:, chosen] = self._own(layer, hidden, chosen)
-            hidden = self._mixed(layer, hidden, query, kv[layer], chosen)
-        return kv
-
-    def _own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def own(self, layer: int, hidden: Floats, positions: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
         """(queries, KV) of tokens at these positions."""
         normed = _normalised(hidden, self._weight(layer, "attention_norm"))
         query, key, value = (
@@ -104,7 +85,7 @@ class SmallLlama:
         turns = np.cos(angles)[:, None], np.sin(angles)[:, None]
         return _rotated(query, *turns), np.stack((_rotated(key, *turns), value))
 
-    def _mixed(self, layer: int, hidden: Floats, query: Floats, kv: Floats, positions: npt.NDArray[np.int64]) -> Floats:
+    def mixed(self, layer: int, hidden: Floats, query: Floats, kv: Floats, positions: npt.NDArray[np.int64]) -> Floats:
         """What the next layer gets of these tokens. `kv`: of all positions, their own included."""
         shape = self.shape
         keys, values = np.repeat(kv, shape.heads // shape.kv_heads, axis=2)

@@ -49,7 +49,6 @@ class DiskCounters:
 
     restored_chunks: int = 0
     damaged_records: int = 0
-    written_chunks: int = 0
     written_bytes: int = 0
     stored_bytes: int = 0
     """Bytes on the disk of the written chunks."""
@@ -286,7 +285,6 @@ class DiskStore:
                 self._measured(work)
             self.counters.stored_bytes += place.room_bytes
             self.pool.commit(place, Hashed(chunk.digest))
-            self.counters.written_chunks += 1
             self.counters.written_bytes += chunk.size_bytes
             self._sync_soon()
         else:

@@ -123,8 +123,6 @@ class Catalog:
         """Each connection's table at the last look."""
         self.unshown_count = 0
         """Chunks for which there was no entry in their set: engines ask the agent for them."""
-        self.beyond_count = 0
-        """Times that an engine leased more than it may."""
 
     def show(self, key: bytes, offset: int, size_bytes: int) -> int:
         """Engines find a chunk from now on. Its word, by which it is hidden; NOT_SHOWN: there is no entry free."""
@@ -179,7 +177,6 @@ class Catalog:
             if sum(map(sizes.__getitem__, words)) <= most_bytes:
                 return words
             words = [word for word in catalog.leases_of(table.read()) if word in sizes]
-        self.beyond_count += 1
         honoured: list[int] = []
         for word in words:
             most_bytes -= sizes[word]

@@ -84,7 +84,6 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
     name = f"{facts.device} port {facts.port}"
     needed = KV_DATA_BYTES + data.segment_bytes
     no_multicast = "none with this NIC: casts go over sockets, reads over RDMA"
-    gpus = ", for memory of GPUs (kvcast bench rdma --gpu tries it)"
     return [
         Finding("RDMA port", f"{name}, GID index {facts.gid_index}", "a RoCEv2 port"),
         has(f"multicast of {name}", facts.multicast, Level.SLOW, no_multicast, why=", for casts over RDMA"),
@@ -98,7 +97,6 @@ def _port(port: RdmaPort, data: DataConfig) -> list[Finding]:
             f" with SEGMENT_BYTES={rdma_segment_bytes_max(facts.mtu_bytes)}; until then casts go over sockets",
         ),
         _losses(port, name),
-        has(f"dma-buf with {name}", port.takes_dmabuf(), Level.NOTE, "nothing to do: the pool is in DRAM", why=gpus),
     ]
 
 

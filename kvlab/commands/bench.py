@@ -16,10 +16,8 @@ BENCHMARKS = {
     "protocol": "the protocol in the simulator: any rate, quick, slow or mixed hosts",
     "switch": "p4switch alone: kvcast.p4, tables, and a bare forwarding loop to compare with",
     "policy": "hit ratios of cache policies on a trace",
-    "disk": "the agent's disk tier, compared with a plain file on the same device",
     "cold": "the agent's cold store on a file system, Redis and Mooncake, compared with native clients",
     "codec": "KV in fewer bytes: ratio, speed of a core, and what a small model makes of it",
-    "blend": "documents reused behind others: what a small model makes of their KV, by tokens computed again",
     "rdma": "the RDMA transport compared with minimal programs, in a guest with soft-RoCE",
     "ttft": "time to first token of real engines by where a prompt's KV comes from",
 }

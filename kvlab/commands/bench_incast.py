@@ -15,7 +15,7 @@ from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
-from kvcast.arguments import output_file, probability, whole
+from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
 from kvlab.bars import progress
@@ -72,9 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument("--seed", type=whole(), default=1, help="of starts, losses and content (default 1)")
-    parser.add_argument(
-        "--plot", type=output_file, metavar="FILE", help="draw bytes over time there, as FILE.svg and FILE.png"
-    )
     add_json(parser)
 
 
@@ -94,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
-        curves=args.plot is not None,
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
@@ -124,12 +120,6 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    if args.plot is not None:
-        from bmv2_testbed.bench.incast_picture import draw
-
-        stem = args.plot.with_suffix("") if args.plot.suffix in (".svg", ".png") else args.plot
-        files = draw({**cases, **found}, plan.size_bytes, plan.rate_bit_s, stem)
-        console.print(f"drawn in {' and '.join(map(str, files))}", soft_wrap=True)
     document = incast_json(plan, cases, found) | {"isolation": isolated}
     if ratios:
         document["trust_ratios"] = ratios

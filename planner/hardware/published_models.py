@@ -80,8 +80,9 @@ _ALIASES: Final = {"deepseek-r1": "deepseek-v3", "llama-3.1-8b": "llama-3-8b", "
 """Same shape under another name."""
 
 
-def find_model(name: str) -> Model:
-    """The published model of that name (or a name that contains all of it, if only one does). Raises PlanError."""
+def find_model(name: str, otherwise: str = "describe it by --layers, --kv-heads, --head-dim and --parameters") -> Model:
+    """The published model of that name (or a name that contains all of it, if only one does). Raises PlanError, which
+    says `otherwise`, too: what else the user may do."""
     wanted = name.lower().rpartition("/")[2].removesuffix("-instruct")
     wanted = _ALIASES.get(wanted, wanted)
     if wanted in MODELS:
@@ -91,6 +92,4 @@ def find_model(name: str) -> Model:
         return MODELS[inside[0]]
     near = inside or difflib.get_close_matches(wanted, MODELS, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else f"known are {', '.join(MODELS)}; "
-    raise PlanError(
-        f"unknown model '{name}': {hint}or describe it by --layers, --kv-heads, --head-dim and --parameters"
-    )
+    raise PlanError(f"unknown model '{name}': {hint}or {otherwise}")

@@ -352,10 +352,6 @@ _PROTOTYPES: Final = {
     "ibv_alloc_pd": (c_void_p, [c_void_p]),
     "ibv_dealloc_pd": (c_int, [c_void_p]),
     "ibv_reg_mr": (POINTER(MemoryRegionStruct), [c_void_p, c_void_p, c_size_t, c_int]),
-    "ibv_reg_dmabuf_mr": (
-        POINTER(MemoryRegionStruct),
-        [c_void_p, c_uint64, c_size_t, c_uint64, c_int, c_int],
-    ),
     "ibv_dereg_mr": (c_int, [POINTER(MemoryRegionStruct)]),
     "ibv_create_comp_channel": (POINTER(CompChannelStruct), [c_void_p]),
     "ibv_destroy_comp_channel": (c_int, [POINTER(CompChannelStruct)]),

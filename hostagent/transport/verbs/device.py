@@ -22,8 +22,6 @@ from hostagent.transport.verbs import abi
 GID_TABLE_MAX: Final = 1024
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _SYSFS: Final = Path("/sys/class/infiniband")
-_NO_DMABUFS: Final = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.ENOTTY, errno.ENOSYS)
-"""Errors of providers and kernels without support for dma-bufs."""
 
 
 class VerbsError(Exception):
@@ -139,27 +137,6 @@ class RdmaPort:
         """One more, with nothing in it. Raises VerbsError."""
         return Domain(self.library, self.context)
 
-    def register_dmabuf(self, fd: int, offset: int, size_bytes: int, access: int, what: str) -> MemoryRegion:
-        """Register memory of another device, such as a GPU's, by its dma-buf (ibv_reg_dmabuf_mr(3)).
-
-        Work requests name its bytes by their distance from the beginning of the region. `what`: for the message, when
-        it fails with VerbsError.
-        """
-        ctypes.set_errno(0)
-        region = self.library.ibv_reg_dmabuf_mr(self.domain.pointer, offset, size_bytes, 0, fd, access)
-        if not region:
-            raise _dmabuf_error(what, size_bytes, fd, self.facts.device)
-        return MemoryRegion(self.library, region, 0, size_bytes)
-
-    def takes_dmabuf(self) -> bool:
-        """Whether the NIC's driver registers dma-bufs: one that does reports descriptor -1 as invalid."""
-        ctypes.set_errno(0)
-        region = self.library.ibv_reg_dmabuf_mr(self.domain.pointer, 0, 4096, 0, -1, abi.ACCESS_LOCAL_WRITE)
-        if region:  # pragma: no cover - no kernel takes descriptor -1
-            self.library.ibv_dereg_mr(region)
-            return True
-        return ctypes.get_errno() not in _NO_DMABUFS
-
     def qkey_violations(self) -> int | None:
         """UD packets that the port dropped for a wrong Q_Key since it came up (32 bits, wraps); None: not counted."""
         attr = _port_attr(self.library, self.context, self.facts.port)
@@ -209,18 +186,6 @@ def _registration_error(what: str, size_bytes: int) -> VerbsError:
     if code in (errno.ENOMEM, errno.EPERM):
         remedy = "; raise the limit of locked memory (ulimit -l unlimited, LimitMEMLOCK=infinity in the unit)"
     return VerbsError(f"cannot register {what} ({size_bytes} bytes): {os.strerror(code)}{remedy}")
-
-
-def _dmabuf_error(what: str, size_bytes: int, fd: int, device: str) -> VerbsError:
-    code = ctypes.get_errno()
-    if code in _NO_DMABUFS:
-        return VerbsError(
-            f"cannot register {what}: {device} takes no dma-bufs; ConnectX-5 and later do, with Linux 5.12 and"
-            " rdma-core 34 or newer"
-        )
-    if code in (errno.EBADF, errno.EINVAL):
-        return VerbsError(f"cannot register {what}: descriptor {fd} is not a dma-buf of {size_bytes} bytes")
-    return _registration_error(what, size_bytes)
 
 
 # ---------------------------------------------------------------------- finding

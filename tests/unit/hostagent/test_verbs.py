@@ -35,7 +35,7 @@ from hostagent.transport.read_protocol import (
 )
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, device_names, gid_of
+from hostagent.transport.verbs.device import RdmaPort, VerbsError, device_names, gid_of
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from hostagent.transport.verbs.transport import VerbsCasts
 from kvchunk.ids import ChunkKey
@@ -315,65 +315,6 @@ def test_a_pool_whose_size_huge_pages_do_not_fit_has_small_ones() -> None:
     memory.view(0, 5)[:] = b"hello"
     assert bytes(memory.view(0, 5)) == b"hello"
     memory.close()
-
-
-class DmabufLibrary:
-    """libibverbs as far as registering dma-bufs goes; `code`: what it fails with, 0: it does not."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        self.asked: list[tuple[int, ...]] = []
-        self.forgotten = 0
-
-    def ibv_alloc_pd(self, _context: int) -> int:
-        return 77
-
-    def ibv_reg_dmabuf_mr(self, *arguments: int) -> object:
-        self.asked.append(arguments)
-        ctypes.set_errno(self.code)
-        return None if self.code else ctypes.pointer(abi.MemoryRegionStruct(lkey=5, rkey=6))
-
-    def ibv_dereg_mr(self, _region: object) -> int:
-        self.forgotten += 1
-        return 0
-
-
-def dmabuf_port(library: DmabufLibrary) -> RdmaPort:
-    facts = PortFacts("mlx5_0", 1, 3, gid_of("10.75.0.1"), 4096, 16, 8192, 8192, True)
-    never_called = 1
-    operations = abi.Context(
-        poll_cq=never_called, req_notify_cq=never_called, post_send=never_called, post_recv=never_called
-    )
-    port = RdmaPort(library, ctypes.addressof(operations), facts)  # type: ignore[arg-type]
-    assert port.domain.pointer == 77
-    return port
-
-
-def test_a_dmabuf_is_registered_by_its_descriptor() -> None:
-    library = DmabufLibrary(0)
-    region = dmabuf_port(library).register_dmabuf(9, 4096, 1 << 20, abi.ACCESS_REMOTE_READ, "the GPU's memory")
-    assert library.asked == [(77, 4096, 1 << 20, 0, 9, abi.ACCESS_REMOTE_READ)]
-    assert (region.local_key, region.remote_key) == (5, 6)
-    region.close()
-    region.close()
-    assert library.forgotten == 1
-
-
-@pytest.mark.parametrize(
-    ("code", "says", "takes"),
-    [
-        (errno.EOPNOTSUPP, "the GPU's memory: mlx5_0 takes no dma-bufs; ConnectX-5", False),
-        (errno.ENOSYS, "takes no dma-bufs", False),
-        (errno.EBADF, "descriptor 9 is not a dma-buf of 4096 bytes", True),
-        (errno.EINVAL, "descriptor 9 is not a dma-buf", True),
-        (errno.ENOMEM, "raise the limit of locked memory", True),
-    ],
-)
-def test_a_dmabuf_that_is_refused_says_why(code: int, says: str, takes: bool) -> None:
-    port = dmabuf_port(DmabufLibrary(code))
-    with pytest.raises(VerbsError, match=says):
-        port.register_dmabuf(9, 0, 4096, abi.ACCESS_LOCAL_WRITE, "the GPU's memory")
-    assert port.takes_dmabuf() is takes
 
 
 def test_a_drivers_counters_tell_of_retransmissions(tmp_path: Path) -> None:

@@ -94,8 +94,6 @@ def test_unknown_arguments_are_named_by_the_command_they_were_for(
         ("bench policy --trace conversation --pool 0,1", "every share must lie above 0"),
         ("bench rdma --rounds 0", "--rounds: 0 is below 1"),
         ("bench rdma --slice 0.1", "0.1 is not a number from 0.25 to 10"),
-        ("bench rdma --gpu first", "--gpu: 'first' is neither the number of a GPU nor udmabuf"),
-        ("bench rdma --gpu", "--gpu needs --config agent.yaml"),
         ("switch --grpc 127.0.0.1:0", "a switch needs ports: -i PORT@INTERFACE"),
         ("bench switch nonesuch", "no part 'nonesuch'"),
         ("plan --trace nonesuch", "no trace nonesuch: there are conversation"),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_testbed.bench import incast_picture as picture
-from bmv2_testbed.bench.figures import Curves, IncastFigures
+from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
 from bmv2_testbed.demo.run import DemoFigures
@@ -77,9 +76,8 @@ def test_merging_goes_by_mapping() -> None:
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}, "e": 4}) == {"a": {"b": 9, "c": 2}, "d": 3, "e": 4}
 
 
-def incast(mode: str = "cast", curves: Curves | None = None) -> IncastFigures:
+def incast(mode: str = "cast") -> IncastFigures:
     return IncastFigures(
-        curves=curves,
         mode=mode,
         target="p4switch",
         mean_ratio=1.0,
@@ -114,24 +112,3 @@ def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:
     for words in ("150 ms", "(+50 %)", "20 ms", "(-80 %)", "what the pool loses", "planned"):
         assert words in text
     assert draw(DemoFigures([incast("cast")], []), tmp_path / "again")[0].stat().st_size > 1000
-
-
-def test_an_incast_in_a_column_of_a_paper(tmp_path: Path) -> None:
-    curves = Curves([0.0, 0.5, 1.0], [[0, 400, 1000], [0, 300, 1000]], [0, 500, 1000])
-    cases = {"unicast": incast("unicast", curves), "cast": incast("cast", curves), "tcp": incast("tcp")}
-    files = picture.draw(cases, 1000, 8000, tmp_path / "incast")
-    assert [file.name for file in files] == ["incast.svg", "incast.png"]
-    text = files[0].read_text()
-    assert 'width="237.6pt"' in text, "3.3 inches"
-    assert palette.CAST in text
-    assert palette.HOLDER in text
-    assert "TCP" not in text, "it was not looked at"
-    again = picture.draw(cases, 1000, 8000, tmp_path / "again")
-    assert again[0].read_text() == text
-
-
-def test_a_case_without_a_title_of_its_own_is_drawn_by_its_name(tmp_path: Path) -> None:
-    curves = Curves([0.0, 1.0], [[0, 1000], [0, 1000]], [0, 1000])
-    cases = {name: incast(name, curves) for name in ("relay", "cast, trust on")}
-    text = picture.draw(cases, 1000, 8000, tmp_path / "incast")[0].read_text()
-    assert "relay" in text and "cast, trust on" in text
