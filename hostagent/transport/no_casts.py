@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ class NoCasts:
         """See `CastPart.use_fabric`."""
         return 0
 
-    def cast(self, chunk: ChunkPlace, _: int, count: int) -> None:
+    def cast(self, chunk: ChunkPlace, _first: int, count: int, _blocks: Sequence[int] = ()) -> None:
         """Whoever asked for them reads instead."""
         self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
 
