@@ -6,6 +6,7 @@ Decides nothing: turns all input into events for `AgentCore` and carries out the
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import time
@@ -46,6 +47,7 @@ from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
+from hostagent.transport.endpoints import host_port_of
 from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.path_probe import PathProbes
@@ -288,9 +290,13 @@ class Agent:
         self.facts = facts
         self.attachment.attach_again("this node is elsewhere on its data network now")
 
+    def _data_ip(self) -> bytes:
+        own = self.facts.address
+        return own.to_bytes(4, "big") if own else ipaddress.ip_address(self._read_address()).packed
+
     def _read_address(self) -> str:
         """Where this node's reads come from."""
-        return self.facts.read_endpoint.rpartition(":")[0]
+        return host_port_of(self.facts.read_endpoint)[0]
 
     async def _flush(self) -> None:
         """Write unsaved chunks to disk, for at most `flush_s` (how long an orderly stop may take)."""
@@ -466,7 +472,7 @@ class Agent:
             hello=pb.Hello(
                 node=self.config.node,
                 incarnation=self.incarnation,
-                data_ip=self.facts.address.to_bytes(4, "big"),
+                data_ip=self._data_ip(),
                 data_mac=self.facts.mac,
                 read_endpoint=self.facts.read_endpoint,
                 control_port=self.config.data.control_port,

@@ -279,7 +279,7 @@ def _data(section: Section, link_rate_bit_s: int | None) -> DataConfig:
     config = DataConfig(
         transport=section.take("transport", checks.one_of(TRANSPORTS), default.transport),
         interface=section.take("interface", checks.text, default.interface),
-        address=section.take("address", checks.ipv4, default.address),
+        address=section.take("address", checks.ip, default.address),
         group=section.take("group", checks.multicast, default.group),
         pool_address=section.take("pool_address", checks.ipv4, default.pool_address),
         qkey=section.take("qkey", checks.whole(0, 0xFFFF_FFFF), default.qkey),

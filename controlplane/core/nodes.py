@@ -73,6 +73,7 @@ class NodeFacts:
     name: str
     incarnation: int
     data_ip: bytes
+    """Of 16 bytes where it has no IPv4 on the data network, and takes part in no cast."""
     data_mac: bytes
     read_endpoint: str
     control_port: int
@@ -144,6 +145,11 @@ class Node:
     def attached(self) -> bool:
         """Its stream is open."""
         return self.state is not NodeState.GONE
+
+    @property
+    def may_cast(self) -> bool:
+        """It has IPv4 on the data network; the switch sees no other node."""
+        return len(self.facts.data_ip) == 4
 
     @property
     def claim(self) -> Claim:
@@ -310,7 +316,7 @@ class NodeRegistry:
             return
         patience_ns = HEARTBEATS_UNSEEN_MAX * self.graces.heartbeat_ns
         for node in self._nodes.values():
-            unseen = node.seen_port is None and node.attached and not node.port_problem
+            unseen = node.seen_port is None and node.attached and not node.port_problem and node.may_cast
             if unseen and now_ns - max(node.listened_ns, listening_since_ns) > patience_ns:
                 self._note(node, None, "the switch has seen nothing of it on the data network")
 

@@ -58,8 +58,8 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
             raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
-    if len(hello.data_ip) != 4:
-        raise RecordError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
+    if len(hello.data_ip) not in (4, 16):
+        raise RecordError(f"data_ip has {len(hello.data_ip)} bytes, not 4 or 16")
     if len(hello.data_mac) != 6:
         raise RecordError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
     if hello.control_port > 65535:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.controller.refusals import Refusals
@@ -59,6 +59,10 @@ class RemoteProtocolError(Exception):
 
 class VersionSkewError(Exception):
     """The controller is too old or too new for this agent; one line names both versions."""
+
+
+NO_ADDRESS: Final = Address(0)
+"""Of a node without IPv4 on the data network: nothing is cast to it, nobody JOINs there."""
 
 
 def address_of(raw: bytes) -> Address:
@@ -246,7 +250,7 @@ def _node(message: pb.Node) -> NodeEntry:
     return NodeEntry(
         message.node,
         message.name,
-        address_of(message.data_ip),
+        NO_ADDRESS if len(message.data_ip) == 16 else address_of(message.data_ip),
         message.read_endpoint,
         _member(message),
         message.draining,
