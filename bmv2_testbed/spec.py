@@ -35,6 +35,17 @@ class Target(StrEnum):
         return self in (Target.P4SWITCH, Target.TNA)
 
 
+class Bridge(StrEnum):
+    """What a plain bridge does with multicast."""
+
+    FLOODS = "floods"
+    """Every port gets it, as where nothing snoops."""
+    SNOOPS = "snoops"
+    """Only ports behind which somebody has joined; the bridge itself is the querier."""
+    DROPS = "drops"
+    """No port gets it, as in clouds."""
+
+
 class Wiring(StrEnum):
     """What the links are made of."""
 
@@ -74,6 +85,8 @@ class TestbedSpec:
     rate_bit_s: int | None = None
     slow_bit_s: Mapping[int, int] = field(default_factory=dict)
     """Rates of the hosts whose link differs, by host index."""
+    uplink_bit_s: int | None = None
+    """Rate at which every host but the first can send, where it receives at its link's; None: the same."""
     faults: Faults = NO_FAULTS
     seed: int = 1
     segment_bytes: int = SEGMENT_BYTES
@@ -89,6 +102,8 @@ class TestbedSpec:
     plain: bool = False
     """True: no controller programs the switch. It keeps the forwarding of the controller before; if there was none, it
     floods, and all hosts share the rate of one link."""
+    bridge: Bridge = Bridge.FLOODS
+    """With Target.BRIDGE."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False
@@ -124,6 +139,7 @@ class TestbedSpec:
         fields = json.loads(text)
         fields["target"] = Target(fields["target"])
         fields["wiring"] = Wiring(fields["wiring"])
+        fields["bridge"] = Bridge(fields["bridge"])
         fields["faults"] = Faults(**fields["faults"])
         fields["socket_hosts"] = tuple(fields["socket_hosts"])
         fields["slow_bit_s"] = {int(host): rate for host, rate in fields["slow_bit_s"].items()}
@@ -156,6 +172,7 @@ def switch_port(host: int) -> int:
     return host + 1
 
 
+QUERIER_IP = "10.75.255.253"
 CONTROLLER_MANAGEMENT_IP = "10.76.0.254"
 DATA_PREFIX_BITS = 16
 MANAGEMENT_PREFIX_BITS = 24

@@ -36,9 +36,11 @@ from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
 from kvproto.cells import CELLS_MAX, Cell, Cells
+from kvproto.fanout import Fanout
 from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
 
+FANOUTS = ("switch", "multicast")
 _MS = 1_000_000
 """Nanoseconds."""
 _HOUR_MS = 3_600_000
@@ -106,6 +108,11 @@ def parse(values: object, folder: Path) -> Config:
     target = switch.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
     insecure = top.take("insecure", checks.flag, False)
     election = take_election(top.section("election"), folder, with_switch=target != "none", insecure=insecure)
+    if fabric.fanout.keeps and target != "none":
+        raise ConfigError(
+            f"fabric.fanout: {fabric.fanout.name.lower()} goes with switch.target: none;"
+            " behind a kvcast switch leave it out"
+        )
     core = CoreOptions(
         fabric=fabric,
         graces=_graces(membership),
@@ -292,7 +299,15 @@ def _fabric(section: Section) -> FabricParameters:
     qkey = section.take("qkey", checks.whole(0, 2**32 - 1), 0x11111111)
     integrity = section.take("integrity", checks.one_of(tuple(one.value for one in Integrity)), Integrity.BLAKE3.value)
     segment_bytes = section.take("segment_bytes", _segment_bytes, 4096)
-    return FabricParameters(entry, qkey, segment_bytes=segment_bytes, integrity=Integrity(integrity))
+    fanout = section.take("fanout", checks.one_of(FANOUTS), FANOUTS[0])
+    return FabricParameters(
+        entry,
+        qkey,
+        segment_bytes=segment_bytes,
+        integrity=Integrity(integrity),
+        fanout=Fanout[fanout.upper()],
+        unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.25),
+    )
 
 
 def _values(policy: Section) -> ValueParameters:

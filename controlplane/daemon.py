@@ -93,6 +93,7 @@ from kvdaemon.readiness import ready
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.in_time import answer_to
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.doorkeeper import LOOK_S, Doorkeeper
@@ -347,7 +348,12 @@ class Controller:
         """Give the core an event, and carry out what follows from it."""
         if self.failed.is_set():
             return []
-        effects = self.core.handle(event, self.now_ns())
+        now_ns = self.now_ns()
+        late_ns = now_ns - self.core.next_timeout_ns()
+        if self.core.started_ns is not None and late_ns > self.core.options.graces.heartbeat_ns:
+            LOG.warning("the controller stood still for %.1f s: no node is suspect for that", late_ns / 1e9)
+            self.core.stood_still(late_ns)
+        effects = self.core.handle(event, now_ns)
         for effect in effects:
             self._carry_out(effect)
         self._kept.look(self.core.operator_state.revision)
@@ -540,8 +546,7 @@ class Controller:
             raise QuestionError(reason)
         question = question_of(asked.query, asked.body)
         quotes = self.core.quotes.of(question, self.now_ns())
-        nodes = {node: quote.to_json() for node, quote in quotes.items()}
-        return {"chunks": len(question.keys), "nodes": nodes, **self._elsewhere(question.keys)}
+        return {**answer_to(question, quotes), **self._elsewhere(question.keys)}
 
     def _elsewhere(self, keys: Sequence[ChunkKey]) -> Mapping[str, object]:
         """Whom to ask of a prefix that belongs to another cell, as part of an answer."""

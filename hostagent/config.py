@@ -125,9 +125,13 @@ class AgentConfig:
     cold: ColdConfig | None = None
     """None: no cold store."""
     wire: WireConfig = field(default_factory=WireConfig)
+    relay_share: float | None = None
+    """`relay.uplink_share`: of what comes by relays, this part is passed on; None: there are no relays."""
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
+    replica_bytes: int = 0
+    """Of what is known of other nodes' chunks; 0: the whole directory."""
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
 
     @property
@@ -152,12 +156,14 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     """Check the values of a file; certificates' relative paths start at `folder`. Raises ConfigError naming the key."""
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
+    controller = top.section("controller")
     config = AgentConfig(
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
         cell=top.take("cell", _name, ""),
-        controllers=top.section("controller").take("address", _controllers, ()),
+        controllers=controller.take("address", _controllers, ()),
+        replica_bytes=controller.take("replica_bytes", checks.size, 0),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
@@ -172,6 +178,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         disk=_disk(top.section("disk")),
         cold=take_cold(top.section("cold")),
         wire=_wire(top.section("wire")),
+        relay_share=top.section("relay").take("uplink_share", _share, None),
         tracing=_tracing(top.section("tracing")),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
@@ -332,6 +339,11 @@ def _wire(section: Section) -> WireConfig:
     config = WireConfig(FormChoice(section.take("form", checks.one_of(FORMS), WireConfig().form.value)))
     section.done()
     return config
+
+
+def _share(value: object) -> float | None:
+    """Part of what a reader gathers that it passes on; "" is no relays."""
+    return None if value == "" else checks.number(0, 1)(value)
 
 
 def _tracing(section: Section) -> TracingConfig | None:

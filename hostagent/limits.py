@@ -106,6 +106,10 @@ CAST_FOLLOWER_WAKE_SEGMENTS = 1024
 CAST_SEND_BUFFER_BYTES = 192 * KIB
 """Some 40 datagrams: those in the socket's buffer stand in the interface's queue, too, which may drop them silently and
 where they can no longer be merged with other readers' requests. The rest waits in the holder."""
+CAST_SEND_BUFFER_BYTES_MIN = 16 * KIB
+"""Two datagrams of 8 KiB segments, as the kernel charges them."""
+CONTROL_WAIT_S = 0.002
+"""A keeper's NOTICEs wait behind no more than this of its casts."""
 CAST_BUFFER_BYTES_MAX = 65507
 """Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
 CAST_BUFFER_SEGMENTS_MAX = 64
@@ -247,6 +251,16 @@ epochs: for so long an agent does without a leader whose clock is behind its pre
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
+REPLICA_ROW_BYTES = 160
+"""What a chunk of the replica takes, its share of keys' tables and lists of nodes included."""
+LOOK_UP_WAIT_S = 0.05
+"""A request waits at most this long to learn who has chunks of which this node knows nothing."""
+LOOK_UP_KEYS_MAX = 1024
+"""Of one question; the controller takes four times as many."""
+LOOK_UPS_MAX = 256
+"""Questions without an answer."""
+LOOK_UP_ABSENT_MAX = 65_536
+"""Chunks remembered that nobody has; the oldest are let go."""
 CONTROLLER_NAME_S = 5.0
 """Looking up what a controller's name stands for takes no longer."""
 CONTROLLER_FAREWELL_S = 0.5

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.core import AgentCore
-from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
+from hostagent.core.directory import Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
 from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
+from hostagent.limits import CONTROL_WAIT_S
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -28,6 +30,7 @@ from kvpolicy.value.costs import PRIORS
 from kvproto import events as protocol
 from kvproto.commands import AbortRead, SendControl
 from kvproto.errors import WireError
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
@@ -51,7 +54,7 @@ from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
 from kvsim.storage import Equipment, Storage, hashed_of, right_contents
-from kvsim.switch import POOL_ADDRESS, SwitchModel
+from kvsim.switch import POOL_ADDRESS, SwitchModel, group_of
 from kvsim.twins import TwinWay
 
 FETCH_REQUEST = 1
@@ -80,6 +83,8 @@ class _Leaving:
     """As a FILL for the switch; None: as a cast."""
     flags: Flag = Flag.NONE
     """Of the FILL."""
+    blocks: tuple[int, ...] = ()
+    """Of multicast: where it goes, once to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,8 @@ class Node:
             self._twins = TwinWay(self, traits, self._segment_bytes, view, hashed_of, of_twins)
         self._start_process()
         self._sending: deque[_Leaving] = deque()
+        self._buffer_ns = SOCKET_BUFFER_NS
+        """Casts wait in the socket for so long at most."""
         self._inbox: list[tuple[int, int, Packet]] = []
         self._serial = 0
         self._wake_at: int | None = None
@@ -220,11 +227,23 @@ class Node:
             )
         )
 
-    def welcomed(self, number: int) -> None:
+    def welcomed(self, number: int, fanout: Fanout = Fanout.SWITCH, unasked_weight: float = 0.0) -> None:
         """The controller has taken this node in, and listens."""
         reader = self._reader
+        if fanout.keeps:
+            self._buffer_ns = int(CONTROL_WAIT_S * 1e9)
         self.tell(
-            events.Welcomed(1, number, reader.member, reader.segment_bytes, POOL_ADDRESS, reader.interest_ttl_ns, 1.0)
+            events.Welcomed(
+                1,
+                number,
+                reader.member,
+                reader.segment_bytes,
+                POOL_ADDRESS,
+                reader.interest_ttl_ns,
+                1.0,
+                fanout=fanout,
+                unasked_weight=unasked_weight,
+            )
         )
 
     def cancel(self) -> None:
@@ -485,7 +504,8 @@ class Node:
     # --- the serving side --------------------------------------------------------------------------------------------
 
     def _cast(self, effect: effects.CastSegments) -> None:
-        self._sending.extend(_Leaving(effect.chunk, effect.first + place) for place in range(effect.count))
+        segments = range(effect.first, effect.first + effect.count)
+        self._sending.extend(_Leaving(effect.chunk, segment, blocks=effect.blocks) for segment in segments)
         self._drain()
 
     def _data(self, chunk: Chunk, segment: int) -> DataBody:
@@ -496,20 +516,21 @@ class Node:
         """Send as much as the socket takes; the rest when the link has sent some."""
         now = self._engine.now_ns
         sent: dict[ChunkKey, int] = defaultdict(int)
-        while self._sending and self.uplink.backlog_ns(now) < SOCKET_BUFFER_NS:
+        while self._sending and self.uplink.backlog_ns(now) < self._buffer_ns:
             leaving = self._sending.popleft()
             self._send_segment(leaving)
             sent[leaving.chunk.key] += 1
         for key, count in sent.items():
             self.after(0, partial(self.handle, protocol.SegmentsSent(key, count)))
         if self._sending:
-            self._wake_by(now + SOCKET_BUFFER_NS // 4 + self._late())
+            self._wake_by(now + self._buffer_ns // 4 + self._late())
 
     def _send_segment(self, leaving: _Leaving) -> None:
         data, pool = self._data(leaving.chunk, leaving.segment), leaving.pool_address
         size = self._segment_bytes + DATA_OVERHEAD_BYTES
         if pool is None:
-            self.send(Packet(self.address, None, size, data))
+            for group in map(group_of, leaving.blocks) if leaving.blocks else (None,):
+                self.send(Packet(self.address, group, size, data))
             return
         control = Control(Op.FILL, data.key, data.segments, segment=leaving.segment, flags=leaving.flags).encode()
         self.send(Packet(self.address, pool, CONTROL_BYTES + size - 42, FillBody(control, data)))

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kvchunk.ids import ChunkKey
+from kvproto.blocks import members_in
 from kvproto.errors import WireError
 from kvproto.ids import Address, Member, members_of
+from kvproto.limits import MEMBERS_MAX
 from kvproto.wire.control import Control, Flag, Op, decode_control
+from kvproto.wire.data import DEFAULT_GROUP
 from kvsim.bodies import CONTROL_BYTES, DATA_OVERHEAD_BYTES, ControlBody, DataBody, FillBody
 from kvsim.engine import Engine
 from kvsim.link import Link, Packet
@@ -39,6 +42,13 @@ def _members(bitmap: int) -> tuple[Member, ...]:
 
 
 POOL_ADDRESS = Address(0x0A4BFFFE)
+
+
+def group_of(block: int) -> Address:
+    """The IP group of a block of members."""
+    return Address(DEFAULT_GROUP + block)
+
+
 INTEREST_OF_PORT = 512
 """Entries that a member can pay for in a time to live; a test compares with p4/include/sizes.p4."""
 
@@ -75,7 +85,8 @@ class Cached:
 
 
 class SwitchModel:
-    """Ports are members; `attach` gives each its links. `plain`: an ordinary switch that knows nothing of kvcast."""
+    """Ports are members; `attach` gives each its links. `plain`: an ordinary switch that knows nothing of kvcast, but
+    that members have joined the groups of their blocks."""
 
     def __init__(
         self,
@@ -158,7 +169,11 @@ class SwitchModel:
                     self._emit(other, packet)
             return
         port = self._members.get(packet.destination)
-        if port is not None:
+        if DEFAULT_GROUP < packet.destination <= group_of(2 * MEMBERS_MAX):
+            for other in _members(members_in(packet.destination - DEFAULT_GROUP)):
+                if other != member and other in self._ports:
+                    self._emit(other, packet)
+        elif port is not None:
             self._emit(port, packet)
         elif self.uplink is not None and member is not None:
             self.uplink.forward(packet)

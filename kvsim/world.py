@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.forms import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.parameters import ReaderParameters
@@ -63,6 +65,9 @@ class Setting:
     """The switch serves all chunks from the beginning."""
     plain: bool = False
     """A switch that knows nothing of kvcast."""
+    fanout: Fanout = Fanout.SWITCH
+    """Other than SWITCH: with `plain`, and holders keep interest."""
+    unasked_weight: float = 0.25
     is_known_plain: bool = False
     """With `plain`: the controller has no switch, so no node is a member of one, and all is read reliably."""
     faults: Faults = CLEAN
@@ -255,6 +260,7 @@ class World:
             setting.receive_window,
             setting.ttl_ns,
             int(rate) if setting.know_link else None,
+            setting.fanout.keeps,
         )
         node = Node(
             self.engine,
@@ -336,7 +342,9 @@ class World:
             for copies in self._copies.values():
                 copies.discard(number)
             node.announced = lambda effect: self._announced(node, effect)
-            node.welcomed(number)
+            node.welcomed(number, self.setting.fanout, self.setting.unasked_weight)
+        elif self.setting.fanout.keeps:
+            node.welcomed(self.nodes.index(node), self.setting.fanout, self.setting.unasked_weight)
         node.learn(self.nodes_for(node), self._entries(self.keys))
 
     def publish(self, node: Node, holders: Sequence[Node]) -> None:

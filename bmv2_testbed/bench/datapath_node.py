@@ -293,7 +293,7 @@ def run_pair(args: argparse.Namespace) -> None:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     else:
-        sock = group_socket(address, format_address(fabric.group), args.cast_port)
+        sock = group_socket(address, (format_address(fabric.group),), args.cast_port)
     each = 1
     if args.way == "buffers":
         each = limits.CAST_BUFFER_BYTES_MAX // fabric.datagram_bytes

@@ -40,6 +40,8 @@ class IncastFigures:
     max_ratio: float
     holder_tx_S: float  # noqa: N815  S is the symbol of the prefix' size, not a case
     readers_tx_S: float  # noqa: N815
+    busiest_tx_S: float  # noqa: N815
+    """Of the reader that sent the most."""
     readers_rx_S: float  # noqa: N815
     verified: bool
     times_s: Sequence[float]
@@ -51,6 +53,10 @@ class IncastFigures:
     cpu_s: Mapping[str, float]
     counters: str
     problems: Sequence[str] = field(default=())
+    fanout: str = ""
+    """How kvcast's casts reach readers (`fabric.fanout`); empty: a peer."""
+    unasked_rx_S: float = 0.0  # noqa: N815
+    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +75,7 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
+    fanout: str = "",
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -91,6 +98,7 @@ def incast_figures(
         max_ratio=max(full_rate),
         holder_tx_S=holder.tx_bytes / size_bytes,
         readers_tx_S=sum(value.tx_bytes for value in readers) / size_bytes,
+        busiest_tx_S=max((value.tx_bytes for value in readers), default=0) / size_bytes,
         readers_rx_S=sum(value.rx_bytes for value in readers) / size_bytes,
         verified=not problems and all(r is not None and r.compared_bytes == size_bytes for r in reports),
         times_s=times,
@@ -102,6 +110,8 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
+        fanout=fanout,
+        unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
     )
 
 

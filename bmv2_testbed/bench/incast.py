@@ -17,7 +17,7 @@ from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.counters import InterfaceCounters
 from bmv2_testbed.scale import FULL
-from bmv2_testbed.spec import NO_FAULTS, Faults, Target, TestbedSpec, data_ip, host_name
+from bmv2_testbed.spec import NO_FAULTS, Bridge, Faults, Target, TestbedSpec, data_ip, host_name
 from kvpolicy.tiers.form_costs import FormChoice
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
@@ -36,6 +36,24 @@ class Mode(StrEnum):
     """Replicated by the switch while it is in flight."""
     CACHE = "cache"
     """Served by the switch itself."""
+    MULTICAST = "multicast"
+    """Replicated by a plain bridge that snoops, to groups of the pool's members."""
+    RELAY = "relay"
+    """Passed on by readers while it arrives, over a plain bridge that drops multicast."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Over a bridge, without a switch's program."""
+        return self in _BRIDGES
+
+    @property
+    def fanout(self) -> str:
+        """`fabric.fanout` of its controller."""
+        return "multicast" if self is Mode.MULTICAST else "switch"
+
+
+_BRIDGES: Final = {Mode.UNICAST: Bridge.FLOODS, Mode.MULTICAST: Bridge.SNOOPS, Mode.RELAY: Bridge.DROPS}
+"""Modes without a switch, and what the bridge in its place does with multicast."""
 
 
 class Trust(StrEnum):
@@ -59,6 +77,8 @@ class IncastPlan:
     seed: int = 1
     slow: Mapping[int, int] = field(default_factory=dict)
     """Rates of the readers whose link differs, by reader index."""
+    uplink_bit_s: int | None = None
+    """Of all readers; None: as their links."""
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     trust: Trust | None = None
@@ -87,26 +107,35 @@ class IncastPlan:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
         segment_bytes = self.target.segment_bytes
         return TestbedSpec(
-            target=Target.BRIDGE if mode is Mode.UNICAST else self.target,
+            target=Target.BRIDGE if mode.is_plain else self.target,
+            bridge=_BRIDGES.get(mode, Bridge.FLOODS),
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
+            uplink_bit_s=self.uplink_bit_s,
             faults=self.faults,
             seed=self.seed,
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
-            plain=mode is Mode.UNICAST,
+            plain=mode.is_plain,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
-            agent_settings={} if self.form is None else {"wire": {"form": self.form.value}},
+            agent_settings=self._agent_settings(mode),
             segment_bytes=segment_bytes,
         )
+
+    def _agent_settings(self, mode: Mode) -> dict[str, Any]:
+        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
+        return settings | ({"relay": {"uplink_share": 1}} if mode is Mode.RELAY else {})
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""
         settings: dict[str, Any] = {"policy": {"admission": mode is Mode.CACHE, "price_fills": False}}
+        fabric: dict[str, Any] = {} if mode is not Mode.MULTICAST else {"fanout": mode.fanout}
         if self.trust is Trust.OFF:
-            settings |= {"fabric": {"integrity": "xxh3"}, "switch": {"meters": False}}
+            fabric["integrity"] = "xxh3"
+            settings |= {"switch": {"meters": False}}
+        settings["fabric"] = fabric
         return settings
 
 
@@ -177,6 +206,7 @@ class IncastRun:
         cpu["readers"] = sum(report.cpu_s for report in reports if report is not None)
         return incast_figures(
             mode=mode,
+            fanout=Mode(mode).fanout if mode in list(Mode) else "",
             target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
             rate_bit_s=plan.rate_bit_s,

@@ -28,6 +28,7 @@ from bmv2_testbed.spec import (
     CONTROLLER_MANAGEMENT_IP,
     DATA_PREFIX_BITS,
     MANAGEMENT_PREFIX_BITS,
+    QUERIER_IP,
     Faults,
     Target,
     TestbedSpec,
@@ -37,6 +38,7 @@ from bmv2_testbed.spec import (
     management_ip,
     switch_port,
 )
+from bmv2_testbed.spec import Bridge as BridgeKind
 
 MANAGEMENT_INTERFACE: Final = "mgmt0"
 _DEBIAN_PACKAGES: Final = "/usr/lib/python3/dist-packages"
@@ -85,6 +87,14 @@ def netem_arguments(faults: Faults) -> str:
     if faults.reorder:
         words.append(f"reorder {faults.reorder * 100}%")
     return " ".join(["netem", *words])
+
+
+_SNOOPING: Final = (
+    # A querier without an address is none; who does not answer within a second is taken to be gone.
+    f"ip addr add {QUERIER_IP}/{DATA_PREFIX_BITS} dev sw",
+    "ip link set dev sw type bridge mcast_query_use_ifaddr 1 mcast_query_response_interval 100",
+    "ip link set dev sw type bridge mcast_snooping 1 mcast_querier 1",
+)
 
 
 class WiredNetwork:
@@ -180,6 +190,11 @@ def _build(spec: TestbedSpec) -> Any:
                 f"ip link set dev {self.name} mtu {LINK_MTU_BYTES} up",
                 *(f"ip link set dev {name} master {self.name}" for name in self.nameToIntf if name != "lo"),
             ]
+            if self.name == "sw" and spec.bridge is BridgeKind.SNOOPS:
+                commands += _SNOOPING
+            if self.name == "sw" and spec.bridge is BridgeKind.DROPS:
+                ports = (name for name in self.nameToIntf if name != "lo")
+                commands += (f"bridge link set dev {name} mcast_flood off" for name in ports)
             run_checked(self, " && ".join(commands))
 
     class ProcessSwitch(node_module.Switch):  # type: ignore[misc,name-defined]
@@ -243,6 +258,8 @@ def _keep_offloads(spec: TestbedSpec, rate_bit_s: int | None) -> bool:
 
 def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
     rate_bit_s = spec.link_rate_bit_s(host)
+    if spec.uplink_bit_s is not None and host:
+        rate_bit_s = spec.uplink_bit_s
     commands = [
         "ip link set dev lo up",
         *_link_commands(DATA_INTERFACE, rate_bit_s, _keep_offloads(spec, rate_bit_s)),

@@ -96,6 +96,8 @@ class Attachments:
             switch_state=switch_state,
             protocol=PROTOCOL,
             takes_loads=True,
+            takes_columns=True,
+            takes_look_ups=True,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,
@@ -111,9 +113,11 @@ class Attachments:
                 from_switch_dscp=fabric.entry.from_switch_dscp,
                 interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
                 integrity=rpc.Integrity.ValueType(code_of(fabric.integrity)),
+                fanout=rpc.Fanout.ValueType(fabric.fanout.value),
+                unasked_weight=fabric.unasked_weight,
             ),
         )
-        if node.member is not None and options.with_switch:
+        if node.member is not None and options.has_members:
             welcome.member = node.member
         cluster.send(node.session, rpc.ToAgent(welcome=welcome))
         cluster.send(node.session, self.tokens.access_of(node.facts, cluster.now_ns))

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,6 +90,10 @@ class NodeFacts:
     integrities: frozenset[Integrity] = frozenset(Integrity)
     """How it can digest chunks."""
     link_rate_bit_s: int = 0
+    takes_columns: bool = False
+    """Many chunks of one message, in columns."""
+    follows: bool = False
+    """It is told only of chunks that it asked for."""
     """Of the port that carries its data; 0: it has not said."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
@@ -198,6 +202,10 @@ class NodeRegistry:
     """Ports are those where a switch sees nodes; without one nobody has a port."""
     member_order: Sequence[Member] = ASCENDING
     """All members; port p has the one at p - 1 if it can."""
+    numbered: bool = False
+    """Without ports, nodes are members in the order of being known: holders keep the interest in their chunks."""
+    is_leaving: Callable[[NodeIndex], bool] = lambda index: False
+    """Whether something of a node that was forgotten is still known under its index."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
@@ -316,6 +324,11 @@ class NodeRegistry:
         node.heard_ns = now_ns
         node.step(NodeEvent.MESSAGE)
 
+    def stood_still(self, gap_ns: int) -> None:
+        """The controller itself heard nobody for so long: that says nothing of nodes."""
+        for node in self._nodes.values():
+            node.heard_ns += gap_ns
+
     def stream_ended(self, session: int, now_ns: int) -> Node | None:
         """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
         for node in self._nodes.values():
@@ -369,10 +382,23 @@ class NodeRegistry:
     def _settle(self) -> None:
         """Who takes part in casts: who has a port and is alone there keeps it, in the order of being known."""
         if not self.with_switch:
+            if self.numbered:
+                self._number()
             return
         for _ in range(2):  # a node may free the port of one before it
             for node in list(self._nodes.values()):
                 self._place(node)
+
+    def _number(self) -> None:
+        """A node keeps its number until it is forgotten; those who start together get neighbouring ones."""
+        for node in self._nodes.values():
+            if node.member is not None or not node.attached:
+                continue
+            taken = {other.member for other in self._nodes.values()}
+            node.member = next((one for one in ASCENDING if one not in taken), None)
+            node.port_problem = "" if node.member is not None else f"all {MEMBERS_MAX} numbers of members are taken"
+            if node.member is not None:
+                self._changed[node.index] = None
 
     def _place(self, node: Node) -> None:
         """Port, member and problem that follow from where the node was seen; one that is gone keeps what it had."""
@@ -401,7 +427,7 @@ class NodeRegistry:
 
     def _lowest_free_index(self) -> NodeIndex:
         for index in range(NODES_MAX):
-            if index not in self._nodes:
+            if index not in self._nodes and not self.is_leaving(NodeIndex(index)):
                 return NodeIndex(index)
         raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
 

@@ -14,6 +14,7 @@ from controlplane.core.switch.rates import PortLimits
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
 from kvproto.cells import Cells
+from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity
 
 
@@ -29,6 +30,9 @@ class FabricParameters:
     """Until a switch says otherwise."""
     integrity: Integrity = Integrity.BLAKE3
     """How chunks are digested."""
+    fanout: Fanout = Fanout.SWITCH
+    unasked_weight: float = 0.0
+    """Of multicast: what a byte counts at a port that did not ask, against one on a holder's uplink."""
 
 
 class StateSeals(Protocol):
@@ -111,3 +115,8 @@ class CoreOptions:
     """So often the core looks what is due, if nothing happens."""
     settle_ns: int = 3_000_000_000
     """For this time after its start a controller lets agents keep the directory of its predecessor."""
+
+    @property
+    def has_members(self) -> bool:
+        """Whether nodes are numbered for casts: by a switch's ports, or where holders keep interest in some order."""
+        return self.with_switch or self.fabric.fanout.keeps

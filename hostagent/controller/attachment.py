@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from hostagent import limits
 from hostagent.config import AgentConfig
@@ -57,6 +58,8 @@ class Attachment:
         self.refused: Counter[str] = Counter()
         """What a controller did not take of what it was told, by what it is (`Refusal.what`)."""
         self.refusals = Refusals()
+        self.takes_columns = False
+        """The controller takes announcements in columns."""
         self.hello = hello
         self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
@@ -99,13 +102,12 @@ class Attachment:
             if reason := skew("the controller", message.welcome.version, message.welcome.protocol, __version__):
                 raise VersionSkewError(reason)
             self._integrity = convert.integrity_of(message.welcome, self._demanded)
-            fabric = convert.fabric_of(message.welcome.fabric, self.fabric)
-            try:
-                self._use_fabric(fabric)
-            except TransportError as error:
-                raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
-            self.fabric = fabric
+            member = convert.member_of(message.welcome)
+            self._change_fabric(convert.fabric_of(message.welcome.fabric, self.fabric, member))
+            self.takes_columns = message.welcome.takes_columns
             self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
+        if message.HasField("membership"):
+            self._change_fabric(replace(self.fabric, member=convert.member_of(message.membership)))
         if message.HasField("read_access"):
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())
@@ -125,6 +127,13 @@ class Attachment:
                 log.info("attached to the controller as node %d, member %s", event.node, event.member)
             elif isinstance(event, MemberGiven):
                 log.info("this node is member %s of its switch", event.member)
+
+    def _change_fabric(self, fabric: Fabric) -> None:
+        try:
+            self._use_fabric(fabric)
+        except TransportError as error:
+            raise RemoteProtocolError(f"this node cannot use its fabric: {error}") from error
+        self.fabric = fabric
 
     def _refused(self, refusals: pb.Refusals) -> None:
         for one in refusals.refused:

@@ -21,7 +21,7 @@ from kvpolicy.tiers.gate import Prefill, Probe, Ticket, Verdict
 from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
-from kvproto.ids import FetchId
+from kvproto.ids import Address, FetchId
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -62,6 +62,10 @@ class ReaderMachine(Protocol):
 
     def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
+        ...
+
+    def left_at(self, key: ChunkKey, now_ns: int, /) -> Address | None:
+        """Where the interest is of those who still want a chunk that this node has; None: nobody does."""
         ...
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:

@@ -11,8 +11,9 @@ from hostagent.core.events import EngineId
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.reports import Heartbeat, LoadReports, Reports
-from hostagent.core.serving import Serving
+from hostagent.core.serving import Keeping, Serving
 from kvclient.messages import NAMESPACE_BYTES_MAX
+from kvproto.fanout import Fanout
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -41,6 +42,7 @@ class Membership:
         self._heartbeat = heartbeat
         self._receive_buffer_bytes = 0
         self._switch_epoch: int | None = None
+        self._fanout, self._unasked_weight = Fanout.SWITCH, 0.0
 
     def started(self, event: events.Started) -> None:
         """The transport is there: the window follows from its receive buffer."""
@@ -60,11 +62,15 @@ class Membership:
                 member=event.member,
                 segment_bytes=event.segment_bytes,
                 interest_ttl_ns=event.interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
+                by_keepers=event.fanout.keeps,
             )
         )
+        self._fanout, self._unasked_weight = event.fanout, event.unasked_weight
+        self._keep_interest()
         self._directory.restart(event.controller)
         fabric.integrity = event.integrity
         fabric.connected = True
+        self._fetches.look_ups.stream_began(takes_look_ups=event.takes_look_ups)
         self._reports.snapshot(event.controller)
         self._load_reports.begin(wanted=event.takes_loads)
         self._claims.welcomed(event.node)
@@ -73,6 +79,11 @@ class Membership:
     def member_given(self, event: events.MemberGiven) -> None:
         """The node's index at its switch is another."""
         self._configure(replace(self.parameters, member=event.member))
+        self._keep_interest()
+
+    def _keep_interest(self) -> None:
+        member, ttl_ns = self.parameters.member, self.parameters.interest_ttl_ns
+        self._serving.keep_interest(Keeping(self._fanout, member, ttl_ns, self._unasked_weight))
 
     def switch_state_given(self, event: events.SwitchStateGiven) -> None:
         """Another epoch: the switch's tables are empty."""
@@ -85,6 +96,7 @@ class Membership:
         """Go on with the directory as it is; fetches here go on teaching the pools which chunks to keep."""
         self._fabric.connected = False
         self._heartbeat.close()
+        self._fetches.look_ups.stream_ended()
 
     def _configure(self, parameters: ReaderParameters) -> None:
         """Use `parameters`, with a window that follows from the receive buffer once its size is known."""

@@ -16,17 +16,33 @@ from hostagent.core.node import Node
 from hostagent.core.work import FillWork
 from hostagent.pool.chunks import Chunk, ChunkPool
 from kvchunk.ids import ChunkKey
+from kvproto.blocks import cover
 from kvproto.commands import FillEnded, HolderCommand, PinChunk, SendControl, SendFill, SendSegments, UnpinChunk
 from kvproto.events import ControlReceived, FillCancelled, FillRequested, HolderEvent, SegmentsSent, SendFailed
-from kvproto.ids import Address, FillId
+from kvproto.fanout import Fanout
+from kvproto.ids import Address, FillId, Member
 from kvproto.session.holder import Holder, HolderCounts
+from kvproto.session.interest import InterestTable
+from kvproto.session.keeper import Keeper
 from kvproto.session.parameters import HolderParameters
 from kvproto.wire.control import Op
 
 WAITING_CONTROLS_MAX = 4096
 """Questions about chunks that are on their way from disk; more are dropped, and asked again."""
+_ASKS = frozenset({Op.JOIN, Op.GET})
 LoadForPeer = Callable[[ChunkKey, Callable[[], None]], bool]
 """See `PeerLoads.load`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How it stands with interest in a node's chunks."""
+
+    fanout: Fanout
+    member: Member | None
+    """The node's own number."""
+    ttl_ns: int
+    unasked_weight: float
 
 
 class PoolInventory:
@@ -54,9 +70,18 @@ class Serving:
     """Owns the protocol's holder, the pins of what is being sent, and the questions that wait for the disk. Who reads
     chunks of this node it does not decide."""
 
-    def __init__(self, node: Node, load: LoadForPeer, asked: Callable[[ChunkKey], None]) -> None:
-        """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it."""
+    def __init__(
+        self,
+        node: Node,
+        load: LoadForPeer,
+        asked: Callable[[ChunkKey], None],
+        had_from: Callable[[ChunkKey], Address | None],
+    ) -> None:
+        """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it;
+        `had_from(key)`: whose cast brought a chunk that may be in flight still."""
         self._asked = asked
+        self._had_from = had_from
+        self._directory = node.directory
         self._clock = node.clock
         self._holder_alarm = node.alarms.add(self._holder_due)
         self._emit = node.emit
@@ -66,6 +91,8 @@ class Serving:
         """Questions about chunks that are being loaded from disk."""
         self._waiting_count = 0
         self._segment_bytes = node.options.segment_bytes
+        self._keeping = Keeping(Fanout.SWITCH, None, 0, 0.0)
+        self._keeper: Keeper | None = None
         self._holder = self._make_holder()
         self.queued_bytes = 0
         """Of casts that were asked for and have not left."""
@@ -81,7 +108,20 @@ class Serving:
 
     def _make_holder(self) -> Holder:
         inventory = PoolInventory(self._pool, self._segment_bytes)
-        return Holder(HolderParameters(segment_bytes=self._segment_bytes), inventory)
+        return Holder(HolderParameters(segment_bytes=self._segment_bytes), inventory, self._keeper)
+
+    def keep_interest(self, keeping: Keeping) -> None:
+        """How it stands with interest in this node's chunks from now on. Interest of before is forgotten if that
+        changes: its readers renew their JOINs."""
+        if keeping == self._keeping:
+            return
+        self._keeping = keeping
+        if keeping.fanout.keeps:
+            table = InterestTable(keeping.ttl_ns)
+            self._keeper = Keeper(table, self._directory, keeping.member, self._had_from)
+        else:
+            self._keeper = None
+        self._holder.use_keeper(self._keeper)
 
     def use_casts(self, *, made_by_nic: bool) -> None:
         """Who makes cast datagrams. A NIC makes data datagrams only: fills do not ride on its casts."""
@@ -106,6 +146,11 @@ class Serving:
             ended(FillEnded(fill, ChunkKey(b""), complete=False, acknowledged=0))
 
     @property
+    def keeps_interest(self) -> bool:
+        """Whether this node keeps the interest in its chunks, and LEAVE is for it."""
+        return self._keeper is not None
+
+    @property
     def counts(self) -> HolderCounts:
         """What the holder counted; starts from zero after a change of the segment size."""
         return self._holder.counts
@@ -113,11 +158,11 @@ class Serving:
     # ------------------------------------------------------------------ what peers ask
 
     def controls_received(self, events: Sequence[ControlReceived]) -> None:
-        """JOIN, GET or FILL_ACK, those that came together."""
+        """JOIN, LEAVE, GET or FILL_ACK, those that came together."""
         here: list[ControlReceived] = []
         for event in events:
             key = event.message.key
-            asks = event.message.op is not Op.FILL_ACK and self._pool.find(key) is None
+            asks = event.message.op in _ASKS and self._pool.find(key) is None
             if asks and (key in self._waiting or self._load(key, partial(self._chunk_loaded, key))):
                 self._wait(event)
             else:
@@ -213,6 +258,13 @@ class Serving:
 
     # ------------------------------------------------------------------ the machine
 
+    def _blocks(self, to: int | None) -> tuple[int, ...]:
+        keeping = self._keeping
+        if to is None:
+            return ()
+        me = 0 if keeping.member is None else 1 << keeping.member
+        return cover(to, self._directory.members & ~me, keeping.unasked_weight)
+
     def _holder_due(self) -> None:
         self._carry_out(self._holder.handle_timer(self._clock.now_ns))
 
@@ -224,9 +276,9 @@ class Serving:
             match command:
                 case SendControl():
                     self._emit(command)
-                case SendSegments(key, first, count):
+                case SendSegments(key, first, count, to):
                     self._on_way[key] += count
-                    self._emit(effects.CastSegments(self._pinned[key], first, count))
+                    self._emit(effects.CastSegments(self._pinned[key], first, count, self._blocks(to)))
                 case SendFill(key, first, count, pool_address, cast_too=True):
                     self._on_way[key] += count
                     self._emit(effects.FillSegments(self._pinned[key], first, count, pool_address, cast_too=True))

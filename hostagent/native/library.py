@@ -17,6 +17,8 @@ from kvproto.wire.data import DATA_HEADER_BYTES
 _PATH = Path(__file__).with_name("datapath.so")
 PREFIX_BYTES_MAX = 64
 """DP_PREFIX_BYTES_MAX"""
+GROUPS_MAX = 64
+"""DP_GROUPS_MAX"""
 
 
 class ReceiverConfig(ctypes.Structure):
@@ -30,6 +32,7 @@ class ReceiverConfig(ctypes.Structure):
         ("source_qpn", c_uint32),
         ("segment_bytes", c_uint32),
         ("from_switch_dscp", c_uint32),
+        ("by_groups", c_uint32),
         ("identification", c_uint32 * 2 * 16),
         ("masked", c_uint8 * 36),
     )
@@ -68,13 +71,14 @@ class Job(ctypes.Structure):
         ("segment_bytes", c_uint32),
         ("first", c_uint32),
         ("count", c_uint32),
-        ("address", c_uint32),
+        ("groups_count", c_uint32),
         ("icrc_seed", c_uint32),
         ("port", c_uint16),
         ("prefix_bytes", c_uint16),
         ("prefix_segment", c_uint16),
         ("prefix", c_uint8 * PREFIX_BYTES_MAX),
         ("header", c_uint8 * DATA_HEADER_BYTES),
+        ("groups", c_uint32 * 2 * GROUPS_MAX),
     )
 
 
@@ -95,6 +99,7 @@ COUNTS = (
     "duplicates",
     "other_size",
     "own",
+    "unasked",
     "truncated",
     "oversized",
     "opcode",

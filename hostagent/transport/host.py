@@ -12,7 +12,7 @@ import ctypes
 import errno
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hostagent.config import DataConfig
@@ -202,7 +202,7 @@ class _Control:
         if group == self._group:
             return
         self._leave()
-        self._notice_socket = group_socket(self._host.address, format_address(group), self._port)
+        self._notice_socket = group_socket(self._host.address, (format_address(group),), self._port)
         self._notice_intake = self._take(self._notice_socket)
         self._group = group
 
@@ -250,28 +250,30 @@ class _Control:
         return ControlIntake(sock, host.loop, host.sink, host.counters, host.own)
 
 
-def group_socket(address: str, group: str, port: int) -> socket.socket:
-    """A non-blocking UDP socket that receives what comes to (group, port) on the interface with this address.
+def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socket:
+    """A non-blocking UDP socket that receives what comes to these groups at a port, on the interface with this address.
 
     Raises TransportError.
     """
+    to = groups[0] if len(groups) == 1 else ""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         # Several programs may listen to one group; their unicast ports tell two agents apart.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((group, port))
-        sock.setsockopt(
-            socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(address)
-        )
+        sock.bind((to, port))
+        for group in groups:
+            sock.setsockopt(
+                socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + socket.inet_aton(address)
+            )
         sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise TransportError(
-                f"UDP {group}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
+                f"UDP {to or '*'}:{port} is in use{_SOFT_ROCE if port == UDP_PORT_ROCE else ''}"
             ) from error
         raise TransportError(
-            f"cannot join group {group} on {address} (UDP {port}): {error.strerror};"
+            f"cannot join group {', '.join(groups)} on {address} (UDP {port}): {error.strerror};"
             " does the data interface do multicast?"
         ) from error
     return sock

@@ -22,6 +22,7 @@ from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
 from kvproto.errors import WireReason
 from kvproto.events import SegmentsReceived
+from kvproto.fanout import Fanout
 from kvproto.ids import Address
 from kvproto.wire.data import Fabric, segments_of
 from kvproto.wire.icrc import identification_basis, masked_headers
@@ -29,6 +30,7 @@ from kvproto.wire.icrc import identification_basis, masked_headers
 _DROPS = {
     "other_size": "cast_other_size",
     "own": "own_cast",
+    "unasked": "cast_unasked",
     **{reason.name.lower(): f"cast_{reason.name.lower()}" for reason in WireReason},
 }
 """Counts reported as reasons for dropping."""
@@ -214,6 +216,7 @@ def _config(fd: int, wake: int, fabric: Fabric, own: Address) -> ReceiverConfig:
         source_qpn=fabric.source_qpn,
         segment_bytes=fabric.segment_bytes,
         from_switch_dscp=fabric.from_switch_dscp,
+        by_groups=fabric.fanout is Fanout.MULTICAST,
     )
     for index, (lead, pattern) in enumerate(identification_basis(fabric.datagram_bytes)):
         config.identification[index][0], config.identification[index][1] = lead, pattern

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,7 +18,6 @@ from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
-from kvproto.ids import Address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import Fabric, header_template, segments_of
 from kvproto.wire.icrc import icrc_seed
@@ -36,6 +35,10 @@ assert KV_CONTROL_BYTES <= PREFIX_BYTES_MAX
 
 Told: TypeAlias = Callable[[ChunkKey, int], None]
 """Called with a chunk's key and how many of its segments had this outcome."""
+
+
+Group: TypeAlias = tuple[int, int]
+"""An address, and what it changes in the ICRC of a datagram to the fabric's group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,17 @@ class NativeSender:
             self._closing = undo.pop_all()
         self._open = True
 
-    def send(self, run: SegmentRun, destination: tuple[Address, int], sent: Told, failed: Told) -> None:
-        """Queue a run; its outcome is reported later, maybe in parts. Raises ValueError, MemoryError."""
+    def send(self, run: SegmentRun, to: Sequence[Group], port: int, sent: Told, failed: Told) -> None:
+        """Queue a run, for each of 1 to GROUPS_MAX groups; its outcome is reported later, maybe in parts. Raises
+        ValueError, MemoryError."""
         job, segments = self._prepared(run)
         if not 0 <= run.first < run.first + run.count <= segments:
             raise ValueError(f"segments {run.first}+{run.count} of {segments}")
         self._last_job += 1
         job.id, job.first, job.count = self._last_job, run.first, run.count
-        job.address, job.port = destination
+        job.port, job.groups_count = port, len(to)
+        for place, group in enumerate(to):
+            job.groups[place][:] = group
         if self._library.dp_sender_add(self._sender, ctypes.byref(job)):
             raise MemoryError("no memory for a job of the data path's sender")
         self._jobs[self._last_job] = _Waiting(run.chunk.key, sent, failed)

@@ -6,6 +6,7 @@ import contextlib
 import socket
 from typing import Final
 
+IP_PKTINFO: Final = 8
 IP_MTU_DISCOVER: Final = 10
 IP_PMTUDISC_DO: Final = 2
 SO_RXQ_OVFL: Final = 40

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
 from hostagent import limits
 from hostagent.transport import socket_options
@@ -21,13 +22,15 @@ from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
-from hostagent.transport.native_sender import NativeSender, SegmentRun
+from hostagent.transport.native_sender import Group, NativeSender, SegmentRun
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
+from kvproto.fanout import Fanout
 from kvproto.ids import Address, format_address
 from kvproto.wire.control import Flag
 from kvproto.wire.data import QPN_NUMBERED, Fabric
+from kvproto.wire.icrc import destination_difference
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
 _TRUESIZE_FACTOR = 2
@@ -79,10 +82,12 @@ class SegmentSocket:
         """`port`: their source port; 0: any. Raises TransportError."""
         self._host = host
         self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
+        # Beside it, one may take what comes to several groups at this port. Not before: that it is free has to show.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _set_multicast(sock, limits.MULTICAST_TTL)
         self.leave_by_interface(host)
         socket_options.ask_buffer(sock, send_bytes=limits.CAST_SEND_BUFFER_BYTES)
-        rate = link_rate_bit_s(host.config) // 8
+        self._rate_bytes_s = rate = link_rate_bit_s(host.config) // 8
         self._sender = NativeSender(host, sock, rate, casting_threads(rate, len(os.sched_getaffinity(0))))
 
     def leave_by_interface(self, host: Host) -> None:
@@ -95,15 +100,24 @@ class SegmentSocket:
         assert fabric.source_qpn != QPN_NUMBERED, "readers know by it which IP identification is 0"
         self._sender.fabric_changed()
         self._fabric = fabric
+        if fabric.fanout.keeps:
+            # NOTICEs leave by the same interface, and wait behind what is in this buffer.
+            wait_bytes = max(limits.CAST_SEND_BUFFER_BYTES_MIN, int(self._rate_bytes_s * limits.CONTROL_WAIT_S))
+            send_bytes = min(limits.CAST_SEND_BUFFER_BYTES, wait_bytes)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
 
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+    def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""
-        run = SegmentRun(chunk, self._fabric, first, count)
-        sink = self._host.sink
-        self._sender.send(
-            run, (self._fabric.group, self._host.config.cast_port), sink.segments_sent, sink.segments_failed
-        )
-        self._host.counters.cast_packets_sent += count
+        fabric, sink = self._fabric, self._host.sink
+        run = SegmentRun(chunk, fabric, first, count)
+        to = [self._group(block) for block in blocks] if blocks else [(fabric.group, 0)]
+        self._sender.send(run, to, self._host.config.cast_port, sink.segments_sent, sink.segments_failed)
+        self._host.counters.cast_packets_sent += count * len(to)
+
+    def _group(self, block: int) -> Group:
+        fabric = self._fabric
+        address = fabric.group_of(block)
+        return address, destination_difference(address ^ fabric.group, fabric.datagram_bytes)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `CastPart.fill`. The switch keeps the port that they come from."""
@@ -111,7 +125,7 @@ class SegmentSocket:
         if cast_too:
             sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
         run = SegmentRun(chunk, self._fabric, first, count, fill=flags)
-        self._sender.send(run, (pool, self._host.config.control_port), sent, failed)
+        self._sender.send(run, [(pool, 0)], self._host.config.control_port, sent, failed)
 
     def _fill_sent(self, key: ChunkKey, count: int) -> None:
         self._host.counters.fill_packets_sent += count
@@ -168,8 +182,12 @@ class SocketCasts(ExpectedCasts):
         if fabric.segment_bytes != self._segment_bytes:
             self._expected.clear()
             self._segment_bytes = fabric.segment_bytes
-        self._group_socket = casts = group_socket(host.address, format_address(fabric.group), host.config.cast_port)
+        self._group_socket = casts = group_socket(
+            host.address, tuple(map(format_address, fabric.groups)), host.config.cast_port
+        )
         casts.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        if fabric.fanout is Fanout.MULTICAST:
+            casts.setsockopt(socket.IPPROTO_IP, socket_options.IP_PKTINFO, 1)
         casts.setsockopt(socket.SOL_SOCKET, socket_options.SO_RXQ_OVFL, 1)
         socket_options.take_buffers(casts)
         socket_options.ask_buffer(casts, receive_bytes=host.config.receive_buffer_bytes)
@@ -221,6 +239,16 @@ class TcpReads:
             self._native = NativeReads(host.native, host.memory, host.leases, host.loop, host.sink, host.counters)
         self._server = self._new_server(host)
         self._read_by(host)
+
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `ReadPart.show`."""
+        if self._native is not None:
+            self._native.show(chunk, first, count)
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`."""
+        if self._native is not None:
+            self._native.hide(key)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""

@@ -23,6 +23,9 @@ from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
+FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY}
+"""Modes by the name that the network's way has."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench incast`."""
@@ -38,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=[*(mode.value for mode in Mode), "all", "none"],
         help="how kvcast does it; may be given again (default cast)",
+    )
+    parser.add_argument(
+        "--fanout",
+        action="append",
+        choices=list(FANOUTS),
+        help="the same by the network's way: multicast is a bridge that snoops, relay one that drops multicast, where "
+        "readers pass on",
+    )
+    parser.add_argument(
+        "--uplink", type=rate, metavar="RATE", help="what each reader can send (default: as its link, --rate)"
     )
     parser.add_argument(
         "--trust",
@@ -87,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         stagger=args.stagger,
         seed=args.seed,
         slow={} if args.slow is None else {args.slow_reader: args.slow},
+        uplink_bit_s=args.uplink,
         faults=Faults(loss=args.loss),
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
@@ -96,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--trust both and --form both: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
-    modes = _chosen(args.mode or [Mode.CAST.value], Mode)
+    wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
+    modes = _chosen(wanted or [Mode.CAST.value], Mode)
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:

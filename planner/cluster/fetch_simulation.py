@@ -21,7 +21,7 @@ from kvchunk.sources import ChunkSource
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events
 from kvproto.commands import ChunkGone, ChunkHere, ReaderCommand, VerifyChunk
-from kvproto.ids import NodeId
+from kvproto.ids import Address, NodeId
 from kvproto.session.parameters import ReaderParameters
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -86,6 +86,10 @@ class FlowReader:
 
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
         return []
+
+    def left_at(self, _key: ChunkKey, _now_ns: int) -> Address | None:
+        """Nobody keeps interest here: flows are not casts."""
+        return None
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         return []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import finsy as fy
 import pytest
@@ -22,11 +24,18 @@ TARGETS: dict[str, type[P4SwitchTarget] | type[Bmv2Target]] = {
     params=["p4switch", "tna", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
 )
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    kind = TARGETS[request.param]
+    with running(request.param, tmp_path_factory.mktemp(request.param)) as target:
+        yield target
+
+
+@contextlib.contextmanager
+def running(name: str, folder: Path) -> Iterator[Target]:
+    """A switch of this kind, with what no test takes back."""
+    kind = TARGETS[name]
     missing = kind.missing()
     if missing is not None:
         pytest.skip(f"{kind.name}: {missing.reason}")
-    running = kind(ALL_PORTS, tmp_path_factory.mktemp(kind.name))
+    running = kind(ALL_PORTS, folder)
     try:
         profile = running.profile
         running.control.insert(
@@ -53,9 +62,14 @@ def bare(target: Target, request: pytest.FixtureRequest) -> Iterator[Bench]:
 @pytest.fixture
 def bench(bare: Bench) -> Bench:
     """A kvcast switch with a member on each of ports 1 to 8 and a host without an agent on port 9."""
+    make_kvcast(bare)
+    return bare
+
+
+def make_kvcast(bare: Bench) -> None:
+    """See `bench`."""
     bare.attach()
     bare.fabric()
     bare.fresh_budgets()
     bare.by_bitmap()
     bare.circulate()
-    return bare

@@ -54,6 +54,17 @@ def test_cast_sends_less_than_everything_once_a_reader(stagger: bool) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("stagger", [False, True], ids=["at once", "staggered"])
+def test_a_bridge_that_snoops_replicates_casts(stagger: bool) -> None:
+    figures = _run(_plan(stagger=stagger), Mode.MULTICAST)
+    assert _sent_S(figures) < READERS - 0.5
+    assert "cast" in figures.origins
+    assert figures.fanout == "multicast"
+    if not stagger:
+        assert figures.unasked_rx_S < 0.5
+
+
+@pytest.mark.root
 @pytest.mark.parametrize("trust", Trust)
 def test_casts_with_and_without_everything_that_stands_between_strangers(trust: Trust) -> None:
     figures = _run(_plan(trust=trust, readers=2, size_bytes=CHUNK_BYTES), Mode.CAST)

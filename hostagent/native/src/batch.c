@@ -34,6 +34,11 @@ static void frame(struct outgoing *out, const struct dp_job *job, uint32_t segme
     for (int i = 0; i < DP_ICRC_BYTES; i++) out->icrc[i] = (uint8_t)(crc >> 8 * i);
 }
 
+/* Makes the datagram for another group of one that is made. */
+static void correct(struct outgoing *out, uint32_t difference) {
+    for (int i = 0; i < DP_ICRC_BYTES; i++) out->icrc[i] ^= (uint8_t)(difference >> 8 * i);
+}
+
 /* Has the kernel cut the message into datagrams of this size. */
 static void ask_segments(struct msghdr *message, struct buffer *buffer, uint32_t bytes) {
     uint16_t size = (uint16_t)bytes;
@@ -46,9 +51,18 @@ static void ask_segments(struct msghdr *message, struct buffer *buffer, uint32_t
     memcpy(CMSG_DATA(part), &size, sizeof size);
 }
 
+/* What leaves for which group. `made`: the same for the group before; NULL: it is not there. */
+struct leaving {
+    const struct dp_job *job;
+    uint32_t group;
+    const struct outgoing *made;
+};
+
 /* Writes the datagrams' own bytes, and their parts from `pieces` on; returns how many parts. */
-static uint32_t gather(struct batch *batch, const struct dp_job *job, uint32_t segment, uint32_t count,
+static uint32_t gather(struct batch *batch, const struct leaving *leaving, uint32_t segment, uint32_t count,
                        struct iovec *pieces) {
+    const struct dp_job *job = leaving->job;
+    const struct dp_group *group = &job->groups[leaving->group];
     struct outgoing *out = &batch->outgoing[batch->datagrams];
     struct iovec *next = pieces;
     if (job->prefix_bytes) {
@@ -59,7 +73,13 @@ static uint32_t gather(struct batch *batch, const struct dp_job *job, uint32_t s
     }
     *next++ = (struct iovec){out->header, DP_HEADER_BYTES};
     for (uint32_t i = 0; i < count; i++, segment++) {
-        frame(&out[i], job, segment, i, count);
+        if (leaving->made) {
+            out[i] = leaving->made[i];
+            correct(&out[i], group[-1].difference ^ group->difference);
+        } else {
+            frame(&out[i], job, segment, i, count);
+            correct(&out[i], group->difference);
+        }
         uint32_t bytes = payload_bytes(job, segment), padding = job->segment_bytes - bytes;
         *next++ = (struct iovec){(uint8_t *)job->chunk + (uint64_t)segment * job->segment_bytes, bytes};
         if (padding) *next++ = (struct iovec){(uint8_t *)zeros, padding};
@@ -68,13 +88,14 @@ static uint32_t gather(struct batch *batch, const struct dp_job *job, uint32_t s
     return (uint32_t)(next - pieces);
 }
 
-static void add_buffer(struct batch *batch, const struct dp_job *job, uint32_t segment, uint32_t count) {
+static void add_buffer(struct batch *batch, const struct leaving *leaving, uint32_t segment, uint32_t count) {
+    const struct dp_job *job = leaving->job;
     struct iovec *pieces = &batch->pieces[batch->pieces_count];
-    uint32_t parts = gather(batch, job, segment, count, pieces);
+    uint32_t parts = gather(batch, leaving, segment, count, pieces);
     struct buffer *buffer = &batch->buffers[batch->count];
     struct msghdr *message = &batch->messages[batch->count].msg_hdr;
     buffer->to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(job->port)};
-    buffer->to.sin_addr.s_addr = htonl(job->address);
+    buffer->to.sin_addr.s_addr = htonl(job->groups[leaving->group].address);
     buffer->segments = count;
     *message = (struct msghdr){
         .msg_name = &buffer->to,
@@ -90,10 +111,15 @@ static void add_buffer(struct batch *batch, const struct dp_job *job, uint32_t s
 
 void batch_clear(struct batch *batch) { batch->count = batch->datagrams = batch->pieces_count = 0; }
 
-void batch_add(struct batch *batch, const struct dp_job *job, uint32_t first, uint32_t count, uint32_t most) {
+void batch_add(struct batch *batch, const struct dp_job *job, uint32_t first, uint32_t count, uint32_t most,
+               uint32_t group, int again) {
     assert(most && batch->datagrams + count <= BATCH && (most == 1 || !job->prefix_bytes));
-    for (uint32_t at = 0; at < count; at += most)
-        add_buffer(batch, job, first + at, count - at < most ? count - at : most);
+    assert(group < job->groups_count && (!again || (group && batch->datagrams >= count)));
+    for (uint32_t at = 0; at < count; at += most) {
+        const struct outgoing *made = again ? &batch->outgoing[batch->datagrams - count] : NULL;
+        struct leaving leaving = {job, group, made};
+        add_buffer(batch, &leaving, first + at, count - at < most ? count - at : most);
+    }
 }
 
 uint32_t batch_segments(const struct batch *batch, uint32_t buffers) {

@@ -49,8 +49,10 @@ static inline uint32_t batch_datagram_bytes(const struct dp_job *job) {
 
 void batch_clear(struct batch *batch);
 
-/* Composes segments of a job, up to `most` by each buffer. They have to fit. */
-void batch_add(struct batch *batch, const struct dp_job *job, uint32_t first, uint32_t count, uint32_t most);
+/* Composes segments of a job for one of its groups, up to `most` by each buffer. They have to fit. `again`: the batch ends
+ * with the same ones for the group before, whose ICRCs are corrected and not computed. */
+void batch_add(struct batch *batch, const struct dp_job *job, uint32_t first, uint32_t count, uint32_t most,
+               uint32_t group, int again);
 
 /* What the first so many buffers carry. */
 uint32_t batch_segments(const struct batch *batch, uint32_t buffers);

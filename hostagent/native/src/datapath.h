@@ -16,6 +16,7 @@
  * masked. */
 #define DP_MASKED_BYTES 36
 #define DP_MASKED_SOURCE 20
+#define DP_MASKED_DESTINATION 24
 #define DP_MASKED_SOURCE_PORT 28
 #define DP_IDENTIFICATION_BITS 16
 #define DP_KEY_BYTES 16
@@ -57,6 +58,7 @@ struct dp_receiver_config {
     uint32_t source_qpn; /* of senders whose IP identification is 0 */
     uint32_t segment_bytes;
     uint32_t from_switch_dscp;
+    uint32_t by_groups; /* casts come to several groups, some unasked; the socket has IP_PKTINFO set */
     uint32_t identification[DP_IDENTIFICATION_BITS][2]; /* reduced basis (leading bit, pattern): kvproto.wire.icrc */
     uint8_t masked[DP_MASKED_BYTES];                    /* with zeros where source and source port go */
 };
@@ -70,6 +72,7 @@ enum dp_count {
     DP_DUPLICATES,  /* good segments that were here already */
     DP_OTHER_SIZE,  /* good segments of an expected chunk whose segment count differs */
     DP_OWN,
+    DP_UNASKED, /* of chunks that are not expected, not looked at any further */
     DP_TRUNCATED,
     DP_OVERSIZED,
     DP_OPCODE,
@@ -153,7 +156,15 @@ struct dp_sender;
 
 #define DP_PREFIX_BYTES_MAX 64
 
-/* A run of segments of one chunk for one destination. */
+#define DP_GROUPS_MAX 64
+
+/* Where a datagram goes, and what that changes in its ICRC: a CRC is linear, so XOR makes one from the other. */
+struct dp_group {
+    uint32_t address;
+    uint32_t difference;
+};
+
+/* A run of segments of one chunk. Each leaves once to each group, and has its outcome when it has left to the last. */
 struct dp_job {
     const uint8_t *chunk;
     uint64_t size_bytes;
@@ -161,13 +172,14 @@ struct dp_job {
     uint32_t segment_bytes;
     uint32_t first;
     uint32_t count;
-    uint32_t address;
-    uint32_t icrc_seed; /* CRC of the bytes before the BTH */
+    uint32_t groups_count;
+    uint32_t icrc_seed; /* CRC of the bytes before the BTH, where the difference is 0 */
     uint16_t port;
     uint16_t prefix_bytes;   /* of the bytes before each BTH, 0: none */
     uint16_t prefix_segment; /* where in it the segment's number goes, four bytes */
     uint8_t prefix[DP_PREFIX_BYTES_MAX];
     uint8_t header[DP_HEADER_BYTES]; /* BTH, DETH and chunk header of the chunk's first segment, as if it were full */
+    struct dp_group groups[DP_GROUPS_MAX];
 };
 
 /* What became of some segments of a job. */

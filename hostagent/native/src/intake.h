@@ -13,6 +13,7 @@ struct intake_row {
     uint8_t *bytes;  /* its BTH; where a NIC has taken that off, the place at which it would begin */
     uint32_t length; /* from there */
     uint32_t source;
+    uint32_t destination; /* 0: the fabric's group */
     uint16_t port;
     int from_switch;
     enum dp_count verdict;

@@ -22,6 +22,7 @@
 #include "wire.h"
 
 #define GROUP 4              /* datagrams judged, then placed, while they are in the cache nearest to the processor */
+#define UNASKED_LOOKED_AT 64 /* one of so many */
 #define BATCHES_MAX 8        /* calls in a row before a caller that drains gets its turn */
 #define NAP_SEGMENTS 64      /* a nap lasts until at most this many should have arrived */
 #define NAP_NS_MIN 20000     /* a shorter nap costs more than waiting for the next one */
@@ -30,12 +31,14 @@
 struct dp_receiver {
     int wake, interrupt;
     uint32_t own;
+    int by_groups;
 
     pthread_mutex_t intake;
     uint32_t looking; /* callers that wait for `intake` */
     struct wire wire;
     struct intake *from;
     uint32_t overflows; /* counted of the intake's */
+    uint32_t unasked;   /* datagrams of chunks that are not expected */
     struct intake_row rows[INTAKE_BATCH];
 
     pthread_mutex_t state;
@@ -60,6 +63,16 @@ struct dp_receiver {
 
 /* ---- one batch --------------------------------------------------------------------------------------------------- */
 
+/* Whether a datagram is one of many that others asked for. Some of those are looked at and reported: whoever has left a
+ * chunk is to say so again if its LEAVE was lost. The caller holds `intake`, not `state`. */
+static int is_unasked(struct dp_receiver *receiver, const struct intake_row *row) {
+    if (!receiver->by_groups || row->length < DP_HEADER_BYTES) return 0;
+    pthread_mutex_lock(&receiver->state);
+    int expected = expected_find(&receiver->expected, row->bytes + DP_KV_KEY) != NULL;
+    pthread_mutex_unlock(&receiver->state);
+    return !expected && receiver->unasked++ % UNASKED_LOOKED_AT != 0;
+}
+
 /* Checks rows. The caller holds `intake`, not `state`. */
 static void judge(struct dp_receiver *receiver, struct intake_row *rows, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
@@ -67,6 +80,8 @@ static void judge(struct dp_receiver *receiver, struct intake_row *rows, uint32_
         /* What this node filled into the switch comes back with its own address; its own casts do not. */
         if (row->source == receiver->own && !row->from_switch)
             row->verdict = DP_OWN;
+        else if (is_unasked(receiver, row))
+            row->verdict = DP_UNASKED;
         else
             row->verdict = receiver->from->kind->check(&receiver->wire, row);
     }
@@ -272,7 +287,8 @@ struct dp_receiver *dp_receiver_new(const struct dp_receiver_config *config, con
     receiver->wire.segment_bytes = config->segment_bytes;
     memcpy(receiver->wire.identification, config->identification, sizeof config->identification);
     memcpy(receiver->wire.masked, config->masked, sizeof config->masked);
-    receiver->wire.seed_source = ~config->own;
+    receiver->wire.seed_ends.source = ~config->own;
+    receiver->by_groups = (int)config->by_groups;
     receiver->patience_ns = 1000000;
     receiver->patience_segments = INTAKE_BATCH;
     receiver->left_min = UINT32_MAX;

@@ -31,11 +31,13 @@ struct queued {
     uint32_t taken; /* by threads; those behind wait */
 };
 
-/* Segments of a job that a thread has taken and that have no outcome. */
+/* Segments of a job that a thread has taken and that have not left to one of its groups. The parts of one job lie
+ * together, in the order of the groups; segments have an outcome when they have left to the last. */
 struct part {
     struct queued *of;
     uint32_t first, count;
     uint32_t most; /* of them by one buffer */
+    uint32_t group;
 };
 
 struct caster {
@@ -97,26 +99,34 @@ static void take(struct caster *caster) {
     uint32_t room = BATCH;
     for (struct sending *each = sender->sendings.first; each && room; each = each->next) {
         struct queued *queued = (struct queued *)each;
-        uint32_t rest = each->count - queued->taken, count = rest < room ? rest : room;
-        if (!count) continue;
+        uint32_t groups = queued->job.groups_count, fit = room / groups;
+        uint32_t rest = each->count - queued->taken, count = rest < fit ? rest : fit;
+        if (!rest) continue;
+        if (!count) {
+            room = 0;
+            break;
+        }
         uint32_t most = segments_of_buffer(sender, &queued->job);
         if (count < rest) {
             /* The batch is full. What would leave by a last buffer that is not full waits for the next batch. */
             if (count > most) count -= count % most;
-            room = count;
+            room = count * groups;
         }
-        caster->parts[caster->parts_count++] = (struct part){queued, queued->job.first + queued->taken, count, most};
+        for (uint32_t group = 0; group < groups; group++)
+            caster->parts[caster->parts_count++] =
+                (struct part){queued, queued->job.first + queued->taken, count, most, group};
         queued->taken += count;
-        room -= count;
+        room -= count * groups;
     }
     caster->idle = !caster->parts_count;
     if (!room) wake_one(sender);
     if (caster->idle) pace_idle(&sender->pace);
 }
 
-/* Records that segments of a part have an outcome. The caller holds `state`. */
+/* Records what became of segments of a part. The caller holds `state`. */
 static void record(struct dp_sender *sender, struct part *part, uint32_t sent, uint32_t failed) {
-    sendings_record(&sender->sendings, &part->of->sending, sent, failed);
+    if (part->group + 1 == part->of->job.groups_count)
+        sendings_record(&sender->sendings, &part->of->sending, sent, failed);
     part->first += sent + failed;
     part->count -= sent + failed;
 }
@@ -135,7 +145,8 @@ static void account(struct caster *caster, uint32_t sent, int broken) {
             struct queued *queued = part->of;
             uint32_t untaken = queued->sending.count - queued->taken;
             queued->taken += untaken;
-            record(sender, part, 0, part->count);
+            for (uint32_t j = i; j < caster->parts_count && caster->parts[j].of == queued; j++)
+                record(sender, &caster->parts[j], 0, caster->parts[j].count);
             sendings_record(&sender->sendings, &queued->sending, 0, untaken);
             broken = 0;
         }
@@ -150,7 +161,9 @@ static void compose(struct caster *caster) {
     batch_clear(&caster->batch);
     for (uint32_t i = 0; i < caster->parts_count; i++) {
         const struct part *part = &caster->parts[i];
-        batch_add(&caster->batch, &part->of->job, part->first, part->count, caster->suspected ? 1 : part->most);
+        int again = i && part->group && part[-1].of == part->of && part[-1].first == part->first;
+        uint32_t most = caster->suspected ? 1 : part->most;
+        batch_add(&caster->batch, &part->of->job, part->first, part->count, most, part->group, again);
     }
 }
 
@@ -269,6 +282,7 @@ int dp_sender_add(struct dp_sender *sender, const struct dp_job *job) {
     assert(job->segment_bytes && job->segment_bytes <= DP_SEGMENT_BYTES_MAX);
     assert((uint64_t)(job->first + job->count - 1) * job->segment_bytes < job->size_bytes);
     assert(job->prefix_bytes <= DP_PREFIX_BYTES_MAX);
+    assert(job->groups_count && job->groups_count <= DP_GROUPS_MAX);
     assert(!job->prefix_bytes || job->prefix_segment + sizeof(uint32_t) <= job->prefix_bytes);
     struct queued *queued = calloc(1, sizeof *queued);
     if (!queued) return ENOMEM;

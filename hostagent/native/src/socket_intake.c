@@ -9,7 +9,7 @@
 
 #include "intake.h"
 
-#define CONTROL_BYTES 96
+#define CONTROL_BYTES 128
 #define BUFFER_BYTES 65536 /* holds whatever one IPv4 packet carries */
 /* Buffers begin on cache lines, but not all on the same lines of a cache. */
 #define STRIDE_BYTES (BUFFER_BYTES + 3 * 64)
@@ -20,6 +20,7 @@ struct slot {
     uint8_t control[CONTROL_BYTES] __attribute__((aligned(8)));
     struct iovec piece;
     uint32_t datagram_bytes; /* of each, but the last may be shorter */
+    uint32_t destination;    /* 0: not told */
     int from_switch;
 };
 
@@ -39,15 +40,19 @@ static void read_control(struct socket_intake *from, struct slot *slot, struct m
     struct msghdr *header = &message->msg_hdr;
     uint8_t tos = 0;
     int joined_bytes = 0;
+    struct in_pktinfo to = {0};
     for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
         if (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_TOS)
             tos = *CMSG_DATA(part);
         else if (part->cmsg_level == IPPROTO_UDP && part->cmsg_type == UDP_GRO)
             memcpy(&joined_bytes, CMSG_DATA(part), sizeof joined_bytes);
+        else if (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_PKTINFO)
+            memcpy(&to, CMSG_DATA(part), sizeof to);
         else if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SO_RXQ_OVFL)
             memcpy(&from->intake.overflows, CMSG_DATA(part), sizeof from->intake.overflows);
     }
     slot->from_switch = (uint32_t)(tos >> 2) == from->from_switch_dscp;
+    slot->destination = ntohl(to.ipi_addr.s_addr);
     slot->datagram_bytes = joined_bytes > 0 ? (uint32_t)joined_bytes : message->msg_len;
 }
 
@@ -77,6 +82,7 @@ static uint32_t hand_out(struct socket_intake *from, struct intake_row *rows) {
             .bytes = (uint8_t *)slot->piece.iov_base + from->at,
             .length = length,
             .source = ntohl(slot->from.sin_addr.s_addr),
+            .destination = slot->destination,
             .port = ntohs(slot->from.sin_port),
             .from_switch = slot->from_switch,
         };
@@ -99,7 +105,7 @@ static uint32_t take(struct intake *intake, struct intake_row *rows) {
 }
 
 static enum dp_count check(struct wire *wire, const struct intake_row *row) {
-    return wire_check(wire, row->bytes, row->length, row->source, row->port);
+    return wire_check(wire, row->bytes, row->length, (struct wire_ends){row->source, row->destination, row->port});
 }
 
 /* The kernel tells of what came before the wait, too, but not of what it has handed over. */

@@ -25,16 +25,17 @@ uint32_t wire_seed_difference(uint16_t identification) {
     return seed_differences[identification];
 }
 
-/* The bytes before the BTH are the same for all datagrams of one sender. */
-static uint32_t seed_of(struct wire *wire, uint32_t source, uint16_t port) {
-    if (source != wire->seed_source || port != wire->seed_port) {
+/* The bytes before the BTH are the same for all datagrams of one sender to one group. */
+static uint32_t seed_of(struct wire *wire, struct wire_ends ends) {
+    const struct wire_ends *known = &wire->seed_ends;
+    if (ends.source != known->source || ends.destination != known->destination || ends.port != known->port) {
         uint8_t masked[DP_MASKED_BYTES];
         memcpy(masked, wire->masked, sizeof masked);
-        put32(masked + DP_MASKED_SOURCE, source);
-        put16(masked + DP_MASKED_SOURCE_PORT, port);
+        put32(masked + DP_MASKED_SOURCE, ends.source);
+        if (ends.destination) put32(masked + DP_MASKED_DESTINATION, ends.destination);
+        put16(masked + DP_MASKED_SOURCE_PORT, ends.port);
         wire->seed = dp_crc32(0, masked, sizeof masked);
-        wire->seed_source = source;
-        wire->seed_port = port;
+        wire->seed_ends = ends;
     }
     return wire->seed;
 }
@@ -46,13 +47,13 @@ static int is_identification(const struct wire *wire, uint32_t difference) {
     return difference == 0;
 }
 
-static int icrc_is_right(struct wire *wire, uint8_t *row, uint32_t source, uint16_t port) {
+static int icrc_is_right(struct wire *wire, uint8_t *row, struct wire_ends ends) {
     uint32_t covered = wire_datagram_bytes(wire) - DP_ICRC_BYTES;
     const uint8_t *end = row + covered;
     uint32_t said = (uint32_t)end[3] << 24 | (uint32_t)end[2] << 16 | (uint32_t)end[1] << 8 | end[0];
 
     row[DP_BTH_RESERVED] = 0xFF;
-    uint32_t difference = dp_crc32(seed_of(wire, source, port), row, covered) ^ said;
+    uint32_t difference = dp_crc32(seed_of(wire, ends), row, covered) ^ said;
     if (difference == 0) return 1;
     /* Datagrams that leave our sockets alone have identification 0. An RDMA NIC, and whoever cuts a buffer, puts any
      * there; both are known by their source QPNs. */
@@ -76,14 +77,14 @@ static enum dp_count check_length(uint32_t length, uint32_t whole) {
     return length < whole ? DP_TRUNCATED : length > whole ? DP_OVERSIZED : DP_RECEIVED;
 }
 
-enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port) {
+enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, struct wire_ends ends) {
     enum dp_count verdict = check_length(length, wire_datagram_bytes(wire));
     if (verdict != DP_RECEIVED) return verdict;
     if (row[DP_BTH_OPCODE] != DP_OPCODE_UD_SEND_ONLY || get24(row + DP_BTH_QPN) != DP_QPN_MULTICAST) return DP_OPCODE;
     if (get32(row + DP_DETH_QKEY) != wire->qkey) return DP_QKEY;
     verdict = check_chunk_header(wire, row);
     if (verdict != DP_RECEIVED) return verdict;
-    return icrc_is_right(wire, row, source, port) ? DP_RECEIVED : DP_ICRC;
+    return icrc_is_right(wire, row, ends) ? DP_RECEIVED : DP_ICRC;
 }
 
 enum dp_count wire_check_message(const struct wire *wire, const uint8_t *row, uint32_t length) {

@@ -6,14 +6,20 @@
 
 #include "datapath.h"
 
+/* Where a datagram comes from and goes to. */
+struct wire_ends {
+    uint32_t source;
+    uint32_t destination; /* 0: the fabric's group */
+    uint16_t port;        /* of the source */
+};
+
 struct wire {
     uint32_t qkey;
     uint32_t source_qpn;
     uint32_t segment_bytes;
     uint32_t identification[DP_IDENTIFICATION_BITS][2];
     uint8_t masked[DP_MASKED_BYTES];
-    uint32_t seed_source; /* the source that `seed` is for */
-    uint16_t seed_port;
+    struct wire_ends seed_ends; /* those that `seed` is for */
     uint32_t seed;
 };
 
@@ -53,7 +59,7 @@ uint32_t wire_seed_difference(uint16_t identification);
 
 /* Returns why a datagram is refused, or DP_RECEIVED. `row` has room for a whole datagram; the byte that the ICRC masks
  * is overwritten there. */
-enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, uint32_t source, uint16_t port);
+enum dp_count wire_check(struct wire *wire, uint8_t *row, uint32_t length, struct wire_ends ends);
 
 /* The same for a message whose BTH, DETH and ICRC an RDMA NIC has checked and taken off: `row` is where its BTH would
  * be, `length` counts from there. */

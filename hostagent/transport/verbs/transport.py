@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 
 from hostagent import limits
 from hostagent.config import DataConfig
@@ -26,6 +27,7 @@ from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError,
 from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
 from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
 from hostagent.transport.verbs.reads import VerbsReads
+from kvproto.fanout import Fanout
 from kvproto.ids import Address
 from kvproto.wire.data import Fabric
 from kvproto.wire.rdma import rdma_segment_bytes_max
@@ -157,13 +159,13 @@ class VerbsCasts(ExpectedCasts):
         """See `CastPart.data_socket`. The NIC has the port while casts go by RDMA."""
         return None if self._sockets is None else self._sockets.data_socket()
 
-    def cast(self, chunk: ChunkPlace, first: int, count: int) -> None:
+    def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""
         if self._queue is not None:
             self._queue.add(chunk, first, count)
             self._host.counters.cast_packets_sent += count
         elif self._sockets is not None:
-            self._sockets.cast(chunk, first, count)
+            self._sockets.cast(chunk, first, count, blocks)
         else:
             self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
 
@@ -204,6 +206,8 @@ class VerbsCasts(ExpectedCasts):
     def _cannot_carry(self, fabric: Fabric) -> str:
         """Why this port cannot cast on this fabric; empty when it can."""
         facts = self._port.facts
+        if fabric.fanout is Fanout.MULTICAST:
+            return "fabric.fanout is multicast, and queue pairs are attached to one group"
         if not facts.multicast:
             return f"{facts.device} has no multicast for UD queue pairs"
         if fabric.message_bytes > facts.mtu_bytes:

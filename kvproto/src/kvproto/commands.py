@@ -133,6 +133,8 @@ class SendSegments:
     key: ChunkKey
     first: int
     count: int
+    to: int | None = None
+    """The members that want them, as a bitmap; None: a switch knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ HOLDER_QUEUE_SEGMENTS_MAX: Final = 16384
 HOLDER_PEER_SEGMENTS_MAX: Final = 8192
 """Of these, one peer's: a datagram of 60 bytes may ask for 256 MiB, and no switch may be there that counts them. The
 largest window of a reader with the default receive buffer."""
+INTEREST_OF_MEMBER: Final = 512
+"""Chunks for whose interest one member pays at a keeper, in a time to live; p4/include/sizes.p4 has the same."""
 FILL_WINDOW: Final = 64
 """FILLs without FILL_ACK; the switch answers at once, so this only covers the sending host's own delays."""
 
@@ -49,4 +51,5 @@ assert SEGMENT_BYTES_DEFAULT <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX % 4 == 0
 assert GET_COUNT_MAX <= CHUNK_SEGMENTS_MAX
 assert 2 * HOLDER_PEER_SEGMENTS_MAX <= HOLDER_QUEUE_SEGMENTS_MAX, "one peer leaves as much to the others"
+assert INTEREST_OF_MEMBER >= 4 * JOINED_MAX, "and as many again whose LEAVEs were lost"
 assert FILL_WINDOW < HOLDER_QUEUE_SEGMENTS_MAX

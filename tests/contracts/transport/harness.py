@@ -67,6 +67,8 @@ class RecordingSink:
         """Reads of peers that are not over."""
         return self.open_extents + (len(self.leases.catalog.leased()) if self.leases is not None else 0)
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         self.read_by_lease += keys
         self._changed.set()

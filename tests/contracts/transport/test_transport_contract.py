@@ -13,7 +13,9 @@ from hostagent.native import library
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
 from kvchunk.ids import ChunkKey
 from kvcodec.shipped import FOLDER_VARIABLE, NotShippedError
-from kvproto.ids import Address, parse_address
+from kvproto.fanout import Fanout
+from kvproto.ids import Address, Member, parse_address
+from kvproto.limits import MEMBERS_MAX
 from kvproto.wire.control import Control, Op
 from kvproto.wire.data import Fabric
 from tests.contracts.transport import harness
@@ -390,6 +392,34 @@ def test_a_place_is_kept_through_a_change_of_fabric_and_given_up_with_another_se
             if fabric.segment_bytes == 2 * SEGMENT:
                 await two.sink.until(lambda: len(two.sink.unexpected.get(KEY, [])) == 2)
         assert bytes(two.memory.view(0, 4 * SEGMENT)) == content(4 * SEGMENT)[: 2 * SEGMENT] + bytes(2 * SEGMENT)
+        await network.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cast_to_blocks_reaches_their_members_and_what_nobody_expects_is_not_looked_at() -> None:
+    """Of sockets: several groups come to one port of a node, which knows each datagram's by IP_PKTINFO."""
+
+    async def scenario() -> None:
+        network = await harness.sockets_network(Fabric(segment_bytes=SEGMENT), 4)
+        nodes = network.nodes
+        for number, node in enumerate(nodes):
+            node.transport.use_fabric(Fabric(segment_bytes=SEGMENT, fanout=Fanout.MULTICAST, member=Member(number)))
+        holder, near, far, other = nodes
+        chunk = content(300 * SEGMENT + 5)
+        place = holder.hold(KEY, chunk)
+        for reader in (near, far):
+            reader.expect(KEY, len(chunk), SEGMENT)
+        holder.transport.casts.cast(place, 0, 301, (MEMBERS_MAX + 1, MEMBERS_MAX // 2 + 1))
+        await holder.sink.until(lambda: holder.sink.sent.get(KEY) == 301)
+        for reader in (near, far):
+            await reader.sink.until(lambda reader=reader: len(reader.sink.casts.get(KEY, {})) == 301)
+            assert bytes(reader.memory.view(0, len(chunk))) == chunk
+            assert "cast_icrc" not in reader.transport.counters.dropped
+        holder.transport.casts.cast(place, 0, 301, (MEMBERS_MAX + 3,))
+        await other.sink.until(lambda: other.transport.counters.dropped.get("cast_unasked", 0) >= 301)
+        assert 1 <= len(other.sink.unexpected[KEY]) < 30, "some are told, for LEAVEs that were lost"
+        assert near.transport.counters.cast_packets_received == 301, "one group, once"
         await network.close()
 
     asyncio.run(scenario())

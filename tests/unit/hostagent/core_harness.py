@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.core import AgentCore
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
 from hostagent.core.node import Knowledge

@@ -13,6 +13,7 @@ import socket
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +23,15 @@ from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
+from hostagent.transport.host import group_socket
 from hostagent.transport.native_sender import SegmentRun
 from hostagent.transport.sockets import casting_threads
 from kvchunk.ids import ChunkKey
-from kvproto.ids import parse_address
+from kvproto.fanout import Fanout
+from kvproto.ids import format_address, parse_address
 from kvproto.wire.control import Control, Flag, Op
 from kvproto.wire.data import ChunkFraming
+from kvproto.wire.icrc import destination_difference
 from tests.unit.hostagent.datapath_bench import (
     DEADLINE_S,
     FABRIC,
@@ -73,8 +77,10 @@ def test_what_leaves_is_what_python_makes_and_scapy_checks(fill: Flag | None, ra
             socket_options.take_buffers(target)
             sender = sender_of(sock, memory, rate_bytes_s)
             run = SegmentRun(ChunkPlace(KEY, 8192, SIZE), FABRIC, 1, SEGMENTS - 1, fill=fill)
-            to = parse_address(TARGET), target.getsockname()[1]
-            sender.send(run, to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent"))
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
+            sender.send(
+                run, *to, lambda key, count: sent.update({key: count}), lambda _key, _count: pytest.fail("sent")
+            )
             async with asyncio.timeout(DEADLINE_S):
                 while sent[KEY] < run.count:
                     await asyncio.sleep(0)
@@ -118,10 +124,10 @@ def test_where_the_kernel_cuts_no_buffers_segments_leave_one_by_one_and_the_log_
             sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
             socket_options.take_buffers(target)
             sender = sender_of(sock, memory)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             for _ in range(2):
                 run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
-                sender.send(run, to, lambda key, count: sent.update({key: count}), lambda *_: pytest.fail("sent"))
+                sender.send(run, *to, lambda key, count: sent.update({key: count}), lambda *_: pytest.fail("sent"))
             async with asyncio.timeout(DEADLINE_S):
                 while sent[KEY] < 2 * SEGMENTS:
                     await asyncio.sleep(0)
@@ -167,13 +173,13 @@ def test_segments_that_no_chunk_has_are_misuse_and_what_is_given_up_is_told(thre
             # A full socket buffer: nothing takes what is sent to a port without anybody but the kernel, so a tiny one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
             sender = sender_of(sock, memory, threads=threads)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             chunk = ChunkPlace(KEY, 0, 512 * SEGMENT)
             with pytest.raises(ValueError, match="segments 511\\+2 of 512"):
-                sender.send(SegmentRun(chunk, FABRIC, 511, 2), to, lambda *_: None, lambda *_: None)
+                sender.send(SegmentRun(chunk, FABRIC, 511, 2), *to, lambda *_: None, lambda *_: None)
             for _ in range(8):
                 run = SegmentRun(chunk, FABRIC, 0, 512)
-                sender.send(run, to, lambda _, n: told.update(sent=n), lambda _, n: told.update(failed=n))
+                sender.send(run, *to, lambda _, n: told.update(sent=n), lambda _, n: told.update(failed=n))
             sender.give_up()
             sender.close()
             assert not told, "never inside the call"
@@ -201,13 +207,13 @@ def test_every_segment_of_many_jobs_leaves_once_whoever_sends_it(threads: int, c
             socket_options.ask_buffer(target, receive_bytes=8 << 20)
             sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, not cut)
             sender = sender_of(sock, memory, threads=threads)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             for key, segments in ((KEY, 700), (OTHER, 300)):
                 for first, count in runs_of(segments):
                     fill = Flag.NONE if count % 5 == 0 else None
                     sender.send(
                         SegmentRun(places[key], FABRIC, first, count, fill),
-                        to,
+                        *to,
                         lambda key, n: told.update({(key, "sent"): n}),
                         lambda key, n: told.update({(key, "failed"): n}),
                     )
@@ -251,9 +257,9 @@ def test_outcomes_are_told_when_half_is_done_and_half_of_the_rest() -> None:
         told: list[int] = []
         with udp_socket(SOURCE) as sock, udp_socket(TARGET) as target:
             sender = sender_of(sock, memory)
-            to = parse_address(TARGET), target.getsockname()[1]
+            to = [(parse_address(TARGET), 0)], target.getsockname()[1]
             run = SegmentRun(ChunkPlace(KEY, 0, 512 * SEGMENT), FABRIC, 0, 512)
-            sender.send(run, to, lambda _, n: told.append(n), lambda *_: None)
+            sender.send(run, *to, lambda _, n: told.append(n), lambda *_: None)
             async with asyncio.timeout(DEADLINE_S):
                 while sum(told) < 512:
                     await asyncio.sleep(0)
@@ -274,10 +280,47 @@ def test_where_nothing_can_be_sent_all_fails() -> None:
             # A source on loopback cannot reach anything else.
             run = SegmentRun(ChunkPlace(KEY, 0, SIZE), FABRIC, 0, SEGMENTS)
             for _ in range(2):
-                sender.send(run, (parse_address("192.0.2.1"), 9), lambda *_: None, lambda k, n: failed.update({k: n}))
+                sender.send(
+                    run, [(parse_address("192.0.2.1"), 0)], 9, lambda *_: None, lambda k, n: failed.update({k: n})
+                )
             async with asyncio.timeout(DEADLINE_S):
                 while failed[KEY] < 2 * SEGMENTS:
                     await asyncio.sleep(0)
+            sender.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_leaves_to_several_groups_is_whole_for_each_and_has_its_outcome_when_the_last_has_it() -> None:
+    """Through a socket that is full all the time, so that batches end in the middle."""
+
+    async def scenario() -> None:
+        memory, told, content = PoolMemory(POOL_BYTES, prefault=False), Counter[str](), body()
+        memory.view(0, SIZE)[:] = content
+        blocks, port = (1, 5, 64), 4791
+        with udp_socket(SOURCE) as sock, contextlib.ExitStack() as ends:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 3 * SEGMENT)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SOURCE))
+            fabric = replace(FABRIC, fanout=Fanout.MULTICAST)
+            groups = [fabric.group_of(block) for block in blocks]
+            ears = [group_socket(SOURCE, (format_address(group),), port) for group in groups]
+            for ear in ears:
+                ends.enter_context(ear)
+                socket_options.ask_buffer(ear, receive_bytes=8 * SIZE)
+            sender = sender_of(sock, memory, 1)
+            size = fabric.datagram_bytes
+            to = [(group, destination_difference(group ^ fabric.group, size)) for group in groups]
+            run = SegmentRun(ChunkPlace(KEY, 0, SIZE), fabric, 0, SEGMENTS)
+            sender.send(run, to, port, lambda _, n: told.update(sent=n), lambda *_: pytest.fail("sent"))
+            async with asyncio.timeout(DEADLINE_S):
+                while told["sent"] < SEGMENTS:
+                    await asyncio.sleep(0)
+            source_port = sock.getsockname()[1]
+            for ear, group in zip(ears, groups, strict=True):
+                as_its_own = replace(fabric, group=group)
+                framing = ChunkFraming(KEY, memoryview(content), as_its_own, parse_address(SOURCE), source_port)
+                assert [datagram for datagram, _ in received(ear)] == list(map(framing.datagram, range(SEGMENTS)))
             sender.close()
         memory.close()
 

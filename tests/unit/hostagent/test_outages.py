@@ -90,7 +90,7 @@ def test_the_kernel_says_when_the_data_network_is_gone() -> None:
         said()
         ip("link set data0 up"); said()
         ip("address add 192.168.77.1/24 dev data0"); said()
-        held = group_socket("192.168.77.1", "239.75.100.1", 4793); said()
+        held = group_socket("192.168.77.1", ("239.75.100.1",), 4793); said()
         ip("link set far0 down")
         while "NO-CARRIER" not in subprocess.check_output(["ip", "link", "show", "data0"], text=True): pass
         said()

@@ -3,6 +3,7 @@
 Each part has one writer: `Interest` is written by `Membership`, the others by themselves.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -10,6 +11,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvproto.events import ChunkWanted, HolderRef
 from kvproto.ids import Address, Member, NodeId, ReadId
@@ -241,6 +243,9 @@ class Progress:
         self.busy_count = int(np.count_nonzero(self.missing & ((self.batch_of >= 0) | self.reading)))
 
 
+NO_KEY = ChunkKey(bytes(16))
+
+
 class Provenance:
     """Holders of one chunk and what they brought."""
 
@@ -252,14 +257,15 @@ class Provenance:
         "_excluded",
         "_failures",
         "_holders",
+        "_key",
         "_order",
         "any_readable",
         "strict",
         "usable",
     )
 
-    def __init__(self, holders: tuple[HolderRef, ...], order: int) -> None:
-        self._order = order
+    def __init__(self, holders: tuple[HolderRef, ...], order: int, key: ChunkKey = NO_KEY) -> None:
+        self._order, self._key = order, key
         self._failures: dict[NodeId, int] = {}
         self._excluded: set[NodeId] = set()
         self._chosen: HolderRef | None = None
@@ -336,6 +342,10 @@ class Provenance:
     def _choose_afresh(self, parameters: ReaderParameters) -> HolderRef | None:
         usable = self.usable
         if len(usable) > 1:
+            if parameters.by_keepers:
+                # Rendezvous hashing: all readers begin with the same one, whatever else they know.
+                self._chosen = min(usable, key=self._keeper_rank)
+                return self._chosen
             start = ((parameters.member or 0) + self._order) % len(usable)
             turned = usable[start:] + usable[:start]
             self._chosen = min(
@@ -345,9 +355,21 @@ class Provenance:
             self._chosen = usable[0] if usable else None
         return self._chosen
 
+    def _keeper_rank(self, holder: HolderRef) -> tuple[int, bool, bytes]:
+        rank = hashlib.blake2b(self._key + holder.node.encode(), digest_size=8).digest()
+        return self._failures.get(holder.node, 0), not holder.castable, rank
+
     def fail(self, node: NodeId) -> None:
         """It did not deliver: others go first from now on."""
         self._failures[node] = self._failures.get(node, 0) + 1
+
+    def turn_from(self, node: NodeId, named: Address | None) -> bool:
+        """It keeps no interest in this chunk: choose the one that it `named`, else the next. False: there is none that
+        has not failed, either."""
+        self.fail(node)
+        able = [holder for holder in self.usable if holder.castable and not self._failures.get(holder.node)]
+        self._chosen = next((holder for holder in able if holder.address == named), None)
+        return bool(able)
 
     def suspect(self, parameters: ReaderParameters) -> None:
         """The holder that is asked may have forgotten this reader: if there are others, they go first from now on."""
@@ -420,7 +442,7 @@ class Chunk:
         self.proof: Proof | None = None
         """Under way while the phase is PROVING."""
         self.interest = Interest()
-        self.provenance = Provenance(wanted.holders, wanted.order)
+        self.provenance = Provenance(wanted.holders, wanted.order, wanted.key)
 
     def wipe(self) -> None:
         """Nothing of it is here."""

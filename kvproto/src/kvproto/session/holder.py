@@ -1,4 +1,5 @@
-"""The holder of a node: answers GET, JOIN without a switch, and fills the switch.
+"""The holder of a node: answers GET, JOIN without a switch, and fills the switch. Where no switch keeps interest, its
+keeper (keeper.py) does.
 
 It owns the queue of segments asked for and the pins of chunks being sent or read. It knows no sockets and no memory.
 """
@@ -23,6 +24,7 @@ from kvproto.ids import Address, FillId
 from kvproto.limits import HOLDER_PEER_SEGMENTS_MAX, HOLDER_QUEUE_SEGMENTS_MAX, MS
 from kvproto.session.burst import Burst
 from kvproto.session.fill import Fill
+from kvproto.session.keeper import Keeper
 from kvproto.session.parameters import HolderParameters
 from kvproto.session.sending import Sending
 from kvproto.session.timing import ANSWERED, FILL_RIDES_MAX_NS, FILL_RIDES_NS
@@ -68,7 +70,9 @@ class HolderCounts:
 class Holder:
     """One per node. Deterministic: the same events at the same times give the same commands."""
 
-    def __init__(self, parameters: HolderParameters, inventory: Inventory) -> None:
+    def __init__(self, parameters: HolderParameters, inventory: Inventory, keeper: Keeper | None = None) -> None:
+        """`keeper`: of the interest in its chunks; None: a switch keeps it, or nobody."""
+        self._keeper = keeper
         self._parameters = parameters
         self._inventory = inventory
         self._sendings: dict[ChunkKey, Sending] = {}
@@ -122,7 +126,14 @@ class Holder:
         ]
         if self._idle:
             dues.append(next(iter(self._idle.values())).used_ns + _SENDING_MEMORY_NS)
+        told_ns = None if self._keeper is None else self._keeper.next_timeout_ns()
+        if told_ns is not None:
+            dues.append(told_ns)
         return min(dues, default=None)
+
+    def use_keeper(self, keeper: Keeper | None) -> None:
+        """Another one keeps interest from now on, or nobody here does."""
+        self._keeper = keeper
 
     @property
     def pinned(self) -> frozenset[ChunkKey]:
@@ -139,9 +150,18 @@ class Holder:
     def _on_control(self, event: ControlReceived, now_ns: int) -> None:
         message = event.message
         if message.op is Op.GET:
-            self._on_get(message, event.source, now_ns)
+            get: Control | None = message
+            if self._keeper is not None:
+                get = self._keeper.may_ask(message, event.source, now_ns)
+            if get is not None:
+                self._on_get(get, event.source, now_ns)
+        elif message.op is Op.LEAVE:
+            if self._keeper is not None:
+                self._keeper.leave(message, event.source, now_ns)
         elif message.op is Op.JOIN:
             if self._inventory.segments_of(message.key) == message.segments:
+                if self._keeper is not None and self._keeper.join(message, event.source, now_ns):
+                    return
                 flags = Flag.NO_SWITCH | Flag.JOINED
                 notice = Control(
                     Op.NOTICE, message.key, message.segments, message.segment, tag=message.tag, flags=flags
@@ -215,12 +235,16 @@ class Holder:
             count = min(order.count, self._burst.segments - self._on_way)
             sending = self._sendings[order.key]
             sending.leave(order.first, count, order.member, now_ns)
+            to = None if self._keeper is None else self._keeper.cast(order.key, now_ns)
             self._waiting -= count
             self._waiting_for[order.peer] -= count
             if not self._waiting_for[order.peer]:
                 del self._waiting_for[order.peer]
-            self._on_way += count
-            self._hand_over(order.key, order.first, count, now_ns)
+            if to == 0:
+                self._forget_unwanted(order.key, sending, count, now_ns)
+            else:
+                self._on_way += count
+                self._hand_over(order.key, order.first, count, to, now_ns)
             if count == order.count:
                 self._queue.popleft()
             else:
@@ -228,19 +252,26 @@ class Holder:
                 order.count -= count
         self._rests = not self._on_way
 
-    def _hand_over(self, key: ChunkKey, first: int, count: int, now_ns: int) -> None:
+    def _forget_unwanted(self, key: ChunkKey, sending: Sending, count: int, now_ns: int) -> None:
+        """Whoever asked for these segments has left: a switch would drop them."""
+        sending.on_way -= count
+        self._used(key, sending, now_ns)
+        if not sending.busy:
+            self._unpin(key)
+
+    def _hand_over(self, key: ChunkKey, first: int, count: int, to: int | None, now_ns: int) -> None:
         """As data datagrams; as FILLs that the switch casts, where a fill still has to send the segments."""
         riders = (fill for fill in self._fills_of.get(key, {}).values() if fill.request.cast_too)
         fill = next(riders, None)
         if fill is None:
-            self._out.append(SendSegments(key, first, count))
+            self._out.append(SendSegments(key, first, count, to))
             return
         for at, run, rides in fill.ride(first, count, now_ns):
             if rides:
                 self.counts.rode += run
                 self._out.append(SendFill(key, at, run, fill.request.pool, cast_too=True))
             else:
-                self._out.append(SendSegments(key, at, run))
+                self._out.append(SendSegments(key, at, run, to))
 
     def _on_segments_sent(self, event: SegmentsSent | SendFailed, now_ns: int) -> None:
         sending = self._sendings.get(event.key)
@@ -325,6 +356,8 @@ class Holder:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _finish(self, now_ns: int) -> list[HolderCommand]:
+        if self._keeper is not None:
+            self._out += self._keeper.take(now_ns)
         self._drive_fills(now_ns)
         self._send(now_ns)
         while self._idle:

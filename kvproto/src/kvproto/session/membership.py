@@ -36,6 +36,10 @@ class _Left:
     sent_ns: int
 
 
+KEEPER_TRIES_MAX = 3
+"""JOINs that a keeper may leave without an answer before the next holder is asked."""
+
+
 class Membership:
     """JOIN, renewal, announcement, LEAVE and what NOTICE says. It decides nothing about who pulls."""
 
@@ -129,6 +133,12 @@ class Membership:
         left.sent_ns = now_ns
         return [SendControl(Control(Op.LEAVE, key, left.segments), left.address)]
 
+    def left_at(self, key: ChunkKey, now_ns: int) -> Address | None:
+        """Where the interest is of those who still want a chunk that this reader has left; None: there are none by
+        now."""
+        left = self._left.get(key)
+        return None if left is None or now_ns - left.sent_ns >= self.parameters.interest_ttl_ns else left.address
+
     def on_notice(self, chunk: Chunk, notice: Control, now_ns: int) -> None:
         """Learn from a NOTICE about a chunk that is being fetched."""
         me, interest = self.parameters.member, chunk.interest
@@ -192,6 +202,11 @@ class Membership:
         return out
 
     def _tend_one(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
+        if self.parameters.by_keepers and chunk.interest.join_tries >= KEEPER_TRIES_MAX:
+            silent = chunk.provenance.choose(self.parameters)
+            if silent is not None and chunk.provenance.turn_from(silent.node, None):
+                chunk.interest.join_tries = 0
+                return self.join(chunk, now_ns)
         if chunk.phase is Phase.JOINED:
             if chunk.interest.join_tries >= JOIN_TRIES_MAX:
                 chunk.interest.join_tries = 0

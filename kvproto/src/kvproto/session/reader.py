@@ -145,6 +145,10 @@ class Reader:
         others keep the path busy."""
         return self._pull.window.segments // 2
 
+    def left_at(self, key: ChunkKey, now_ns: int) -> Address | None:
+        """See `Membership.left_at`."""
+        return self._membership.left_at(key, now_ns)
+
     def missing(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may be placed into memory (a view that changes later); None: none."""
         chunk = self._chunks.wanted.get(key)
@@ -185,16 +189,24 @@ class Reader:
     def _on_control(self, event: ControlReceived, now_ns: int) -> None:
         message = event.message
         if message.op is Op.NOTICE:
-            self._on_notice(message, now_ns)
+            self._on_notice(message, event.source, now_ns)
         elif message.op is Op.NAK:
-            self._on_nak(message, event.source)
+            self._on_nak(message, event.source, now_ns)
 
-    def _on_nak(self, nak: Control, source: Address) -> None:
-        """Somebody says, with a holder's address, that it has no such chunk: ask the holder itself."""
+    def _on_nak(self, nak: Control, source: Address, now_ns: int) -> None:
+        """Somebody says, with a holder's address, that it has no such chunk: ask the holder itself. Where holders keep
+        interest, another one may, and may be named."""
         chunk = self._chunks.open.get(nak.key)
         if chunk is None or chunk.phase not in (Phase.JOINING, Phase.JOINED):
             return
-        if any(holder.address == source and holder.readable for holder in chunk.provenance.usable):
+        holder = next((one for one in chunk.provenance.usable if one.address == source and one.readable), None)
+        if holder is None:
+            return
+        if self._parameters.by_keepers and chunk.provenance.turn_from(holder.node, Address(nak.members)):
+            self._schedule.deposed(chunk)
+            chunk.interest.join_tries = 0
+            self._out += self._membership.join(chunk, now_ns)
+        else:
             self._read_alone(chunk)
 
     def _read_alone(self, chunk: Chunk) -> None:
@@ -204,14 +216,14 @@ class Reader:
         self._schedule.deposed(chunk)
         self._stale = True
 
-    def _on_notice(self, notice: Control, now_ns: int) -> None:
+    def _on_notice(self, notice: Control, source: Address, now_ns: int) -> None:
         me = self._parameters.member
         chunk = self._chunks.open.get(notice.key)
         if chunk is None:
             if me is not None and notice.members >> me & 1 and self._chunks.wanted.get(notice.key) is None:
                 self._out += self._membership.stray(notice.key, now_ns)
             return
-        if notice.segments != chunk.segments:
+        if notice.segments != chunk.segments or (self._parameters.by_keepers and source != chunk.interest.at):
             return
         self._heard(now_ns)
         followed, phase = chunk.interest.leader, chunk.phase

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
-from kvproto.ids import Address, parse_address
+from kvproto.blocks import blocks_of
+from kvproto.fanout import Fanout
+from kvproto.ids import Address, Member, parse_address
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
 from kvproto.wire.icrc import (
@@ -61,10 +63,26 @@ class Fabric:
     segment_bytes: int = 4096
     from_switch_dscp: int = 0x2A
     """Code point (RFC 2474) of the datagrams that the switch sends by itself; all others are nodes'."""
+    fanout: Fanout = Fanout.SWITCH
+    unasked_weight: float = 0.0
+    """Of multicast: see `kvproto.blocks.cover`."""
+    member: Member | None = None
+    """Of multicast: this node's number, and with it its blocks; None: not known yet."""
 
     def __post_init__(self) -> None:
         if not 4 <= self.segment_bytes <= SEGMENT_BYTES_MAX or self.segment_bytes % 4:
             raise ValueError(f"segment_bytes is {self.segment_bytes}: use a multiple of 4 up to {SEGMENT_BYTES_MAX}")
+
+    def group_of(self, block: int) -> Address:
+        """The group of a block of members: they follow on the fabric's own."""
+        return Address(self.group + block)
+
+    @property
+    def groups(self) -> tuple[Address, ...]:
+        """Where casts for this node go."""
+        if self.fanout is not Fanout.MULTICAST:
+            return (self.group,)
+        return () if self.member is None else tuple(map(self.group_of, blocks_of(self.member)))
 
     @property
     def datagram_bytes(self) -> int:

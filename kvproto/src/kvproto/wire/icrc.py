@@ -18,6 +18,7 @@ BTH_RESERVED_OFFSET = 4
 _MASKED_LINK = b"\xff" * 8
 _IDENTIFICATION_END = 6
 """Where the identification ends in the IP header."""
+_DESTINATION_END = 20
 _HEADERS = struct.Struct("!BBHHHBBHIIHHHH")
 
 
@@ -70,6 +71,13 @@ def identification_basis(payload_bytes: int) -> tuple[tuple[int, int], ...]:
                 pattern ^= known
         basis.append((1 << (pattern.bit_length() - 1), pattern))
     return tuple(basis)
+
+
+@functools.lru_cache(maxsize=256)
+def destination_difference(changed: int, payload_bytes: int) -> int:
+    """What other bits in the destination's address, those `changed`, do to the ICRC of datagrams of this length."""
+    behind = bytes(IPV4_BYTES + UDP_BYTES + payload_bytes - ICRC_BYTES - _DESTINATION_END)
+    return zlib.crc32(changed.to_bytes(4, "big") + behind) ^ zlib.crc32(bytes(4) + behind)
 
 
 def pack_icrc(value: int) -> bytes:

@@ -1,0 +1,53 @@
+"""Without switch ports, nodes are numbered in the order of being known, where holders keep interest."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.config import parse
+from hostagent.controller.convert import fabric_of
+from kvdaemon.errors import ConfigError
+from kvproto.fanout import Fanout
+from kvproto.ids import Member
+from kvproto.limits import MEMBERS_MAX
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.wire.data import Fabric
+from tests.unit.controlplane.helpers import Scene
+
+
+def test_a_switch_is_the_default_and_unknown_ways_are_refused() -> None:
+    assert parse({}, Path()).core.fabric.fanout is Fanout.SWITCH
+    multicast = parse({"fabric": {"fanout": "multicast", "unasked_weight": 0.5}}, Path()).core
+    assert (multicast.fabric.fanout, multicast.fabric.unasked_weight) == (Fanout.MULTICAST, 0.5)
+    assert multicast.has_members
+    with pytest.raises(ConfigError, match=r"fabric\.fanout: 'broadcast' is not one of switch, multicast"):
+        parse({"fabric": {"fanout": "broadcast"}}, Path())
+    with pytest.raises(ConfigError, match=r"multicast goes with switch\.target: none"):
+        parse({"fabric": {"fanout": "multicast"}, "switch": {"target": "p4switch", "address": "127.0.0.1:1"}}, Path())
+
+
+def test_members_are_numbered_and_a_node_that_is_away_for_a_moment_keeps_its_number() -> None:
+    options = parse({"fabric": {"fanout": "multicast"}}, Path()).core
+    scene = Scene(with_switch=False, fabric=options.fabric)
+    for number in (1, 2, 3):
+        scene.attach(number)
+    members = [node.member for node in scene.core.nodes]
+    assert members == [0, 1, 2]
+    scene.attach(2)
+    assert [node.member for node in scene.core.nodes] == [0, 1, 2]
+
+
+def test_with_no_switch_and_no_keepers_nobody_is_a_member() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1)
+    assert [node.member for node in scene.core.nodes] == [None]
+
+
+def test_agents_take_what_they_are_told_and_old_controllers_mean_a_switch() -> None:
+    told = rpc.Fabric(fanout=rpc.FANOUT_MULTICAST, unasked_weight=0.5)
+    fabric = fabric_of(told, Fabric(), Member(3))
+    assert (fabric.fanout, fabric.unasked_weight, fabric.member) == (Fanout.MULTICAST, 0.5, 3)
+    assert [group - fabric.group for group in fabric.groups] == [MEMBERS_MAX + 3, 33, 16, 8, 4, 2, 1]
+    silent = fabric_of(rpc.Fabric(), Fabric())
+    assert silent.fanout is Fanout.SWITCH
+    assert silent.groups == (silent.group,)
