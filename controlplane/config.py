@@ -306,7 +306,7 @@ def _fabric(section: Section) -> FabricParameters:
         segment_bytes=segment_bytes,
         integrity=Integrity(integrity),
         fanout=Fanout[fanout.upper()],
-        unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.25),
+        unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.1),
     )
 
 

@@ -481,9 +481,9 @@ class Agent:
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
-                cell=self.config.cell,
                 takes_columns=True,
                 follows=self.config.replica_bytes > 0,
+                cell=self.config.cell,
             )
         )
 

@@ -31,13 +31,14 @@ def in_words(details: str) -> str:
 
 
 def what_answers(address: str, tls_remedy: str = "give certificates in the section tls") -> str:
-    """What a connection to HOST:PORT finds there. Blocks for a few seconds at most."""
+    """What a connection to HOST:PORT or unix:PATH finds there. Blocks for a few seconds at most."""
     before, _, port = address.rpartition(":")
     host = before.strip("[]")
-    if not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+    path = address.removeprefix("unix:") if address.startswith("unix:") else None
+    if path is None and (not port.isascii() or not port.isdigit() or int(port) > 0xFFFF):
         return f"{address!r} is not HOST:PORT"
     try:
-        with socket.create_connection((host, int(port)), TIMEOUT_S) as probe:
+        with _to_file(path) if path is not None else socket.create_connection((host, int(port)), TIMEOUT_S) as probe:
             said = _answer(probe)
     except TimeoutError:
         return "nothing answers (a firewall, or a wrong address?)"
@@ -47,11 +48,22 @@ def what_answers(address: str, tls_remedy: str = "give certificates in the secti
         return f"it cannot be reached: {error.strerror or error}"
     if said is None:
         return "a process listens there and does not answer: it is not a gRPC server, or it hangs"
-    if not said and _speaks_tls(host, int(port)):
+    if not said and path is None and _speaks_tls(host, int(port)):
         return f"it speaks TLS: {tls_remedy}"
     if said.startswith(b"HTTP/1."):
         return "an HTTP server listens there, such as a daemon's metrics page"
     return "the process that listens there is not a gRPC server"
+
+
+def _to_file(path: str) -> socket.socket:
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(TIMEOUT_S)
+        probe.connect(path)
+    except OSError:
+        probe.close()
+        raise
+    return probe
 
 
 def _answer(probe: socket.socket) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,12 @@ class InterfaceCounters:
             self.tx_bytes - earlier.tx_bytes,
             self.tx_packets - earlier.tx_packets,
         )
+
+
+def passes_nothing(hosts: Mapping[str, InterfaceCounters]) -> bool:
+    """Whether hosts have sent into the switch between them, and nothing has come out to any of them."""
+    sent = any(one.tx_packets for one in hosts.values())
+    return sent and not any(one.rx_packets for one in hosts.values())
 
 
 def parse_net_dev(text: str, interface: str) -> InterfaceCounters:

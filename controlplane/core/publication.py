@@ -194,12 +194,13 @@ class Publication:
         if not (rows or gone or nodes or nodes_gone or loads or claims):
             return
         keys = self._directory.told(rows, self._values.score)
-        if keys or gone:
-            self.journal.note([*keys, *gone])
-        left = self._directory.take_left([*keys, *gone])
+        changed = [*keys, *gone]
+        if changed:
+            self.journal.note(changed)
+        left = self._directory.take_left(changed)
         self._sequence += 1
         for snapshot in self._snapshots:
-            snapshot.missed |= dict.fromkeys((*keys, *gone))
+            snapshot.missed |= dict.fromkeys(changed)
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
             if not self._is_waiting(session):

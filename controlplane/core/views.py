@@ -172,9 +172,12 @@ def top(core: Core, limit: int, now_ns: int) -> list[rpc.ChunkView]:
 
 
 def cost_reply(quotes: Mapping[str, Quote], within_s: float | None, elsewhere: Cell | None) -> rpc.CostReply:
-    """What nodes would need for a prefix, whether that is within a bound, and the cell that it belongs to, if that is
-    another one."""
+    """What nodes would need for a prefix, whether that is within a bound, and the cell that the prefix belongs to, if
+    that is another one."""
     reply = rpc.CostReply()
+    if elsewhere is not None:
+        reply.elsewhere.cell = elsewhere.name
+        reply.elsewhere.controllers.extend(elsewhere.controllers)
     if within_s is not None:
         found = verdicts(quotes, within_s)
         reply.refuse = found.refuse
@@ -183,9 +186,6 @@ def cost_reply(quotes: Mapping[str, Quote], within_s: float | None, elsewhere: C
         for node, one in found.nodes.items():
             if one.late_s is not None:
                 reply.nodes[node].late_s = one.late_s
-    if elsewhere is not None:
-        reply.elsewhere.cell = elsewhere.name
-        reply.elsewhere.controllers.extend(elsewhere.controllers)
     for node, quote in quotes.items():
         cost = reply.nodes[node]
         cost.fetch_s, cost.wait_s = quote.fetch_s, quote.wait_s

@@ -35,25 +35,27 @@ class LookUps:
         self._node = node
         self._replica = node.directory
         self._is_in_use = is_in_use
-        self._rows_max = node.options.replica_bytes // limits.REPLICA_ROW_BYTES
+        self.rows_max = node.options.replica_bytes // limits.REPLICA_ROW_BYTES
+        """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
         self._number = 0
         self._looks: dict[int, _Look] = {}
-        self._absent: OrderedDict[ChunkKey, None] = OrderedDict()
+        self.absent: OrderedDict[ChunkKey, None] = OrderedDict()
+        """Chunks that nobody has. To be read."""
         self._released: dict[int, Sequence[ChunkKey]] = {}
         self._alarm = node.alarms.add(self._too_late)
 
     def stream_began(self, *, takes_look_ups: bool) -> None:
         """A controller listens, which knows nothing of what was followed."""
         self.stream_ended()
-        self.is_partial = takes_look_ups and self._rows_max > 0
+        self.is_partial = takes_look_ups and self.rows_max > 0
 
     def stream_ended(self) -> None:
         """Nobody answers: who waits goes on with what is known."""
         looks = list(self._looks.values())
         self._looks.clear()
-        self._absent.clear()
+        self.absent.clear()
         self._released.clear()
         self._replica.let_go.clear()
         self._arm()
@@ -66,7 +68,7 @@ class LookUps:
         is here or has taken too long; False: go on without."""
         if not self.is_partial or len(self._looks) >= limits.LOOK_UPS_MAX:
             return False
-        wanted = [key for key in keys if key not in self._absent and self._replica.find(key) is None]
+        wanted = [key for key in keys if key not in self.absent and self._replica.find(key) is None]
         del wanted[limits.LOOK_UP_KEYS_MAX :]
         if not wanted:
             return False
@@ -76,7 +78,7 @@ class LookUps:
     def told(self, delta_keys: Iterable[ChunkKey]) -> None:
         """Somebody has these."""
         for key in delta_keys:
-            self._absent.pop(key, None)
+            self.absent.pop(key, None)
 
     def answered(self, event: events.LookedUp) -> None:
         """The controller's answer; what it found is in the replica by now."""
@@ -90,7 +92,7 @@ class LookUps:
         if not event.refused:
             found = {chunk.key for chunk in event.found.chunks}
             absent = [key for key in look.keys if key not in found and let_go.get(key, -1) < event.number]
-            self._absent.update(dict.fromkeys(absent))
+            self.absent.update(dict.fromkeys(absent))
         self._arm()
         if look.then is not None:
             look.then()
@@ -99,9 +101,9 @@ class LookUps:
         """Let go what is worth least of what is too much."""
         if not self.is_partial:
             return
-        released = self._replica.evict(self._replica.chunks_count - self._rows_max, self._is_in_use)
-        while len(self._absent) > limits.LOOK_UP_ABSENT_MAX:
-            released.append(self._absent.popitem(last=False)[0])
+        released = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
+        while len(self.absent) > limits.LOOK_UP_ABSENT_MAX:
+            released.append(self.absent.popitem(last=False)[0])
         for at in range(0, len(released), limits.LOOK_UP_KEYS_MAX):
             some = released[at : at + limits.LOOK_UP_KEYS_MAX]
             self._number += 1

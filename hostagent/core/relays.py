@@ -11,7 +11,8 @@ from typing import assert_never
 from zlib import crc32
 
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.events import RelayHeard, RelayReadEnded
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -93,6 +95,8 @@ def _up(args: argparse.Namespace) -> int:
         raise TestbedError("the testbed ended right after its start")
     state.save(state.Background(args.name, supervisor.pid, ticks, testbed.pid, str(testbed.directory)))
     _show(args.name, testbed)
+    if testbed.spec().target.is_p4switch and testbed.spec().wiring is Wiring.NAMESPACES:
+        print(f"its switch and hosts by Mininet alone: {by_mininet(testbed.spec())}")
     testbed.close()
     if not args.foreground:
         supervisor.returncode = 0  # It stays: Popen must not warn that no call waits for it.
@@ -123,6 +127,19 @@ def spec_of(args: argparse.Namespace) -> TestbedSpec:
         pool_bytes=args.pool or (ROCE_POOL_BYTES if args.roce else POOL_BYTES),
         socket_hosts=tuple(args.sockets_on),
     )
+
+
+def by_mininet(spec: TestbedSpec) -> str:
+    """The command line of Mininet that builds as many hosts around the same program."""
+    from bmv2_testbed.switches import program_defines, program_of  # brings the compiler, which no other action needs
+
+    nodes = importlib.util.find_spec("p4switch.mininet_nodes")
+    assert nodes is not None
+    assert nodes.origin is not None
+    defines = " ".join(f"-D{name}={value}" for name, value in program_defines(spec).items())
+    switch = f"p4switch,program={program_of(spec.target)},options={defines}"
+    words = ["mn", "--custom", nodes.origin, "--topo", f"star,{spec.hosts}", "--switch", switch]
+    return shlex.join([*words, "--controller", "none"])
 
 
 def _down(args: argparse.Namespace) -> int:

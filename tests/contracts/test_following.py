@@ -11,7 +11,6 @@ from hostagent import limits
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
-from hostagent.core.options import CoreOptions
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
 from kvproto.rpc import control_pb2 as rpc
@@ -30,11 +29,7 @@ class Follower:
 
     def __init__(self, cluster: Cluster, rows_max: int = 1000, **changes: object) -> None:
         self.cluster = cluster
-        self.agent = Agent()
-        core = self.agent.core
-        options = CoreOptions(64 * PAGE, PAGE, replica_bytes=rows_max * limits.REPLICA_ROW_BYTES)
-        self.agent.core = type(core)(options, core._knowledge, None)
-        self.agent.say(events.Started(1 << 20))
+        self.agent = Agent(replica_bytes=rows_max * limits.REPLICA_ROW_BYTES)
         self.up: deque[rpc.FromAgent] = deque()
         self.session = AGENT
         self.seen = 0
@@ -284,15 +279,15 @@ def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
         chunk = core.directory.get(one)
         assert chunk is not None, f"{one!r} is nowhere"
         assert (entry.size_bytes, set(entry.holders)) == (chunk.facts.size_bytes, set(chunk.holders)), one
-    for one in agent.fetches.look_ups._absent:
+    for one in agent.fetches.look_ups.absent:
         assert core.directory.get(one) is None, f"{one!r} is said to be nowhere"
-    assert agent.directory.chunks_count <= follower.agent.core.fetches.look_ups._rows_max
+    assert agent.directory.chunks_count <= follower.agent.core.fetches.look_ups.rows_max
     assert not agent.directory.let_go
     follower.agent.pass_ms(100)
     follower.agent.take(effects.KeysAnswered)
     follower.ask(*names)
     follower.settle()
     (answer,) = follower.answers()
-    if agent.fetches.look_ups._rows_max >= len(names):
+    if agent.fetches.look_ups.rows_max >= len(names):
         expected = [Where.NOWHERE if core.directory.get(ChunkKey(key(one))) is None else Where.REMOTE for one in names]
         assert list(answer) == expected

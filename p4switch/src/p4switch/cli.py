@@ -35,6 +35,7 @@ examples:
   p4switch l2.p4 -i 1@veth1 -i 2@veth2 --http 127.0.0.1:9560
   p4switch stats 127.0.0.1:9560                           (counters of that switch)
   p4switch bin ~/bmv2                                     (commands with the names of bmv2's tools)
+  p4switch mininet                                        (where the file for Mininet's mn --custom lies)
 """
 
 
@@ -70,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from p4switch.bmv2 import names
 
             return names.write(arguments[1:])
+        if arguments == ["mininet"]:
+            print(Path(__file__).with_name("mininet_nodes.py"))
+            return 0
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
         print(logs.printable_lines(f"p4switch: {error}"), file=sys.stderr)

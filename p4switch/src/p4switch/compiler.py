@@ -11,6 +11,7 @@ from p4switch.arch import ARCHITECTURES
 from p4switch.build import BuildError, build_shared_object
 from p4switch.codegen.c_program import render
 from p4switch.frontend.checker import check_program
+from p4switch.frontend.hints import hinted
 from p4switch.frontend.lower.lower_program import lower
 from p4switch.frontend.parser import parse
 from p4switch.frontend.preprocess import preprocess
@@ -46,9 +47,10 @@ def compile_to_ir(
     not for `architecture` (None: whichever its `main` is for). `within`: the folders that includes may come from,
     besides the compiler's own; None: any."""
     reporter = Reporter(preprocess(Path(path), defines or {}, [Path(d) for d in include_dirs], within))
-    tree = parse(reporter)
-    checked = check_program(tree, reporter)
-    program = lower(checked, ARCHITECTURES, architecture)
+    try:
+        program = lower(check_program(parse(reporter), reporter), ARCHITECTURES, architecture)
+    except CompileError as error:
+        raise hinted(error, reporter.source) from None
     verify(program)
     return program, tuple(reporter.diagnostics)
 

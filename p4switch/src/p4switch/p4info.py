@@ -309,7 +309,7 @@ class _Generator:
             message.spec.unit = unit
             self._name_type(message.index_type_name, counter.index_declared)
             self._preamble(message.preamble, self._counters[counter.name], counter)
-        elif counter.table is not None:
+        elif counter.table in self._used.tables:
             direct = self._info.direct_counters.add(
                 direct_table_id=self._tables[self._program.tables[counter.table].name]
             )
@@ -323,7 +323,7 @@ class _Generator:
             message.spec.unit = unit
             self._name_type(message.index_type_name, meter.index_declared)
             self._preamble(message.preamble, self._meters[meter.name], meter)
-        elif meter.table is not None:
+        elif meter.table in self._used.tables:
             direct = self._info.direct_meters.add(direct_table_id=self._tables[self._program.tables[meter.table].name])
             direct.spec.unit = unit
             self._preamble(direct.preamble, self._direct_meters[meter.name], meter)

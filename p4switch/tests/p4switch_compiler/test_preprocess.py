@@ -45,6 +45,32 @@ def test_expansion(tmp_path: Path, text: str, expected: str) -> None:
     assert words(tmp_path, text) == expected.split()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('#define S(x) #x\nS(a + "b")', '"a + \\"b\\""'),
+        ("#define S(x) # x\n#define T(x) S(x)\n#define W 8\nS(W) T(W)", '"W" "8"'),
+        ("#define J(a, b) a##b\n#define ab 7\nJ(a, b) J(x, 1)", "7 x1"),
+        ("#define J(a, b) a ## _ ## b\n#define W 8\nJ(W, W)", "W_W"),
+        ("#define J a ## b\nJ", "ab"),
+        ("#define V(...) f(__VA_ARGS__)\nV(1, 2) V()", "f(1,2) f()"),
+        ("#define V(x, ...) x(__VA_ARGS__)\nV(f, 1, g(2, 3)) V(f)", "f(1,g(2, 3)) f()"),
+        ("#define V(x, rest...) x(rest)\nV(f, 1, 2)", "f(1,2)"),
+        ("#define V(x, ...) f(x, ## __VA_ARGS__)\nV(1) V(1, 2)", "f(1) f(1,2)"),
+    ],
+)
+def test_strings_joints_and_variadic_macros(tmp_path: Path, text: str, expected: str) -> None:
+    assert run(tmp_path, text).text.split() == expected.split()
+
+
+def test_what_macros_make_of_a_line_is_bounded(tmp_path: Path) -> None:
+    doubles = "#define D(x) x x\n" + "D(" * 40 + "a" + ")" * 40
+    with pytest.raises(CompileError, match="characters of a line"):
+        run(tmp_path, doubles)
+    with pytest.raises(CompileError, match="characters of a line"):
+        run(tmp_path, f"#define L {'x' * 5000}\n{'L ' * 300}")
+
+
 def test_definitions_from_outside(tmp_path: Path) -> None:
     assert words(tmp_path, "#if SEGMENT_BYTES > 256\nbig\n#endif\nSEGMENT_BYTES", SEGMENT_BYTES="4096") == [
         "big",

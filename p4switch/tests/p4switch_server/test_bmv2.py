@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from p4switch.bmv2 import compiler, console, names
+from p4switch.bmv2 import console, names, p4c
 from p4switch.bmv2.options import translate
 from p4switch.device_config import parse_device_config
 from p4switch.errors import SwitchError
@@ -191,7 +191,7 @@ def program(tmp_path: Path) -> Path:
 def test_the_json_holds_all_that_the_program_is_made_of(program: Path, tmp_path: Path):
     output, info = tmp_path / "build.json", tmp_path / "p4info.txtpb"
     words = ["--p4v", "16", "--Wdisable=unused", "-I", str(tmp_path / "common"), "--p4runtime-files", str(info)]
-    assert compiler.main([*words, "-o", str(output), str(program)]) == 0
+    assert p4c.main([*words, "-o", str(output), str(program)]) == 0
     assert "I.lpm" in info.read_text()
     envelope = json.loads(output.read_text())
     assert sorted(envelope["files"]) == ["common/headers.p4", "src/router.p4"]
@@ -203,7 +203,7 @@ def test_the_json_holds_all_that_the_program_is_made_of(program: Path, tmp_path:
 
 def test_the_driver_writes_into_a_folder(program: Path, tmp_path: Path):
     words = ["--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "-I", str(tmp_path / "common")]
-    assert compiler.main_of_driver([*words, "-o", str(tmp_path / "out"), str(program)]) == 0
+    assert p4c.main_of_driver([*words, "-o", str(tmp_path / "out"), str(program)]) == 0
     assert json.loads((tmp_path / "out" / "router.json").read_text())["main"] == "src/router.p4"
 
 
@@ -218,7 +218,7 @@ def test_the_driver_writes_into_a_folder(program: Path, tmp_path: Path):
 def test_the_compiler_says_what_it_cannot_do(
     words: list[str], says: str, program: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert compiler.main([*words, str(program)]) == 1
+    assert p4c.main([*words, str(program)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
 
@@ -226,7 +226,7 @@ def test_the_compiler_says_what_it_cannot_do(
 def test_errors_of_the_program_name_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     wrong = tmp_path / "wrong.p4"
     wrong.write_text("#include <core.p4>\n#include <v1model.p4>\nheader h_t { bit<8> a }\n")
-    assert compiler.main([str(wrong)]) == 1
+    assert p4c.main([str(wrong)]) == 1
     assert "wrong.p4:3:" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ import importlib, pkgutil, sys
 import p4switch
 before = set(sys.modules)
 for module in pkgutil.walk_packages(p4switch.__path__, "p4switch."):
-    if not module.name.endswith("__main__") and module.name != "p4switch.testing":
+    if not module.name.endswith("__main__") and module.name not in ("p4switch.testing", "p4switch.mininet_nodes"):
         importlib.import_module(module.name)
 names = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(n for n in names if n not in sys.stdlib_module_names and not n.startswith("_")))

@@ -80,6 +80,14 @@ def test_what_answers(http_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be reached" in what_answers("nonesuch.invalid:4800")
 
 
+def test_what_answers_at_a_file(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/switch.sock"
+    assert what_answers(address) == "it cannot be reached: No such file or directory"
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(address.removeprefix("unix:"))
+        assert what_answers(address) == "no process listens there"
+
+
 def test_grpcs_own_words_are_not_passed_on() -> None:
     assert in_words("Stream removed (Socket closed)") == "the connection broke off"
     assert in_words("no node is called 'n9'") == "no node is called 'n9'"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from bmv2_testbed.bench.figures import ReaderReport, incast_figures
 from bmv2_testbed.bench.incast import IncastPlan, Mode
 from bmv2_testbed.content import Prefix, content_of, same_content
 from bmv2_testbed.errors import TestbedError
-from bmv2_testbed.network.counters import InterfaceCounters, parse_net_dev
+from bmv2_testbed.network.counters import InterfaceCounters, parse_net_dev, passes_nothing
 from bmv2_testbed.network.wired import shaper_arguments
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, data_mac
+from kvlab.commands.testbed import by_mininet
 
 
 def test_spec_survives_json() -> None:
@@ -133,3 +137,19 @@ def test_a_slow_reader_does_not_count_among_the_others() -> None:
 @pytest.mark.parametrize("bad", [None, _report(1.0, verified=False), _report(1.0, compared=999)])
 def test_one_bad_reader_spoils_verified(bad: ReaderReport | None) -> None:
     assert not _figures([_report(1.0), bad]).verified
+
+
+def test_a_switch_passes_nothing_when_all_send_and_none_receives() -> None:
+    silent, heard = InterfaceCounters(0, 0, 640, 10), InterfaceCounters(64, 1, 640, 10)
+    assert passes_nothing({"h0": silent, "h1": silent})
+    assert not passes_nothing({"h0": silent, "h1": heard})
+    assert not passes_nothing({"h0": InterfaceCounters(0, 0, 0, 0)}), "nobody has asked it to"
+
+
+def test_the_line_for_mininet_builds_the_same_switch() -> None:
+    words = shlex.split(by_mininet(TestbedSpec(hosts=5)))
+    assert Path(words[words.index("--custom") + 1]).is_file()
+    assert words[words.index("--topo") + 1] == "star,5"
+    name, program, options = words[words.index("--switch") + 1].split(",")
+    assert name == "p4switch" and Path(program.removeprefix("program=")).is_file()
+    assert options.startswith("options=-DSEGMENT_BYTES=")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from p4switch.bmv2 import values
+from p4switch.bmv2 import typed_values as values
 from p4switch.bmv2.client import Client, RefusedError
-from p4switch.bmv2.program import Names
+from p4switch.bmv2.info_names import Names
 from p4switch.proto import p4data_pb2 as p4d
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r

@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from p4switch.bmv2 import compiler, console, simple_switch
+from p4switch import cli
+from p4switch.bmv2 import console, p4c, simple_switch
 from p4switch.errors import SwitchError
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "p4switch": cli.main,
     "simple_switch_grpc": simple_switch.main,
     "simple_switch": simple_switch.main_without_grpc,
-    "p4c-bm2-ss": compiler.main,
-    "p4c": compiler.main_of_driver,
+    "p4c-bm2-ss": p4c.main,
+    "p4c": p4c.main_of_driver,
     "simple_switch_CLI": console.main,
 }
 START = (

@@ -23,6 +23,9 @@ def check_table(ctx: CheckContext, decl: ast.TableDecl) -> None:
         t = ctx.types[expr]
         if not (isinstance(t, TBits | TEnum | TNew | TVar | TVarbits) or t in (BOOL, ERROR, UNKNOWN)):
             ctx.reporter.error(expr.at, f"a key cannot have type {t}")
+    lpm = [key for key in decl.keys if key.match_kind == "lpm"]
+    for key in lpm[1:]:
+        ctx.reporter.error(key.match_at, f"table {decl.name} has two lpm keys: make the others ternary")
     if not decl.has_actions:
         ctx.reporter.error(decl.at, f"table {decl.name} has no actions")
     for ref in decl.actions:

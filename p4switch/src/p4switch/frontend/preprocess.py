@@ -1,7 +1,7 @@
 """The preprocessor: #include, #define, conditionals and #error as C has them, as far as P4 programs use them.
 
 Works line by line and keeps one output line for each input line (joined lines leave empty ones behind), so that
-positions map back. Not provided: # and ## operators, variadic macros, __DATE__ and relatives.
+positions map back. Not provided: __DATE__ and relatives.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ INCLUDE_DIRECTORY = Path(__file__).resolve().parent.parent / "include"
 MAX_INCLUDE_DEPTH = 64
 MAX_INCLUDES = 4096
 MAX_EXPANSIONS_PER_LINE = 10_000
+MAX_EXPANDED_CHARS_PER_LINE = 1 << 20
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _PIECES = re.compile(r'"(?:\\.|[^"\\\n])*"|[A-Za-z_]\w*|\d\w*|\s+|.', re.S)
@@ -27,11 +28,12 @@ _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?(.*)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A #define; parameters None for an object-like one."""
+    """A #define; parameters None for an object-like one; `variadic`: the last one takes the rest, commas and all."""
 
     name: str
     parameters: tuple[str, ...] | None
     body: str
+    variadic: bool = False
 
 
 @dataclass(slots=True)
@@ -228,16 +230,20 @@ class Preprocessor:
             raise self.error("#define needs a name")
         name, open_paren, tail = match.groups()
         parameters: tuple[str, ...] | None = None
+        variadic = False
         if open_paren:
             close = tail.find(")")
             if close < 0:
                 raise self.error(f"the parameters of macro {name} do not end")
             inside = tail[:close].strip()
             parameters = tuple(p.strip() for p in inside.split(",")) if inside else ()
+            variadic = bool(parameters) and parameters[-1].endswith("...")
+            if variadic:
+                parameters = (*parameters[:-1], parameters[-1].removesuffix("...").strip() or "__VA_ARGS__")
             if not all(_IDENTIFIER.fullmatch(p) for p in parameters):
                 raise self.error(f"the parameters of macro {name} must be names")
             tail = tail[close + 1 :]
-        self.macros[name] = Macro(name, parameters, tail.strip())
+        self.macros[name] = Macro(name, parameters, tail.strip(), variadic)
         self._pattern = None
 
     # ---------------------------------------------------------------- expansion
@@ -270,7 +276,7 @@ class Preprocessor:
 
     def expand(self, text: str) -> str:
         """Replace macros, over and over, never a macro within its own expansion."""
-        self._expansions = 0
+        self._expansions = self._expanded_chars = 0
         return self._expand(text, frozenset())
 
     def _expand(self, text: str, hidden: frozenset[str]) -> str:
@@ -288,7 +294,8 @@ class Preprocessor:
             if self._expansions > MAX_EXPANSIONS_PER_LINE:
                 raise self.error(f"macro {piece} expands without end")
             if macro.parameters is None:
-                out.append(self._expand(macro.body, hidden | {piece}))
+                body = self._substituted(macro, {}, hidden) if "##" in macro.body else macro.body
+                out.append(self._expand(self._within_bounds(macro, body), hidden | {piece}))
                 continue
             call = "".join(pieces[index:])
             stripped = call.lstrip()
@@ -301,14 +308,62 @@ class Preprocessor:
             arguments = _split_arguments(stripped[1:end])
             if macro.parameters == () and arguments == [""]:
                 arguments = []
+            if macro.variadic:
+                fixed = len(macro.parameters) - 1
+                arguments = [*arguments[:fixed], ",".join(arguments[fixed:])] if len(arguments) >= fixed else arguments
             if len(arguments) != len(macro.parameters):
                 raise self.error(f"macro {piece} takes {len(macro.parameters)} arguments, not {len(arguments)}")
-            expanded = {p: self._expand(a, hidden) for p, a in zip(macro.parameters, arguments, strict=True)}
-            body = "".join(expanded.get(p, p) for p in _PIECES.findall(macro.body))
-            out.append(self._expand(body, hidden | {piece}))
+            body = self._substituted(macro, dict(zip(macro.parameters, arguments, strict=True)), hidden)
+            out.append(self._expand(self._within_bounds(macro, body), hidden | {piece}))
             pieces = _PIECES.findall(stripped[end + 1 :])
             index = 0
         return "".join(out)
+
+    def _substituted(self, macro: Macro, arguments: Mapping[str, str], hidden: frozenset[str]) -> str:
+        """A macro's body with its arguments: as they are beside ##, as a string after #, expanded elsewhere."""
+        pieces = _PIECES.findall(macro.body)
+        expanded: dict[str, str] = {}
+        out: list[str] = []
+        index = 0
+        while index < len(pieces):
+            piece = pieces[index]
+            index += 1
+            following = _after_space(pieces, index)
+            if piece == "#" and pieces[index : index + 1] == ["#"]:
+                index = _after_space(pieces, index + 1)
+                joined = pieces[index : index + 1]
+                while out and out[-1].isspace():
+                    out.pop()
+                if joined and joined[0] in arguments:
+                    argument = arguments[joined[0]]
+                    if macro.variadic and joined[0] == (macro.parameters or ())[-1] and out[-1:] == [","]:
+                        # What GNU's preprocessor has: the comma goes when nothing follows it.
+                        out[-1:] = [",", self._expand(argument, hidden)] if argument else []
+                    else:
+                        out.append(argument)
+                else:
+                    out += joined
+                index += 1
+            elif piece == "#" and macro.parameters is not None:
+                if following == len(pieces) or pieces[following] not in arguments:
+                    raise self.error(f"# in macro {macro.name} is followed by no parameter")
+                out.append(_quoted(arguments[pieces[following]]))
+                index = following + 1
+            elif piece in arguments and pieces[following : following + 2] == ["#", "#"]:
+                out.append(arguments[piece])
+            elif piece in arguments:
+                if piece not in expanded:
+                    expanded[piece] = self._expand(arguments[piece], hidden)
+                out.append(expanded[piece])
+            else:
+                out.append(piece)
+        return "".join(out)
+
+    def _within_bounds(self, macro: Macro, body: str) -> str:
+        self._expanded_chars += len(body)
+        if self._expanded_chars > MAX_EXPANDED_CHARS_PER_LINE:
+            raise self.error(f"macro {macro.name} makes more than {MAX_EXPANDED_CHARS_PER_LINE} characters of a line")
+        return body
 
     def _builtin(self, piece: str) -> str:
         if piece == "__LINE__":
@@ -327,6 +382,18 @@ class Preprocessor:
             return evaluate(self.expand(text)) != 0
         except ConditionError as problem:
             raise self.error(str(problem)) from problem
+
+
+def _after_space(pieces: Sequence[str], index: int) -> int:
+    while index < len(pieces) and pieces[index].isspace():
+        index += 1
+    return index
+
+
+def _quoted(argument: str) -> str:
+    """An argument as a string literal: spaces as one, quotes and backslashes with one before them."""
+    text = " ".join(argument.split()).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _matching_paren(text: str) -> int:

@@ -341,9 +341,11 @@ class Gathering:
 
     def wrong(self, read: ReadId, now_ns: int) -> None:
         """Bytes of a read are not the chunk's: who gave them is asked for nothing more."""
-        parent = self._of_read.get(read)
+        parent = self._of_read.pop(read, None)
         if parent is not None:
-            self._out.append(Blamed(parent.endpoint, parent.reads[read].arriving.key))
+            one = parent.reads.pop(read)
+            one.arriving.lacking |= pieces_of(one.first, one.count)
+            self._out.append(Blamed(parent.endpoint, one.arriving.key))
             self._barred.add(parent.endpoint)
             self._out.append(LeaveParent(parent.endpoint))
             self.lost(parent.endpoint, now_ns)

@@ -43,7 +43,7 @@ from p4switch.frontend.lower.blocks import lower_control, lower_parser
 from p4switch.frontend.lower.gathering import gather_program
 from p4switch.frontend.lower.known_values import known_value
 from p4switch.frontend.lower.lowering import Lowering
-from p4switch.frontend.lower.types_to_ir import ir_type
+from p4switch.frontend.lower.types_to_ir import ir_type, require_whole_bytes
 from p4switch.frontend.p4_types import TStruct
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
@@ -128,6 +128,8 @@ def _packet_variables(tna: TnaLowering, thread: str, parser: tuple[Callee, ast.E
         t = ir_type(tna.low, tna.low.types[p], p.at)
         if not isinstance(t, irt.StructType | irt.HeaderType):
             raise tna.low.unsupported(p.at, f"parameter {p.name} of type {t}, which is not a struct")
+        if name == "headers":
+            require_whole_bytes(tna.low, t, p.at)
         out.append(_variable(tna, f"{thread}_{name}", t))
     return out[0], out[1]
 

@@ -45,7 +45,7 @@ from p4switch.frontend.lower.bindings import Instance
 from p4switch.frontend.lower.blocks import lower_control, lower_parser
 from p4switch.frontend.lower.gathering import gather_program
 from p4switch.frontend.lower.lowering import Lowering
-from p4switch.frontend.lower.types_to_ir import ir_type
+from p4switch.frontend.lower.types_to_ir import ir_type, require_whole_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import Program, Thread, Variable
@@ -115,6 +115,7 @@ def _packet_variables(v1: V1Lowering, parser: tuple[Callee, ast.Expr]) -> tuple[
     for p, t in zip(parameters[1:3], types[:2], strict=True):
         if not isinstance(t, irt.StructType | irt.HeaderType):
             raise v1.low.unsupported(p.at, f"parameter {p.name} of type {t}, which is not a struct")
+    require_whole_bytes(v1.low, headers.type, parameters[1].at)
     return headers, metadata, standard
 
 

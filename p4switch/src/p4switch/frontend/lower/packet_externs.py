@@ -11,7 +11,7 @@ from p4switch.frontend.lower.bindings import Instance
 from p4switch.frontend.lower.extern_arguments import argument_of, given_arguments
 from p4switch.frontend.lower.lowering import BIT32, Lowering
 from p4switch.frontend.lower.places import lower_place
-from p4switch.frontend.lower.types_to_ir import ir_type
+from p4switch.frontend.lower.types_to_ir import ir_type, require_whole_bytes
 from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.expr import BinaryOp
@@ -35,6 +35,7 @@ def lower_extract(low: Lowering, e: ast.Call, callee: Callee, instance: Instance
     t = header.type
     if isinstance(t, irt.UnionType | irt.StackType) or not isinstance(t, irt.HeaderType):
         raise low.reporter.fail(e.at, f"only a header can be extracted, found {t}")
+    require_whole_bytes(low, t, e.at)
     varbit = t.varbit_field()
     if bits is None and varbit is not None:
         raise low.reporter.fail(e.at, f"header {t} has a varbit field; extract needs its length")
@@ -82,6 +83,7 @@ def emit_headers(low: Lowering, value: ir.LValue, at: int) -> None:
     """Emit every header inside a value, in order."""
     t = value.type
     if isinstance(t, irt.HeaderType):
+        require_whole_bytes(low, t, at)
         low.emit(Emit(value))
     elif isinstance(t, irt.StackType):
         for i in range(t.size):

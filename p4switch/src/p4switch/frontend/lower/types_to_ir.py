@@ -100,12 +100,19 @@ def _header_type(
         if isinstance(f.type, irt.Varbits) and before % 8:
             raise low.unsupported(t.decl.at, f"header {name}: a varbit field that does not start at a byte")
         before += irt.width_of(f.type)
-    if header.width_bits() % 8:
-        raise low.unsupported(
-            t.decl.at, f"header {name} has {header.width_bits()} bits, which is not a whole number of bytes"
-        )
     low.headers[name] = header
     return header
+
+
+def require_whole_bytes(low: Lowering, t: irt.Type, at: int) -> None:
+    """Refuse headers of other sizes, also within a type, where packets carry them. Others may have any size."""
+    if isinstance(t, irt.HeaderType) and t.width_bits() % 8:
+        raise low.unsupported(at, f"header {t} has {t.width_bits()} bits, which is not a whole number of bytes")
+    if isinstance(t, irt.StackType):
+        require_whole_bytes(low, t.element, at)
+    elif isinstance(t, irt.StructType | irt.UnionType):
+        for f in t.fields:
+            require_whole_bytes(low, f.type, at)
 
 
 def ir_constant(low: Lowering, value: Any, t: Type, at: int) -> ir.Const:
