@@ -1,4 +1,4 @@
-"""How an endpoint is written: host:port, an IPv6 address in brackets. Pure."""
+"""How an endpoint is written: host:port, an IPv6 address in brackets. Opens nothing."""
 
 from __future__ import annotations
 

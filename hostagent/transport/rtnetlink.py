@@ -1,4 +1,4 @@
-"""What the kernel says when interfaces and their addresses change: messages of rtnetlink(7), read. Pure.
+"""What the kernel says when interfaces and their addresses change: messages of rtnetlink(7), read. It opens nothing.
 
 A datagram has any number of messages, each with a length, and each message attributes, each with a length. Whatever is
 cut short or of another kind is passed over: what is not understood must not keep a node from looking for itself.

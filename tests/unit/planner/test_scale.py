@@ -75,7 +75,8 @@ def test_unit_costs_are_those_of_the_classes(costs: UnitCosts) -> None:
     # 16 bytes of key and of parent, 33 of digest, at least.
     assert 40 < costs.record_bytes < 100
     assert 40 < costs.entry_bytes < 150
-    assert costs.linearity == pytest.approx(1.0, abs=0.35)
+    # Columns grow by doubling and begin with some room: a chunk never costs more because there are more of them.
+    assert 0.5 < costs.linearity < 1.35
     for seconds in (costs.announce_s, costs.usage_s, costs.publish_s, costs.tell_s, costs.apply_s):
         assert 0 <= seconds < 1e-3
     assert costs.directory_bytes > costs.replica_bytes > 100
