@@ -22,7 +22,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-growth test-growth-short lines demo demo-vllm demo-pd bench versions wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench versions wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -78,7 +78,7 @@ format-c: $(VENV)/.installed ## all C in the style of .clang-format
 	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
 
 test: setup lint ## everything that can run on this machine, under ten minutes
-	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not engines and not enters_namespace"
+	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not network and not engines and not enters_namespace"
 	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long" $(ENTER_NAMESPACE)
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)
 
@@ -141,6 +141,9 @@ test-wheels: $(VENV)/.installed ## the wheels, built and installed into empty en
 
 test-field: setup ## a newcomer's cluster in namespaces: pages followed verbatim, broken networks found, a failover
 	$(RUN) $(PY) $(PYTEST) -m field tests/field
+
+test-network: setup ## networks of other kinds, and such as change: addresses, interfaces, dead links, IPv6 alone
+	$(RUN) $(PY) $(PYTEST) -m network tests/network
 
 test-growth: setup ## elections and what survives them: a real etcd, killed, cut off, slow; controllers that stand still
 	$(RUN) $(PY) $(PYTEST) -m growth -rP tests/growth

@@ -42,6 +42,8 @@ class Bridge(StrEnum):
     """Every port gets it, as where nothing snoops."""
     SNOOPS = "snoops"
     """Only ports behind which somebody has joined; the bridge itself is the querier."""
+    DROPS = "drops"
+    """No port gets it, as in clouds."""
 
 
 class Wiring(StrEnum):
@@ -83,6 +85,8 @@ class TestbedSpec:
     rate_bit_s: int | None = None
     slow_bit_s: Mapping[int, int] = field(default_factory=dict)
     """Rates of the hosts whose link differs, by host index."""
+    uplink_bit_s: int | None = None
+    """Rate at which every host but the first can send, where it receives at its link's; None: the same."""
     faults: Faults = NO_FAULTS
     seed: int = 1
     segment_bytes: int = SEGMENT_BYTES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,12 @@ from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from controlplane.election.election_config import ElectionConfig, take_election
+from controlplane.index_service import Model
 from controlplane.kept_state import FILE_NAME
 from controlplane.p4runtime.codec import V1ModelCodec
 from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions
 from controlplane.p4runtime.tofino import RECIRCULATION_PORT, OrbitOptions, TofinoCodec, frame_bytes
+from kvchunk.ids import DIGEST_BYTES
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS
@@ -32,6 +35,7 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.cells import CELLS_MAX, Cell, Cells
 from kvproto.fanout import Fanout
 from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
@@ -71,7 +75,9 @@ class Config:
     core: CoreOptions
     """But for what the daemon knows of a start: incarnation, secret, seals."""
     remote_cost: bool
-    """Other machines may ask what chunks would cost."""
+    """Other machines may ask what chunks would cost, and where they are."""
+    models: Mapping[str, Model]
+    """By the names that routers give them."""
     expelled: Path | None
     """Names nodes that are put out, for operators to edit; None: there is no such file."""
     state: Path | None
@@ -128,6 +134,7 @@ def parse(values: object, folder: Path) -> Config:
         silence_ms=0 if election.by == "none" else election.lease_ms,
         read_token_ms=top.take("read_token_ms", checks.whole(1000, _HOUR_MS), 600_000),
         namespaces=_namespaces(top.take("namespaces", _lists, None)),
+        cells=_cells(top.take("cell", _name_of_cell, ""), top.section("cells")),
         settle_ns=membership.take("settle_ms", checks.whole(0, 60_000), 3000) * _MS,
     )
     config = Config(
@@ -142,6 +149,7 @@ def parse(values: object, folder: Path) -> Config:
         election=election,
         core=core,
         remote_cost=top.take("remote_cost", checks.flag, False),
+        models=_models(top.section("models")),
         expelled=top.take("expelled", _path_in(folder), None),
         state=top.take("state", _path_in(folder), _state_of_service()),
     )
@@ -161,6 +169,34 @@ def _ports(nodes: Section) -> dict[str, SwitchPort]:
             raise ConfigError(f"nodes.{name}.port: {port} is {owners[port]}'s already")
         owners[port] = name
     return {name: port for port, name in owners.items()}
+
+
+def _cells(own: str, section: Section) -> Cells:
+    cells: dict[str, Cell] = {}
+    none: tuple[str, ...] = ()
+    for name, one in section.sections().items():
+        weight = one.take("weight", checks.number(0, 1e6), 1.0)
+        try:
+            cells[name] = Cell(_name_of_cell(name), weight, one.take("controllers", _controllers, none))
+        except ValueError as error:
+            raise ConfigError(f"cells: {error}") from None
+    if len(cells) > CELLS_MAX:
+        raise ConfigError(f"cells: {len(cells)} of them, {CELLS_MAX} at most")
+    if cells and own not in cells:
+        raise ConfigError(f"cell: {own!r} is not among cells: say which of them this controller is of")
+    for name, cell in cells.items():
+        if name != own and not cell.controllers:
+            raise ConfigError(f"cells.{name}.controllers is missing: whom are its nodes and routers to ask?")
+    if cells and not any(cell.weight for cell in cells.values()):
+        raise ConfigError("cells: none of them weighs anything")
+    return Cells(own, cells)
+
+
+def _models(models: Section) -> dict[str, Model]:
+    return {
+        name: Model(model.need("namespace", _digest), model.need("chunk_tokens", checks.whole(1, 1 << 20)))
+        for name, model in models.sections().items()
+    }
 
 
 def _namespaces(lists: Mapping[str, tuple[str, ...]] | None) -> Mapping[str, tuple[str, ...]]:
@@ -270,7 +306,7 @@ def _fabric(section: Section) -> FabricParameters:
         segment_bytes=segment_bytes,
         integrity=Integrity(integrity),
         fanout=Fanout[fanout.upper()],
-        unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.25),
+        unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.1),
     )
 
 
@@ -322,6 +358,27 @@ def _lists(value: object) -> Mapping[str, tuple[str, ...]] | None:
     if not isinstance(value, dict) or not all(isinstance(names, list) for names in value.values()):
         raise ValueError("not a mapping of patterns to lists of nodes")
     return {str(pattern): tuple(str(name) for name in names) for pattern, names in value.items()}
+
+
+def _digest(value: object) -> str:
+    digest = checks.text(value).lower()
+    if len(digest) != 2 * DIGEST_BYTES or set(digest) - set("0123456789abcdef"):
+        raise ValueError(f"{digest[:80]!r} is not {2 * DIGEST_BYTES} hex digits, as engines print them")
+    return digest
+
+
+def _name_of_cell(value: object) -> str:
+    """As agents name theirs."""
+    name = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise ValueError(f"{name[:80]!r} is not a name of letters, digits, '.', '_' and '-', 64 at most")
+    return name
+
+
+def _controllers(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of HOST:PORT")
+    return tuple(map(checks.endpoint, value))
 
 
 def _metrics(value: object) -> str:

@@ -71,14 +71,17 @@ from controlplane.election.by_switch import SwitchElection
 from controlplane.election.choice import election_of, state_place_of
 from controlplane.election.lease_election import LeaseElection
 from controlplane.expelled_file import ExpelledFile
+from controlplane.index_service import index_answer, index_question
 from controlplane.kept_state import KeptState
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
+from controlplane.rpc.event_feed import EventFeed
 from controlplane.rpc.live_feed import LiveFeed
 from controlplane.rpc.peers import Peer
 from controlplane.rpc.server import serve
 from controlplane.rpc.streams import AgentStream, Closing
+from kvchunk.ids import ChunkKey
 from kvdaemon.checks import host_port
 from kvdaemon.errors import CannotRunError
 from kvdaemon.health import Health, health_pages
@@ -90,6 +93,7 @@ from kvdaemon.readiness import ready
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.in_time import answer_to
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.doorkeeper import LOOK_S, Doorkeeper
@@ -141,8 +145,11 @@ class Controller:
                 "/metrics": metrics_page(registry, "controller"),
                 **health_pages(self.health),
             },
-            streams={"/live": self.live.events},
-            services={"/v1/cost": json_service(self._cost, QuestionError, TooManyQuestionsError)},
+            streams={"/live": self.live.events, "/v1/events": EventFeed(self.core, self.standby_words).events},
+            services={
+                path: json_service(answer, QuestionError, TooManyQuestionsError)
+                for path, answer in (("/v1/cost", self._cost), ("/query", self._query))
+            },
             private=_private_pages(config),
         )
         self._stopping = False
@@ -341,7 +348,12 @@ class Controller:
         """Give the core an event, and carry out what follows from it."""
         if self.failed.is_set():
             return []
-        effects = self.core.handle(event, self.now_ns())
+        now_ns = self.now_ns()
+        late_ns = now_ns - self.core.next_timeout_ns()
+        if self.core.started_ns is not None and late_ns > self.core.options.graces.heartbeat_ns:
+            LOG.warning("the controller stood still for %.1f s: no node is suspect for that", late_ns / 1e9)
+            self.core.stood_still(late_ns)
+        effects = self.core.handle(event, now_ns)
         for effect in effects:
             self._carry_out(effect)
         self._kept.look(self.core.operator_state.revision)
@@ -534,7 +546,20 @@ class Controller:
             raise QuestionError(reason)
         question = question_of(asked.query, asked.body)
         quotes = self.core.quotes.of(question, self.now_ns())
-        return {"chunks": len(question.keys), "nodes": {node: quote.to_json() for node, quote in quotes.items()}}
+        return {**answer_to(question, quotes), **self._elsewhere(question.keys)}
+
+    def _elsewhere(self, keys: Sequence[ChunkKey]) -> Mapping[str, object]:
+        """Whom to ask of a prefix that belongs to another cell, as part of an answer."""
+        cell = self.core.quotes.elsewhere(keys)
+        return {} if cell is None else {"elsewhere": {"cell": cell.name, "controllers": list(cell.controllers)}}
+
+    def _query(self, asked: Question) -> Mapping[str, object]:
+        """For routers that ask indexers: how much of a prompt each node has."""
+        if reason := self.standby_words():
+            raise QuestionError(reason)
+        question = index_question(asked.body, self._config.models)
+        answer = index_answer(question, self.core.quotes.matches(question.keys, self.now_ns()))
+        return {**answer, **self._elsewhere(question.keys)}
 
     def health(self) -> Health:
         """Ready: this controller leads, and the switch that it is configured for answers and is programmed."""
@@ -576,7 +601,8 @@ def _private_pages(config: Config) -> Mapping[str, str]:
     if config.insecure:
         return {}
     pages = dict.fromkeys(("/", "/live"), "open it through a tunnel (ssh -L), or use kvcast top")
-    return pages if config.remote_cost else {**pages, "/v1/cost": "set remote_cost: true"}
+    for_routers = dict.fromkeys(("/v1/cost", "/v1/events", "/query"), "set remote_cost: true")
+    return pages if config.remote_cost else {**pages, **for_routers}
 
 
 def _target(switch: SwitchConfig) -> SwitchTarget | None:

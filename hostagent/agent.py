@@ -6,6 +6,7 @@ Decides nothing: turns all input into events for `AgentCore` and carries out the
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import time
@@ -41,10 +42,12 @@ from hostagent.native.library import datapath
 from hostagent.network import Network
 from hostagent.outage_watch import OutageWatch, WatchedParts
 from hostagent.pool_opening import holder_of, opened
+from hostagent.relaying import Relaying
 from hostagent.tier_metrics import Watched
 from hostagent.tracing import Guarded, TraceExport, Tracer, tracing
 from hostagent.transport import make_transport
 from hostagent.transport.base import TransportFacts
+from hostagent.transport.endpoints import host_port_of
 from hostagent.transport.interfaces import interface_with
 from hostagent.transport.link_rate import link_rate_bit_s
 from hostagent.transport.path_probe import PathProbes
@@ -56,6 +59,7 @@ from kvdaemon.tls import Certificates
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.tiers.gate import priors
+from kvpolicy.tiers.in_time import answer_to
 from kvpolicy.value.costs import Tier
 from kvproto import __version__
 from kvproto.commands import Blame
@@ -126,7 +130,9 @@ class Agent:
             raise
         if self._pool.is_kept:
             self.handle(events.PoolFound(self._pool.found))
-        self.handle(events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0))
+        self.handle(
+            events.Started(self.facts.receive_buffer_bytes, self.facts.rdma_mtu_bytes > 0, self.facts.read_endpoint)
+        )
         if self.cold is not None:
             self.cold.open()
         if self.store is not None or self.cold is not None or self._wire_may_pay():
@@ -183,7 +189,18 @@ class Agent:
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm)
+        self.relaying: Relaying | None = None
+        if config.relay_share is not None:
+            self.relaying = Relaying(
+                self._loop,
+                self.handle,
+                self.transport,
+                self.memory,
+                self.tokens,
+                self._read_address,
+                self.core.lend_part,
+            )
+        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),
@@ -193,6 +210,8 @@ class Agent:
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
         self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
+        if self.relaying is not None:
+            self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -271,9 +290,13 @@ class Agent:
         self.facts = facts
         self.attachment.attach_again("this node is elsewhere on its data network now")
 
+    def _data_ip(self) -> bytes:
+        own = self.facts.address
+        return own.to_bytes(4, "big") if own else ipaddress.ip_address(self._read_address()).packed
+
     def _read_address(self) -> str:
         """Where this node's reads come from."""
-        return self.facts.read_endpoint.rpartition(":")[0]
+        return host_port_of(self.facts.read_endpoint)[0]
 
     async def _flush(self) -> None:
         """Write unsaved chunks to disk, for at most `flush_s` (how long an orderly stop may take)."""
@@ -294,6 +317,8 @@ class Agent:
         self.handle(events.Stopped())
         self._timer.cancel()
         self._probes.close()
+        if self.relaying is not None:
+            self.relaying.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()
@@ -383,6 +408,7 @@ class Agent:
             effects.ReportUsage: report,
             effects.ReportLoad: report,
             effects.ReportClaims: report,
+            effects.LookUp: report,
             effects.ReportInterests: report,
             effects.ReportTaskProgress: report,
             effects.ReportTaskEnd: report,
@@ -405,7 +431,7 @@ class Agent:
         if question.nodes not in ((), (node,)):
             raise QuestionError(f"nodes: an agent answers for its own node, {node}; ask the controller for others")
         quote = self.core.quote(question, time.monotonic_ns())
-        return {"chunks": len(question.keys), "nodes": {node: quote.to_json()}}
+        return answer_to(question, {node: quote})
 
     # ------------------------------------------------------------------ engines and the controller
 
@@ -419,7 +445,7 @@ class Agent:
         self.examined.run(task)
 
     def _report(self, effect: convert.ControllerEffect) -> None:
-        self.attachment.send(convert.message_of(effect))
+        self.attachment.send(convert.message_of(effect, columns=self.attachment.takes_columns))
 
     def _report_bad_copy(self, effect: effects.ReportBadCopy) -> None:
         log.warning("%s holds a wrong copy of chunk %s: %s", effect.holder, effect.key.hex(), effect.blame.value)
@@ -446,7 +472,7 @@ class Agent:
             hello=pb.Hello(
                 node=self.config.node,
                 incarnation=self.incarnation,
-                data_ip=self.facts.address.to_bytes(4, "big"),
+                data_ip=self._data_ip(),
                 data_mac=self.facts.mac,
                 read_endpoint=self.facts.read_endpoint,
                 control_port=self.config.data.control_port,
@@ -461,6 +487,9 @@ class Agent:
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
+                takes_columns=True,
+                follows=self.config.replica_bytes > 0,
+                cell=self.config.cell,
             )
         )
 
@@ -478,6 +507,7 @@ class Agent:
         facts = {
             "status": "degraded" if outages else "ok",
             "node": self.config.node,
+            "cell": self.config.cell,
             "version": __version__,
             "controller": controller,
             "security": self.config.security,

@@ -100,6 +100,8 @@ class AgentConfig:
     node: str
     data: DataConfig
     pool: PoolConfig
+    cell: str = ""
+    """Part of the cluster that this node is of (`kvproto.cells`); empty: whichever its controllers are of."""
     controllers: tuple[str, ...] = ()
     """host:port of the controller and of its standbys; empty: none, local chunks only."""
     tls: TlsSettings | None = None
@@ -123,9 +125,13 @@ class AgentConfig:
     cold: ColdConfig | None = None
     """None: no cold store."""
     wire: WireConfig = field(default_factory=WireConfig)
+    relay_share: float | None = None
+    """`relay.uplink_share`: of what comes by relays, this part is passed on; None: there are no relays."""
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
+    replica_bytes: int = 0
+    """Of what is known of other nodes' chunks; 0: the whole directory."""
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
 
     @property
@@ -150,11 +156,14 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     """Check the values of a file; certificates' relative paths start at `folder`. Raises ConfigError naming the key."""
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
+    controller = top.section("controller")
     config = AgentConfig(
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
         pool=_pool(top.section("pool")),
-        controllers=top.section("controller").take("address", _controllers, ()),
+        cell=top.take("cell", _name, ""),
+        controllers=controller.take("address", _controllers, ()),
+        replica_bytes=controller.take("replica_bytes", checks.size, 0),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
@@ -169,6 +178,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         disk=_disk(top.section("disk")),
         cold=take_cold(top.section("cold")),
         wire=_wire(top.section("wire")),
+        relay_share=top.section("relay").take("uplink_share", _share, None),
         tracing=_tracing(top.section("tracing")),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
@@ -269,7 +279,7 @@ def _data(section: Section, link_rate_bit_s: int | None) -> DataConfig:
     config = DataConfig(
         transport=section.take("transport", checks.one_of(TRANSPORTS), default.transport),
         interface=section.take("interface", checks.text, default.interface),
-        address=section.take("address", checks.ipv4, default.address),
+        address=section.take("address", checks.ip, default.address),
         group=section.take("group", checks.multicast, default.group),
         pool_address=section.take("pool_address", checks.ipv4, default.pool_address),
         qkey=section.take("qkey", checks.whole(0, 0xFFFF_FFFF), default.qkey),
@@ -329,6 +339,11 @@ def _wire(section: Section) -> WireConfig:
     config = WireConfig(FormChoice(section.take("form", checks.one_of(FORMS), WireConfig().form.value)))
     section.done()
     return config
+
+
+def _share(value: object) -> float | None:
+    """Part of what a reader gathers that it passes on; "" is no relays."""
+    return None if value == "" else checks.number(0, 1)(value)
 
 
 def _tracing(section: Section) -> TracingConfig | None:

@@ -30,7 +30,9 @@ def core_options(config: AgentConfig) -> CoreOptions:
         parse_address(data.pool_address) or None,
         link_rate_bytes_per_s=data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
+        replica_bytes=config.replica_bytes,
         wire_form=config.wire.form,
+        relay_share=config.relay_share,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

@@ -11,12 +11,12 @@ from hostagent.agent import Agent
 from hostagent.api.server import ApiError
 from hostagent.config import AgentConfig, load
 from hostagent.transport.base import TransportError
+from hostagent.transport.endpoints import host_port_of
 from kvcodec.shipped import NotShippedError
 from kvdaemon.errors import CannotRunError
 from kvdaemon.log import change_level_by_signals, log_to_stderr
 from kvdaemon.process import run_daemon
 from kvdaemon.readiness import ready
-from kvproto.ids import format_address
 
 NAME = "kvcast-agent"
 log = logging.getLogger("hostagent")
@@ -68,5 +68,5 @@ def _facts(agent: Agent) -> dict[str, str]:
         "http": f"{host}:{port}",
         "socket": agent.config.api_socket,
         "read": agent.facts.read_endpoint,
-        "data_address": format_address(agent.facts.address),
+        "data_address": host_port_of(agent.facts.read_endpoint)[0],
     }

@@ -251,6 +251,16 @@ epochs: for so long an agent does without a leader whose clock is behind its pre
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
+REPLICA_ROW_BYTES = 160
+"""What a chunk of the replica takes, its share of keys' tables and lists of nodes included."""
+LOOK_UP_WAIT_S = 0.05
+"""A request waits at most this long to learn who has chunks of which this node knows nothing."""
+LOOK_UP_KEYS_MAX = 1024
+"""Of one question; the controller takes four times as many."""
+LOOK_UPS_MAX = 256
+"""Questions without an answer."""
+LOOK_UP_ABSENT_MAX = 65_536
+"""Chunks remembered that nobody has; the oldest are let go."""
 CONTROLLER_NAME_S = 5.0
 """Looking up what a controller's name stands for takes no longer."""
 CONTROLLER_FAREWELL_S = 0.5

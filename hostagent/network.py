@@ -17,14 +17,15 @@ from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
+from hostagent.relaying import Relaying, place_of
 from hostagent.transport.base import (
-    ChunkPlace,
     ControlArrival,
     Extent,
     Proof,
     ReadHandle,
     ReadOutcome,
     ReadRequest,
+    RelaySink,
     Transport,
 )
 from kvchunk.ids import ChunkKey
@@ -46,14 +47,17 @@ class Network:
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],
         lent: Callable[[int], None],
+        relaying: Relaying | None = None,
     ) -> None:
-        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner."""
+        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner;
+        `relaying`: relay links, None: there are none."""
         self._core = core
         self._transport = transport
         self._memory = memory
         self._loop = loop
         self._handle = handle
         self._lent = lent
+        self._relaying = relaying
         self._reads: dict[ReadId, ReadHandle] = {}
         self._proven: list[events.ReadProven] = []
         """Reads that ended on this turn of the loop, hashed."""
@@ -67,12 +71,12 @@ class Network:
         return {
             SendControl: self._send_control,
             effects.CastSegments: lambda one: self._transport.casts.cast(
-                _place(one.chunk), one.first, one.count, one.blocks
+                place_of(one.chunk), one.first, one.count, one.blocks
             ),
             effects.FillSegments: lambda one: self._transport.casts.fill(
-                _place(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
+                place_of(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),
-            effects.ExpectCasts: lambda one: self._transport.casts.expect(_place(one.chunk), one.missing),
+            effects.ExpectCasts: lambda one: self._transport.casts.expect(place_of(one.chunk), one.missing),
             effects.ForgetCasts: lambda one: self._transport.casts.forget(one.key),
             effects.StartRead: self._start_read,
             effects.ReadPieces: self._read_pieces,
@@ -135,6 +139,10 @@ class Network:
         chunk = self._core.lend(key, now_ns)
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def relays(self) -> RelaySink | None:
+        """Peers may read what is still arriving."""
+        return self._relaying
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """Whose a chunk of this node is."""
@@ -265,7 +273,3 @@ class Network:
 
     def _read_progressed(self, read: ReadId, segment_bytes: int, have_bytes: int) -> None:
         self._handle(protocol.ReadProgress(read, have_bytes // segment_bytes))
-
-
-def _place(chunk: Chunk) -> ChunkPlace:
-    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)

@@ -93,6 +93,20 @@ def ipv4(value: object) -> str:
         raise ValueError(f"{value!r} is not an IPv4 address") from None
 
 
+def ip(value: object) -> str:
+    """An IPv4 or IPv6 address without a scope."""
+    try:
+        address = ipaddress.ip_address(text(value).strip("[]"))
+    except ValueError:
+        raise ValueError(f"{value!r} is not an IPv4 or IPv6 address") from None
+    if isinstance(address, ipaddress.IPv6Address) and (address.scope_id or address.is_link_local):
+        raise ValueError(
+            f"{value!r} is a link-local address, which other nodes cannot reach by it: a global or unique local one"
+            " (fd00::/8) is needed"
+        )
+    return str(address)
+
+
 def multicast(value: object) -> str:
     """An IPv4 address of a group (RFC 5771)."""
     address = ipv4(value)

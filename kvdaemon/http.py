@@ -65,8 +65,9 @@ class Answer:
 
 
 Page: TypeAlias = Callable[[], Answer]
-Stream: TypeAlias = Callable[[], AsyncGenerator[bytes, None]]
-"""Server-sent events, each ended by an empty line (WHATWG HTML, 9.2). Closed when the peer has gone."""
+Stream: TypeAlias = Callable[[Mapping[str, str]], AsyncGenerator[bytes, None]]
+"""Server-sent events, each ended by an empty line (WHATWG HTML, 9.2), for a query; a client that comes again says the
+last id that it knows, which counts as `since`. Closed when the peer has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,8 @@ class HttpServer:
                     await _send(writer, _encode(words_page(HTTPStatus.FORBIDDEN, refusal)))
                 elif method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
                     self._connections.becomes_stream(task)
-                    await self._stream(path, reader, writer)
+                    last = [("since", one) for one in header_fields(head).get("last-event-id", [])]
+                    await self._stream(self._streams[path](dict(parse_qsl(query) + last)), path, reader, writer)
                 else:
                     await _send(writer, await self._reply(method, path, query, head, reader))
         finally:
@@ -202,10 +204,16 @@ class HttpServer:
             return _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS_MAX} watch already: try again later"))
         return _encode(self._answer(path, Question(dict(parse_qsl(query)), None)), with_body=method == "GET")
 
-    async def _stream(self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _stream(
+        self,
+        events: AsyncGenerator[bytes, None],
+        path: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         """Until the peer has gone or is too slow."""
         self._streaming += 1
-        sending = asyncio.create_task(_send_events(writer, self._streams[path]()))
+        sending = asyncio.create_task(_send_events(writer, events))
         gone = asyncio.create_task(_until_client_left(reader))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)

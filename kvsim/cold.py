@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.core import AgentCore
-from hostagent.core.directory import ChunkEntry, Delta, NodeClaims, NodeEntry
+from hostagent.core.directory import Delta, NodeClaims, NodeEntry
 from hostagent.core.events import EngineId, LeaseId
 from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
@@ -52,6 +53,7 @@ from kvsim.cold import ColdWay
 from kvsim.engine import Engine
 from kvsim.link import Link, Packet
 from kvsim.reads import SOCKET_BUFFER_NS, Reads
+from kvsim.relays import RelayWay
 from kvsim.storage import Equipment, Storage, hashed_of, right_contents
 from kvsim.switch import POOL_ADDRESS, SwitchModel, group_of
 from kvsim.twins import TwinWay
@@ -122,7 +124,9 @@ class Node:
         scheduling: Scheduling,
         chance: Chance,
         equipment: Equipment,
+        relay_ways: dict[str, RelayWay] | None = None,
     ) -> None:
+        """`relay_ways`: of all hosts, if there are relays."""
         self._engine = engine
         self.name, self.address, self.member, self._switch, self.uplink = place
         self._reader = reader
@@ -157,6 +161,7 @@ class Node:
         if traits is not None:
             view, of_twins = self.storage.view, chance.fork("twins")
             self._twins = TwinWay(self, traits, self._segment_bytes, view, hashed_of, of_twins)
+        self._relay = None if relay_ways is None else RelayWay(self, engine, self._segment_bytes, relay_ways)
         self._start_process()
         self._sending: deque[_Leaving] = deque()
         self._buffer_ns = SOCKET_BUFFER_NS
@@ -188,13 +193,15 @@ class Node:
             reader.interest_ttl_ns,
             reader.link_rate_bytes_per_s,
             has_cold=equipment.cold is not None,
+            relay_share=equipment.relay_share,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
         )
         self._connections = Reads(self, self._engine, self._segment_bytes, self._life, proves=equipment.proves)
         self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
         self._carriers = self._carriers_by_effect()
         self._task = 0
-        self.handle(events.Started(2 * reader.receive_window_segments * reader.segment_bytes))
+        endpoint = "" if self._relay is None else self._relay.endpoint
+        self.handle(events.Started(2 * reader.receive_window_segments * reader.segment_bytes, read_endpoint=endpoint))
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -301,6 +308,8 @@ class Node:
         """The process dies; its kernel refuses its connections from now on."""
         self.dead = True
         self._connections.end()
+        if self._relay is not None:
+            self._relay.end()
 
     def restart(self) -> None:
         """The process dies, and another one begins with the disk's contents. The engine's fetch is lost with it."""
@@ -466,6 +475,7 @@ class Node:
             effects.ReportTaskEnd: self.tasks_ended.append,
             **self._cold_carriers(),
             **self._twin_carriers(),
+            **({} if self._relay is None else self._relay.carriers(self._connections)),
             **dict.fromkeys(_UNHEARD, lambda _: None),
         }
 

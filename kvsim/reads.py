@@ -16,6 +16,7 @@ from kvproto import events as protocol
 from kvproto.commands import AbortRead
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.limits import MS
+from kvproto.session.relay.relay_commands import ReadRun
 from kvsim.bodies import (
     TCP_HEADER_BYTES,
     Connecting,
@@ -41,6 +42,8 @@ STREAM_TICK_NS = 2 * MS
 REQUEST_AGAIN_NS = 200 * MS
 """How long a kernel waits before it repeats what was not acknowledged."""
 _READS_A_LIFE_MAX = 1_000_000
+_RUNS_FROM = 500_000
+"""Numbers of the relay's reads."""
 _LEAVES_BYTES = TCP_HEADER_BYTES + 48
 
 
@@ -104,6 +107,8 @@ class Reads:
         """Reads that ended at this moment."""
         self._over = False
         self._reads: dict[ReadId, ReadUnderway] = {}
+        self._runs: dict[ReadId, ReadRun] = {}
+        """Reads of the core's relay."""
         self._leaves: set[ReadId] = set()
         """Reads of leaves that are not answered."""
         self._streams: dict[Address, Stream] = {}
@@ -206,6 +211,18 @@ class Reads:
         self._reads[effect.read] = underway = ReadUnderway(effect, self._on_wire(effect.read), address, effect.count)
         self._ask_read(underway)
 
+    def start_run(self, run: ReadRun, effect: effects.StartRead) -> None:
+        """The core's relay wants pieces; `effect`: the same as a read, whose number is chosen here."""
+        read = ReadId(_RUNS_FROM + run.read)
+        self._runs[read] = run
+        self.start(replace(effect, read=read))
+
+    def abort_run(self, run: ReadId) -> None:
+        """The core's relay wants no more of it."""
+        read = ReadId(_RUNS_FROM + run)
+        if self._runs.pop(read, None) is not None:
+            self.abort(AbortRead(read))
+
     def _on_wire(self, read: ReadId) -> ReadId:
         """A name that no read of an earlier life of this process had."""
         return ReadId(self._life * _READS_A_LIFE_MAX + read)
@@ -285,6 +302,11 @@ class Reads:
 
     def _done(self, effect: effects.StartRead) -> None:
         """All of a read is in memory. Reads that end at the same moment make one event."""
+        run = self._runs.pop(effect.read, None)
+        if run is not None:
+            leaves = self._host.storage.leaves_of(effect.chunk, effect.offset, effect.size_bytes)
+            self._host.handle(events.RelayReadEnded(run.read, run.key, run.first, leaves))
+            return
         if not (self._proves and effect.is_provable):
             self._host.handle(protocol.ReadDone(effect.read))
             return
@@ -302,8 +324,13 @@ class Reads:
         one = [self._of_wire(body.read)]
         reads = one if body.read else [read for read, each in self._reads.items() if each.address == source]
         for read in reads:
-            if self._reads.pop(read, None) is not None:
+            if self._reads.pop(read, None) is None:
+                continue
+            run = self._runs.pop(read, None)
+            if run is None:
                 self._host.handle(protocol.ReadFailed(read, body.gone))
+            else:
+                self._host.handle(events.RelayReadEnded(run.read, run.key, run.first, None))
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
@@ -338,7 +365,10 @@ class Reads:
         self._host.send(Packet(self._host.address, source, TCP_HEADER_BYTES, ReadRefused(request.read, gone=True)))
 
     def _serve_read(self, request: ReadRequest, source: Address) -> bool:
-        chunk = self._host.core.lend(request.key, self._engine.now_ns)
+        core, now_ns, size = self._host.core, self._engine.now_ns, self._segment_bytes
+        chunk = core.lend(request.key, now_ns)
+        if chunk is None:
+            chunk = core.lend_part(request.key, request.first * size, request.count * size, now_ns)
         if chunk is None:
             return False
         stream = self._streams.get(source)

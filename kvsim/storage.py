@@ -41,6 +41,8 @@ class Equipment:
     """None: it has no codec."""
     read_ns: int = 2 * MS
     """How long an engine reads what a fetch gave it."""
+    relay_share: float | None = None
+    """See `CoreOptions.relay_share`."""
     proves: bool = True
     """Reads are hashed on their way, as threads in C do it; otherwise chunks are when they are whole."""
 

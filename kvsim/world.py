@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.forms import is_twin
 from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey
@@ -21,6 +22,7 @@ from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link, Packet
 from kvsim.node import Node, Place, Scheduling
 from kvsim.racks import RackSwitch
+from kvsim.relays import RelayWay, endpoint_of
 from kvsim.storage import Equipment, hashed_of, right_contents
 from kvsim.switch import INTEREST_OF_PORT, Cached, SwitchModel
 from kvsim.twins import TwinTraits
@@ -66,7 +68,7 @@ class Setting:
     """A switch that knows nothing of kvcast."""
     fanout: Fanout = Fanout.SWITCH
     """Other than SWITCH: with `plain`, and holders keep interest."""
-    unasked_weight: float = 0.25
+    unasked_weight: float = 0.1
     is_known_plain: bool = False
     """With `plain`: the controller has no switch, so no node is a member of one, and all is read reliably."""
     faults: Faults = CLEAN
@@ -99,6 +101,8 @@ class Setting:
     """With `announced`: no node has a chunk at the beginning; a workload computes and announces them."""
     proves: bool = True
     """Agents hash reads on their way."""
+    relay_share: float | None = None
+    """Readers pass on what they have proven, with `is_known_plain`; None: there are no relays."""
     know_link: bool = False
     """Agents know the rate of their links."""
     seed: int = 1
@@ -175,6 +179,7 @@ class World:
         self.chance = Chance(setting.seed)
         self.switches: list[SwitchModel] = []
         self.core = Core(self)
+        self._relay_ways: dict[str, RelayWay] = {}
         self._build_switches()
         self._members = [1 if setting.tunnels else 0] * setting.racks
         self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
@@ -268,6 +273,7 @@ class World:
             scheduling if scheduling is not None else setting.scheduling,
             self.chance.fork(name),
             self._equipment(),
+            None if setting.relay_share is None else self._relay_ways,
         )
         switch.attach(member, address, down, node)
         return node
@@ -306,6 +312,7 @@ class World:
             cold=self.cold,
             twins=setting.twins,
             proves=setting.proves,
+            relay_share=setting.relay_share,
         )
 
     def _cold_store(self) -> SimulatedColdStore | None:
@@ -366,7 +373,7 @@ class World:
                 number,
                 other.name,
                 other.address,
-                other.name,
+                other.name if self.setting.relay_share is None else endpoint_of(other.address),
                 None if self.setting.is_known_plain or not self._reaches(node, other) else other.member,
             )
             for number, other in enumerate(self.nodes)

@@ -25,7 +25,8 @@ from types import FrameType
 
 from hostagent.agent import Agent
 from hostagent.config import AgentConfig, DataConfig, PoolConfig
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient

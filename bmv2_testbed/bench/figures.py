@@ -40,6 +40,8 @@ class IncastFigures:
     max_ratio: float
     holder_tx_S: float  # noqa: N815  S is the symbol of the prefix' size, not a case
     readers_tx_S: float  # noqa: N815
+    busiest_tx_S: float  # noqa: N815
+    """Of the reader that sent the most."""
     readers_rx_S: float  # noqa: N815
     verified: bool
     times_s: Sequence[float]
@@ -96,6 +98,7 @@ def incast_figures(
         max_ratio=max(full_rate),
         holder_tx_S=holder.tx_bytes / size_bytes,
         readers_tx_S=sum(value.tx_bytes for value in readers) / size_bytes,
+        busiest_tx_S=max((value.tx_bytes for value in readers), default=0) / size_bytes,
         readers_rx_S=sum(value.rx_bytes for value in readers) / size_bytes,
         verified=not problems and all(r is not None and r.compared_bytes == size_bytes for r in reports),
         times_s=times,

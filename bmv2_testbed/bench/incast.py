@@ -38,14 +38,22 @@ class Mode(StrEnum):
     """Served by the switch itself."""
     MULTICAST = "multicast"
     """Replicated by a plain bridge that snoops, to groups of the pool's members."""
+    RELAY = "relay"
+    """Passed on by readers while it arrives, over a plain bridge that drops multicast."""
 
     @property
-    def on_bridge(self) -> bool:
-        return self in (Mode.UNICAST, Mode.MULTICAST)
+    def is_plain(self) -> bool:
+        """Over a bridge, without a switch's program."""
+        return self in _BRIDGES
 
     @property
     def fanout(self) -> str:
+        """`fabric.fanout` of its controller."""
         return "multicast" if self is Mode.MULTICAST else "switch"
+
+
+_BRIDGES: Final = {Mode.UNICAST: Bridge.FLOODS, Mode.MULTICAST: Bridge.SNOOPS, Mode.RELAY: Bridge.DROPS}
+"""Modes without a switch, and what the bridge in its place does with multicast."""
 
 
 class Trust(StrEnum):
@@ -69,6 +77,8 @@ class IncastPlan:
     seed: int = 1
     slow: Mapping[int, int] = field(default_factory=dict)
     """Rates of the readers whose link differs, by reader index."""
+    uplink_bit_s: int | None = None
+    """Of all readers; None: as their links."""
     faults: Faults = NO_FAULTS
     target: Target = Target.P4SWITCH
     trust: Trust | None = None
@@ -97,21 +107,26 @@ class IncastPlan:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
         segment_bytes = self.target.segment_bytes
         return TestbedSpec(
-            target=Target.BRIDGE if mode.on_bridge else self.target,
-            bridge=Bridge.SNOOPS if mode is Mode.MULTICAST else Bridge.FLOODS,
+            target=Target.BRIDGE if mode.is_plain else self.target,
+            bridge=_BRIDGES.get(mode, Bridge.FLOODS),
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
+            uplink_bit_s=self.uplink_bit_s,
             faults=self.faults,
             seed=self.seed,
             pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
-            plain=mode.on_bridge,
+            plain=mode.is_plain,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
-            agent_settings={} if self.form is None else {"wire": {"form": self.form.value}},
+            agent_settings=self._agent_settings(mode),
             segment_bytes=segment_bytes,
         )
+
+    def _agent_settings(self, mode: Mode) -> dict[str, Any]:
+        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
+        return settings | ({"relay": {"uplink_share": 1}} if mode is Mode.RELAY else {})
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""

@@ -192,6 +192,9 @@ def _build(spec: TestbedSpec) -> Any:
             ]
             if self.name == "sw" and spec.bridge is BridgeKind.SNOOPS:
                 commands += _SNOOPING
+            if self.name == "sw" and spec.bridge is BridgeKind.DROPS:
+                ports = (name for name in self.nameToIntf if name != "lo")
+                commands += (f"bridge link set dev {name} mcast_flood off" for name in ports)
             run_checked(self, " && ".join(commands))
 
     class ProcessSwitch(node_module.Switch):  # type: ignore[misc,name-defined]
@@ -255,6 +258,8 @@ def _keep_offloads(spec: TestbedSpec, rate_bit_s: int | None) -> bool:
 
 def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
     rate_bit_s = spec.link_rate_bit_s(host)
+    if spec.uplink_bit_s is not None and host:
+        rate_bit_s = spec.uplink_bit_s
     commands = [
         "ip link set dev lo up",
         *_link_commands(DATA_INTERFACE, rate_bit_s, _keep_offloads(spec, rate_bit_s)),

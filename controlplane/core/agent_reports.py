@@ -19,6 +19,7 @@ from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.tasks import Housekeeping
 from controlplane.core.warmups import Warmups
 from kvchunk.sources import PEERS
+from kvproto.chunk_columns import ON_DISK, PINNED
 from kvproto.records import RecordError, chunk_key
 from kvproto.rpc import control_pb2 as rpc
 
@@ -89,48 +90,60 @@ class AgentReports:
 
     def copies_announced(self, node: Node, announce: rpc.Announce) -> None:
         """Copies that a node has or no longer has."""
+        index, directory, claimed = node.index, self._directory, self._claims.of(node.index)
         grant = self._cluster.namespace_rules.grant(node.facts.name)
-        for copy in parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity):
-            facts = copy.facts
-            if not grant.allows(facts.namespace):
+        copies = parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity)
+        allowed = {namespace: grant.allows(namespace) for namespace in {copy.namespace for copy in copies}}
+        for copy in copies:
+            key, on_disk = copy.key, bool(copy.flags & ON_DISK)
+            if not allowed[copy.namespace]:
                 self._cluster.decisions["foreign_copy"] += 1
-                self.refusals.add("copy", facts.key, "the node may not have chunks of this namespace")
+                self.refusals.add("copy", key, "the node may not have chunks of this namespace")
                 continue
-            if self._is_full(node, copy):
+            if self._is_full(node, key, on_disk=on_disk):
                 self._cluster.decisions["too_many_copies"] += 1
-                self.refusals.add("copy", facts.key, f"a node has {self._cluster.options.copies_max} copies at most")
+                self.refusals.add("copy", key, f"a node has {self._cluster.options.copies_max} copies at most")
                 continue
-            add = self._directory.add_disk_copy if copy.on_disk else self._directory.add_copy
-            outcome = add(node.index, facts)
+            outcome = (directory.add_disk_copy if on_disk else directory.add_copy)(index, copy)
             if outcome in _REFUSED:
                 self._cluster.decisions[_REFUSED[outcome]] += 1
                 if outcome is AddOutcome.CYCLE:
-                    self.refusals.add("copy", facts.key, "its parents lead back to it")
+                    self.refusals.add("copy", key, "its parents lead back to it")
                 continue
-            if copy.on_disk:
+            if on_disk:
                 continue
-            self._claims.chunk_announced(node.index, facts.key)
-            if copy.pinned:
-                self._directory.set_pinned([facts.key], True)
-            elif outcome is not AddOutcome.KNOWN and self._is_pinned(facts.key):
-                self._to_pin.setdefault(node.index, []).append(facts.key)
+            if key in claimed:
+                self._claims.chunk_announced(index, key)
+                claimed = self._claims.of(index)
+            if copy.flags & PINNED:
+                directory.set_pinned([key], True)
+            elif outcome is not AddOutcome.KNOWN and directory.is_pinned(key):
+                self._to_pin.setdefault(index, []).append(key)
         for key in parse.keys(announce.removed, "removed", self.refusals):
             self._directory.remove_copy(node.index, key)
         for key in parse.keys(announce.removed_from_disk, "removed_from_disk", self.refusals):
             self._directory.remove_disk_copy(node.index, key)
+        if node.facts.follows:
+            self._publication.following.follow(node.session, [copy.key for copy in copies])
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
             self._publication.settling.announced.add(node.index)
             self._pushes.node_announced(node)
 
-    def _is_full(self, node: Node, copy: parse.AnnouncedCopy) -> bool:
+    def _is_full(self, node: Node, key: ChunkKey, *, on_disk: bool) -> bool:
         """Whether this would be one copy more than a node can have."""
         directory = self._directory
-        count = directory.count_on_disk_of if copy.on_disk else directory.count_held_by
+        count = directory.count_on_disk_of if on_disk else directory.count_held_by
         if count(node.index) < self._cluster.options.copies_max:
             return False
-        known = directory.get(copy.facts.key)
-        return known is None or node.index not in (known.disk_holders if copy.on_disk else known.holders)
+        return node.index not in directory.hosts(key)[on_disk]
+
+    def chunks_looked_up(self, node: Node, message: rpc.LookUp) -> None:
+        """What a node's engines ask for, where the node is not told of everything."""
+        if not node.facts.follows:
+            raise RecordError("a look-up of a node that is told of everything")
+        keys, released = parse.look_up(message)
+        self._publication.look_up(node.session, keys, message.number, released)
 
     def chunks_claimed(self, node: Node, message: rpc.Claims) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""
@@ -219,7 +232,3 @@ class AgentReports:
         elif hint.kind == rpc.ReuseHint.EXPECTED:
             self._values.expect(key, now_ns, hint.within_ms / 1000)
             self._publication.value_changed(key)
-
-    def _is_pinned(self, key: ChunkKey) -> bool:
-        chunk = self._directory.get(key)
-        return chunk is not None and chunk.pinned

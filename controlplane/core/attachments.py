@@ -43,6 +43,8 @@ class Attachments:
         name, version = hello.node[:NODE_NAME_BYTES_MAX], hello.version[:NODE_NAME_BYTES_MAX]
         if reason := skew(f"agent {name}", version, hello.protocol, __version__):
             raise RefusedNodeError("FAILED_PRECONDITION", reason)
+        if reason := self._cluster.options.cells.refusal(name, hello.cell[:NODE_NAME_BYTES_MAX]):
+            raise RefusedNodeError("FAILED_PRECONDITION", reason)
         facts = parse.node_facts(hello, speaker)
         self._check(facts)
         parse.check_operator_state(hello.operator_state)
@@ -94,6 +96,8 @@ class Attachments:
             switch_state=switch_state,
             protocol=PROTOCOL,
             takes_loads=True,
+            takes_columns=True,
+            takes_look_ups=True,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from controlplane.core.ids import ChunkKey, NodeIndex
@@ -44,6 +44,10 @@ class ClaimTable:
     def claims_count(self) -> int:
         """Claims that stand."""
         return self._book.count
+
+    def of(self, node: NodeIndex) -> Container[ChunkKey]:
+        """What a node computes, until that changes."""
+        return self._book.held(node)
 
     def add(self, node: NodeIndex, run: ClaimRun, pool_bytes: int, now_ns: int) -> None:
         """A node's engine computes these chunks; known ones get another time. Raises RecordError where a node with a

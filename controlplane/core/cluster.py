@@ -28,10 +28,15 @@ class Cluster:
     def __init__(self, options: CoreOptions) -> None:
         self.options = options
         self.namespace_rules = NamespaceRules(options.namespaces)
-        self.nodes = NodeRegistry(
-            options.graces, options.ports, options.with_switch, options.member_order, options.fabric.fanout.keeps
-        )
         self.directory = Directory(self.namespace_rules.apart)
+        self.nodes = NodeRegistry(
+            options.graces,
+            options.ports,
+            options.with_switch,
+            options.member_order,
+            options.fabric.fanout.keeps,
+            self.directory.is_leaving,
+        )
         self.values = ClusterValues(self.directory, options.values)
         self.visibility = Visibility(self.namespace_rules, self.directory)
         self.tasks = TaskTable(options.incarnation, options.transfer_timeout_ms)

@@ -21,7 +21,7 @@ from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.effects import Answer, Effect, ReadTheSwitch, RequestRefused, WriteTheSwitch
 from controlplane.core.examination.examinations import Examinations
-from controlplane.core.ids import NodeIndex, TaskId
+from controlplane.core.ids import ChunkKey, NodeIndex, TaskId
 from controlplane.core.last_copies import LastCopyReplication
 from controlplane.core.leadership import Leadership
 from controlplane.core.limits import NODES_MAX
@@ -59,6 +59,8 @@ from kvproto.rpc import control_pb2 as rpc
 
 _SPEAKERS_NAMED = 3
 _SWEEP_NS = 20_000_000
+_NEXT_SLICE_NS = 1_000_000
+"""Between two slices of long work, for what others want."""
 
 _Event = TypeVar("_Event")
 
@@ -137,6 +139,7 @@ class Core:
             "task_result": self._task_result_received,
             "task_progress": self._task_progress_received,
             "interests": lambda node, said: self._cluster.visibility.interests_changed(node.session, said),
+            "look_up": self.reports.chunks_looked_up,
             "claims": self.reports.chunks_claimed,
             "bad_copy": self.reports.bad_copy_reported,
             "leaving": self._node_leaving,
@@ -165,6 +168,10 @@ class Core:
     def next_timeout_ns(self) -> int:
         """When TimerFired should come. May change with every event."""
         return self._look_ns if self._publish_ns is None else min(self._look_ns, self._publish_ns)
+
+    def stood_still(self, gap_ns: int) -> None:
+        """The shell was stopped, or busy, for so long: what nodes said meanwhile is still to come."""
+        self.nodes.stood_still(gap_ns)
 
     def watch(self, observer: Observer) -> None:
         """`observer` hears of everything from now on, and decides nothing."""
@@ -424,6 +431,8 @@ class Core:
                 self.tasks.finish(task.id)
                 self._end_tasks([task])
                 continue
+            if node.facts.follows and (keys := [ChunkKey(key) for key in keys_of(task.message)]):
+                self.publication.look_up(node.session, keys)
             task.message.epoch = self.leadership.epoch
             self._cluster.send(node.session, rpc.ToAgent(task=task.message))
 
@@ -518,7 +527,7 @@ class Core:
 
     def _look(self) -> None:
         """Do all that is due: after each event, and often enough in between for the times that are configured."""
-        self._look_ns = self.now_ns + self.options.look_ns
+        self.directory.advance()
         if self.now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = self.now_ns
             self._sweep()
@@ -532,6 +541,8 @@ class Core:
         self.pushes.flush()
         self.warmups.give_out()
         self._give_out_tasks()
+        is_behind = self.directory.is_behind or self.publication.is_behind
+        self._look_ns = self.now_ns + (_NEXT_SLICE_NS if is_behind else self.options.look_ns)
 
     def _sweep(self) -> None:
         """Handle what the passing of time alone brings about; runs now and then, not at every event."""

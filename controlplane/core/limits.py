@@ -35,16 +35,25 @@ ANNOUNCE_RECORDS_MAX: Final = 10_000
 DELTA_RECORDS_MAX: Final = 5_000
 """Chunks in one DirectoryDelta; about 500 KiB."""
 
+COPIES_FORGOTTEN_AT_ONCE: Final = 4096
+"""Of nodes that are gone, in one turn of the loop: 20 ms."""
+
 GRPC_MESSAGE_BYTES_MAX: Final = 16 << 20
 """Of one message of the control channel, both ways."""
 
 CLAIM_KEYS_MAX: Final = 10_000
 """Keys in the claims of one message."""
 
-CLAIMS_SHARED: Final = 1 << 19
+CLAIMS_SHARED: Final = 1 << 20
 """Of all nodes, until each may have no more than its even share. Agents keep those of all others, 500 bytes each."""
 CLAIMS_LATE_AT_ONCE: Final = 4096
 """Withdrawn in one sweep."""
+
+FOLLOWED_PER_NODE_MAX: Final = 1 << 20
+"""Chunks that one agent may follow, known or not; 4 bytes each where their followers are alike, and a row of 90 where
+nobody has them."""
+LOOK_UP_KEYS_MAX: Final = 4096
+"""Of one look-up, and as many that are released: 20 ms."""
 
 PUBLISH_S: Final = 0.005
 """Changes of the directory wait this long for further changes before they are published together."""

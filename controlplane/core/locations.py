@@ -6,6 +6,7 @@ IP address it came from. So a port is never believed because somebody wrote it d
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -63,4 +64,4 @@ def mac_text(mac: bytes) -> str:
 
 def ip_text(ip: bytes) -> str:
     """As people write it."""
-    return ".".join(map(str, ip))
+    return str(ipaddress.ip_address(ip))

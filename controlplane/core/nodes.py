@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,6 +73,7 @@ class NodeFacts:
     name: str
     incarnation: int
     data_ip: bytes
+    """Of 16 bytes where it has no IPv4 on the data network, and takes part in no cast."""
     data_mac: bytes
     read_endpoint: str
     control_port: int
@@ -90,6 +91,10 @@ class NodeFacts:
     integrities: frozenset[Integrity] = frozenset(Integrity)
     """How it can digest chunks."""
     link_rate_bit_s: int = 0
+    takes_columns: bool = False
+    """Many chunks of one message, in columns."""
+    follows: bool = False
+    """It is told only of chunks that it asked for."""
     """Of the port that carries its data; 0: it has not said."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
@@ -140,6 +145,11 @@ class Node:
     def attached(self) -> bool:
         """Its stream is open."""
         return self.state is not NodeState.GONE
+
+    @property
+    def may_cast(self) -> bool:
+        """It has IPv4 on the data network; the switch sees no other node."""
+        return len(self.facts.data_ip) == 4
 
     @property
     def claim(self) -> Claim:
@@ -200,6 +210,8 @@ class NodeRegistry:
     """All members; port p has the one at p - 1 if it can."""
     numbered: bool = False
     """Without ports, nodes are members in the order of being known: holders keep the interest in their chunks."""
+    is_leaving: Callable[[NodeIndex], bool] = lambda index: False
+    """Whether something of a node that was forgotten is still known under its index."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
     _by_name: dict[str, NodeIndex] = field(default_factory=dict)
     _displaced: list[NodeIndex] = field(default_factory=list)
@@ -304,7 +316,7 @@ class NodeRegistry:
             return
         patience_ns = HEARTBEATS_UNSEEN_MAX * self.graces.heartbeat_ns
         for node in self._nodes.values():
-            unseen = node.seen_port is None and node.attached and not node.port_problem
+            unseen = node.seen_port is None and node.attached and not node.port_problem and node.may_cast
             if unseen and now_ns - max(node.listened_ns, listening_since_ns) > patience_ns:
                 self._note(node, None, "the switch has seen nothing of it on the data network")
 
@@ -317,6 +329,11 @@ class NodeRegistry:
         """The node said something: it is not suspect."""
         node.heard_ns = now_ns
         node.step(NodeEvent.MESSAGE)
+
+    def stood_still(self, gap_ns: int) -> None:
+        """The controller itself heard nobody for so long: that says nothing of nodes."""
+        for node in self._nodes.values():
+            node.heard_ns += gap_ns
 
     def stream_ended(self, session: int, now_ns: int) -> Node | None:
         """A stream ended. Returns its node, unless the node has meanwhile attached again on another stream."""
@@ -416,7 +433,7 @@ class NodeRegistry:
 
     def _lowest_free_index(self) -> NodeIndex:
         for index in range(NODES_MAX):
-            if index not in self._nodes:
+            if index not in self._nodes and not self.is_leaving(NodeIndex(index)):
                 return NodeIndex(index)
         raise RefusedNodeError("RESOURCE_EXHAUSTED", f"{NODES_MAX} nodes are known already")
 

@@ -315,9 +315,8 @@ class Operations:
     def _prefix(self, key_hex: str) -> list[ChunkKey]:
         return self._directory.prefix(self._find(key_hex))
 
-    def _holders(self, key: ChunkKey) -> set[NodeIndex]:
-        chunk = self._directory.get(key)
-        return chunk.holders if chunk else set()
+    def _holders(self, key: ChunkKey) -> frozenset[NodeIndex]:
+        return self._directory.hosts(key)[0]
 
     def _named(self, names: Iterable[str]) -> list[Node]:
         nodes = []

@@ -13,6 +13,7 @@ from controlplane.core.switch.entries import FabricEntry
 from controlplane.core.switch.rates import PortLimits
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.cells import Cells
 from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity
 
@@ -108,6 +109,7 @@ class CoreOptions:
     copies_max: int = COPIES_PER_NODE_MAX
     """Of each node, in its pool and on its disk, each."""
     publish_ns: int = int(PUBLISH_S * 1e9)
+    cells: Cells = field(default_factory=Cells)
     """Changes of the directory wait so long for others before they are published together."""
     look_ns: int = 50_000_000
     """So often the core looks what is due, if nothing happens."""

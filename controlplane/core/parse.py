@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from controlplane.core.claims import ClaimRun
-from controlplane.core.directory import ChunkFacts
 from controlplane.core.ids import ROOT_KEY, ChunkKey, SwitchPort
 from controlplane.core.limits import (
     ANNOUNCE_RECORDS_MAX,
@@ -18,6 +16,7 @@ from controlplane.core.limits import (
     COUNTER_NAME_MAX,
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
+    LOOK_UP_KEYS_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
@@ -32,11 +31,12 @@ from controlplane.core.nodes import NodeFacts
 from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.refusals import Refusals
 from controlplane.core.warmups import WarmWish
-from kvchunk.ids import Digest
+from kvchunk.ids import KEY_BYTES, Digest
 from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
+from kvproto.chunk_columns import ON_DISK, PINNED, Record, unpack
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
 from kvproto.rpc import control_pb2 as rpc
@@ -58,8 +58,8 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
     for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
             raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
-    if len(hello.data_ip) != 4:
-        raise RecordError(f"data_ip has {len(hello.data_ip)} bytes, not 4")
+    if len(hello.data_ip) not in (4, 16):
+        raise RecordError(f"data_ip has {len(hello.data_ip)} bytes, not 4 or 16")
     if len(hello.data_mac) != 6:
         raise RecordError(f"data_mac has {len(hello.data_mac)} bytes, not 6")
     if hello.control_port > 65535:
@@ -84,6 +84,8 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         link_rate_bit_s=hello.link_rate,
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),
+        takes_columns=hello.takes_columns,
+        follows=hello.follows,
     )
 
 
@@ -103,27 +105,17 @@ def check_operator_state(state: rpc.OperatorState) -> None:
         chunk_key(raw, "operator_state.switch_pins")
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedCopy:
-    """A copy that a node says it has."""
-
-    facts: ChunkFacts
-    pinned: bool
-    on_disk: bool
-
-
-def announced(
-    announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3
-) -> list[AnnouncedCopy]:
+def announced(announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3) -> list[Record]:
     """The copies added, in a fabric whose chunks are digested by `integrity`. Raises RecordError for too many."""
-    if len(announce.added) + len(announce.removed) + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
+    columns = announce.columns
+    added, removed = len(announce.added) + len(columns.keys) // KEY_BYTES, len(announce.removed)
+    if added + removed + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise RecordError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     namespaces = announce.namespaces
-    return refusals.taken(
-        "copy",
-        announce.added,
-        lambda record: AnnouncedCopy(_facts(record, namespaces, integrity), record.pinned, record.on_disk),
-    )
+    copies = refusals.taken("copy", announce.added, lambda record: _record(record, namespaces, integrity))
+    if columns.keys:
+        copies += unpack(columns, namespaces, integrity, lambda key, why: refusals.add("copy", key, why))
+    return copies
 
 
 def claims(message: rpc.Claims, refusals: Refusals) -> tuple[list[ClaimRun], list[ChunkKey]]:
@@ -143,6 +135,16 @@ def _claim_run(claim: rpc.Claim) -> ClaimRun:
 def keys(raw: Iterable[bytes], field: str, refusals: Refusals) -> list[ChunkKey]:
     """Keys of a list."""
     return refusals.taken("key", raw, lambda one: chunk_key(one, field))
+
+
+def look_up(message: rpc.LookUp) -> tuple[list[ChunkKey], list[ChunkKey]]:
+    """(keys that a node asks for, keys that it lets go). Raises RecordError for too many, and for broken ones."""
+    found = []
+    for what, raw in (("keys", message.keys), ("released", message.released)):
+        if len(raw) % KEY_BYTES or len(raw) > LOOK_UP_KEYS_MAX * KEY_BYTES:
+            raise RecordError(f"look_up.{what} of {len(raw)} bytes: {LOOK_UP_KEYS_MAX} keys of {KEY_BYTES} at most")
+        found.append([ChunkKey(raw[at : at + KEY_BYTES]) for at in range(0, len(raw), KEY_BYTES)])
+    return found[0], found[1]
 
 
 def next_victims(heartbeat: rpc.Heartbeat, refusals: Refusals) -> tuple[ChunkKey, ...]:
@@ -213,14 +215,15 @@ def _warm_wish(one: rpc.WarmWish) -> WarmWish:
     return WarmWish(one.namespace, one.bytes, one.nodes, min(one.wait_ms, WARM_WAIT_MS_MAX) * 1_000_000)
 
 
-def _facts(record: rpc.ChunkRecord, namespaces: Sequence[str], integrity: Integrity) -> ChunkFacts:
+def _record(record: rpc.ChunkRecord, namespaces: Sequence[str], integrity: Integrity) -> Record:
     key = chunk_key(record.key)
     parent = chunk_key(record.parent, "parent") if record.parent and record.parent != ROOT_KEY else None
     if namespaces and record.namespace_index >= len(namespaces):
         raise RecordError(f"namespace_index {record.namespace_index} of chunk {key.hex()}: {len(namespaces)} are named")
     namespace = namespaces[record.namespace_index] if namespaces else ""
     check_chunk(key, parent, record.size_bytes, record.position, namespace)
-    return ChunkFacts(key, parent, record.size_bytes, _digest(record, integrity), record.position, namespace)
+    flags = PINNED * record.pinned | ON_DISK * record.on_disk
+    return Record(key, parent, record.size_bytes, _digest(record, integrity), record.position, namespace, flags)
 
 
 def _digest(record: rpc.ChunkRecord, integrity: Integrity) -> Digest:
@@ -244,6 +247,7 @@ def cost_question(request: rpc.CostRequest) -> CostQuestion:
         "queue_s": dict(request.queues_s) or request.queue_s,
         "nodes": list(request.nodes),
     }
-    if request.HasField("recompute_s"):
-        asked["recompute_s"] = request.recompute_s
+    for name in ("recompute_s", "within_s"):
+        if request.HasField(name):
+            asked[name] = getattr(request, name)
     return question_from(asked)

@@ -6,17 +6,22 @@ same changes, so each message is made once for each view.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
 
 from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
-from controlplane.core.directory import Chunk
+from controlplane.core.directory import tell
+from controlplane.core.directory.following import Following
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.journal import Journal
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.twins import TWIN_CODES, twin_key
 
 
 @dataclass(slots=True)
@@ -61,10 +66,28 @@ class Settling:
 
 RESNAPSHOT_NS = 200_000_000
 """Engines that begin to use a namespace wait so long at most; whoever changes its mind all the time costs no more."""
-VARIANTS_MAX = 4
-"""Other bytes of a key that are offered."""
+SNAPSHOT_ROWS = 5000
+"""Of one part of a snapshot: 3 ms. Between two parts the controller does other work."""
 _SCORE_STEP = 1.0
 """A chunk's value is published again when it has doubled."""
+
+
+_Ear: TypeAlias = tuple[View, bool]
+"""What somebody is told of, and whether in columns."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """A snapshot that is being told, part by part."""
+
+    view: View
+    columns: bool
+    sessions: set[int]
+    row: int = 0
+    """All rows before this one were told."""
+    missed: dict[ChunkKey, None] = field(default_factory=dict)
+    """What changed meanwhile, of any row: told last, as it is then."""
+    is_over: bool = False
 
 
 class Publication:
@@ -77,6 +100,7 @@ class Publication:
         self._nodes = cluster.nodes
         self._visibility = cluster.visibility
         self.settling = Settling(cluster.options.settle_ns)
+        self.journal = Journal()
         self._claims = claims
         self._resnapshot_due_ns = 0
         self._speakers: dict[NodeIndex, View] = {}
@@ -84,6 +108,12 @@ class Publication:
         self._sequence = 0
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
+        self._take_columns: set[int] = set()
+        self.following = Following(cluster.directory)
+        self._told_sequence: dict[int, int] = {}
+        """What those who follow were told last."""
+        self._snapshots: list[_Snapshot] = []
+        """Those of which parts are still to be told."""
         self.loads_changed: set[NodeIndex] = set()
         """Have more or less queued for their readers than all were told."""
         self._loads_due_ns = 0
@@ -113,15 +143,17 @@ class Publication:
         """Publish the chunk again if its value differs much from the published one."""
         chunk = self._directory.get(key)
         if chunk is not None:
-            score = self._values.score(key, chunk.facts.size_bytes)
-            if abs(score - chunk.score_told) >= _SCORE_STEP:
-                self._directory.touch(key)
+            self._directory.touch(key, self._values.score(key, chunk.facts.size_bytes), _SCORE_STEP)
 
     # -- who gets it
 
     def stream_attached(self, session: int, facts: NodeFacts) -> None:
         """Send a snapshot (`visibility` knows the stream), unless the agent had better keep what it has for now."""
         incarnation = self._cluster.options.incarnation
+        if facts.takes_columns:
+            self._take_columns.add(session)
+        if facts.follows:
+            self.following.sessions.add(session)
         if not self.settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
             self._snapshot([session])
 
@@ -129,63 +161,119 @@ class Publication:
         """A stream ended: no snapshot for it."""
         self.settling.stream_ended(session)
         self._visibility.stream_ended(session)
+        self._take_columns.discard(session)
+        self._told_sequence.pop(session, None)
+        self.following.stream_ended(session)
+        for snapshot in self._snapshots:
+            snapshot.sessions.discard(session)
+        self._snapshots = [one for one in self._snapshots if one.sessions]
 
     def send_snapshots(self) -> None:
-        """Snapshots for those who waited, once the controller knows enough, and for those whose engines use other
-        namespaces than before."""
+        """The next part of each snapshot that is under way; and first those for agents that waited, once the controller
+        knows enough, and for agents whose engines use other namespaces than before."""
         now_ns = self._cluster.now_ns
         due = self.settling.take_settled(now_ns)
-        if now_ns >= self._resnapshot_due_ns and (changed := self._visibility.take_changed()):
+        if now_ns >= self._resnapshot_due_ns and (changed := self._visibility.take_changed(self._is_waiting)):
             self._resnapshot_due_ns = now_ns + RESNAPSHOT_NS
-            due = sorted({*due, *(session for session in changed if not self.settling.is_waiting(session))})
+            due = sorted({*due, *changed})
         self._snapshot(due)
+        self.following.advance()
+        for snapshot in list(self._snapshots):
+            self._send(snapshot.sessions, self._next_part(snapshot))
+            if snapshot.is_over:
+                self._snapshots.remove(snapshot)
 
     def publish(self, sessions: Collection[int]) -> None:
-        """What changed since the last call, for these sessions."""
-        changed, gone = self._directory.take_changes()
-        left = self._directory.take_left()
+        """What changed since the last call, for these sessions; of very many chunks the first ones."""
+        rows, gone = self._directory.take_rows(DELTA_RECORDS_MAX)
         nodes = [node for index in sorted(self._nodes_changed) if (node := self._nodes.get(index)) is not None]
         nodes_gone = sorted(self._nodes_gone)
         self._nodes_changed.clear()
         self._nodes_gone.clear()
         loads, claims = self._take_loads(len(sessions)), self._claims.take_news()
-        if not (changed or gone or nodes or nodes_gone or loads or claims):
+        if not (rows or gone or nodes or nodes_gone or loads or claims):
             return
-        parts = max(1, -(-max(len(changed), len(gone)) // DELTA_RECORDS_MAX))
-        first_sequence = self._sequence + 1
-        self._sequence += parts
-        views: dict[View, list[int]] = {}
+        keys = self._directory.told(rows, self._values.score)
+        changed = [*keys, *gone]
+        if changed:
+            self.journal.note(changed)
+        left = self._directory.take_left(changed)
+        self._sequence += 1
+        for snapshot in self._snapshots:
+            snapshot.missed |= dict.fromkeys(changed)
+        views: dict[_Ear, list[int]] = {}
         for session in sessions:
-            if not self.settling.is_waiting(session):
-                views.setdefault(self._visibility.of(session), []).append(session)
-        for chunk in changed:
-            chunk.score_told = self._values.score(chunk.key, chunk.facts.size_bytes)
+            if not self._is_waiting(session):
+                views.setdefault(self._ear(session), []).append(session)
+        followed = self.following.listeners(rows) if self.following.sessions else {}
+        followed_gone = self.following.listeners_of_gone(gone) if self.following.sessions else {}
+        news = bool(nodes or nodes_gone or loads or claims)
         self._speakers |= {
             node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
         }
-        for view, told in views.items():
-            deltas = [rpc.DirectoryDelta(sequence=first_sequence + part) for part in range(parts)]
-            deltas[0].nodes.extend(self._node_entry(node) for node in nodes)
-            deltas[0].nodes_gone.extend(nodes_gone)
-            deltas[0].loads.extend(loads)
-            deltas[0].claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
-            for part, delta in enumerate(deltas):
-                some = slice(part * DELTA_RECORDS_MAX, (part + 1) * DELTA_RECORDS_MAX)
-                unseen = self._add_entries(delta, changed[some], view)
-                delta.chunks_gone.extend(
-                    key for key in [*gone[some], *unseen] if any(map(view.shows, left.get(key, ())))
-                )
-            messages = [rpc.ToAgent(directory=delta) for delta in deltas]
-            self._send(told, messages)
+        for (view, columns), told in views.items():
+            delta = rpc.DirectoryDelta(sequence=self._sequence, nodes_gone=nodes_gone, loads=loads)
+            delta.nodes.extend(map(self._node_entry, nodes))
+            delta.claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
+            if everything := [session for session in told if session not in self.following.sessions]:
+                whole = rpc.DirectoryDelta()
+                whole.CopyFrom(delta)
+                unseen = tell(whole, self._directory, rows, view.shows, columns=columns)
+                whole.chunks_gone.extend(key for key in [*gone, *unseen] if any(map(view.shows, left.get(key, ()))))
+                self._send(everything, rpc.ToAgent(directory=whole))
+            alike: dict[tuple[int, tuple[int, ...], tuple[ChunkKey, ...]], list[int]] = {}
+            for session in sorted(self.following.sessions.intersection(told)):
+                rows_told, keys_gone = followed.get(session, []), followed_gone.get(session, [])
+                if news or rows_told or keys_gone:
+                    after = self._told_sequence.get(session, 0)
+                    alike.setdefault((after, tuple(rows_told), tuple(keys_gone)), []).append(session)
+            for (after, theirs, theirs_gone), followers in alike.items():
+                part = rpc.DirectoryDelta(after=after)
+                part.MergeFrom(delta)
+                unseen = tell(part, self._directory, theirs, view.shows, columns=columns)
+                lost = [*theirs_gone, *unseen]
+                part.chunks_gone.extend(key for key in lost if any(map(view.shows, left.get(key, ()))))
+                self._told_sequence.update(dict.fromkeys(followers, self._sequence))
+                self._send(followers, rpc.ToAgent(directory=part))
         for index in nodes_gone:
             self._speakers.pop(index, None)
 
     # -- inside
 
-    def _send(self, sessions: Sequence[int], messages: Sequence[rpc.ToAgent]) -> None:
+    def look_up(
+        self, session: int, keys: Sequence[ChunkKey], number: int = 0, released: Sequence[ChunkKey] = ()
+    ) -> None:
+        """An agent asks for chunks, and lets others go; or (number 0) it is to know of some before it asks. What is
+        found is told as it is now, with what readers may ask for in its place: later changes follow."""
+        self.following.release(session, released)
+        answer = rpc.LookedUp(number=number)
+        twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
+        keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
+        if self.following.has_room(session, len(keys)):
+            self.following.follow(session, keys)
+            view, columns = self._ear(session)
+            rows = self._directory.rows_of(keys)
+            self._directory.told(self._directory.untold(rows), self._values.score)
+            tell(answer.found, self._directory, rows, view.shows, columns=columns)
+        else:
+            answer.refused = True
+        self._send([session], rpc.ToAgent(looked_up=answer))
+
+    def _ear(self, session: int) -> _Ear:
+        return self._visibility.of(session), session in self._take_columns
+
+    def _is_waiting(self, session: int) -> bool:
+        """Its snapshot is still to come, or coming: deltas are not for it."""
+        return self.settling.is_waiting(session) or any(session in one.sessions for one in self._snapshots)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next part of a snapshot can be told at once."""
+        return bool(self._snapshots) or self.following.is_behind
+
+    def _send(self, sessions: Iterable[int], message: rpc.ToAgent) -> None:
         for session in sessions:
-            for message in messages:
-                self._cluster.send(session, message)
+            self._cluster.send(session, message)
 
     def _take_loads(self, sessions: int) -> list[rpc.HolderLoad]:
         now_ns = self._cluster.now_ns
@@ -197,57 +285,46 @@ class Publication:
         return [_load_entry(node) for node in nodes]
 
     def _snapshot(self, sessions: Sequence[int]) -> None:
-        views: dict[View, list[int]] = {}
+        views: dict[_Ear, list[int]] = {}
         for session in sessions:
-            views.setdefault(self._visibility.of(session), []).append(session)
-        chunks = list(self._directory) if views else []
-        for chunk in chunks:
-            chunk.score_told = self._values.score(chunk.key, chunk.facts.size_bytes)
-        for view, told in views.items():
-            self._send(told, self._snapshot_of(view, chunks))
+            if session in self.following.sessions:
+                self._told_sequence[session] = self._sequence
+                self._send([session], self._empty_snapshot())
+            else:
+                views.setdefault(self._ear(session), []).append(session)
+        for (view, columns), told in views.items():
+            snapshot = _Snapshot(view, columns, set(told))
+            self._send(told, self._next_part(snapshot))
+            if not snapshot.is_over:
+                self._snapshots.append(snapshot)
 
-    def _snapshot_of(self, view: View, chunks: Sequence[Chunk]) -> list[rpc.ToAgent]:
-        parts: list[rpc.ToAgent] = []
-        for at in range(0, max(1, len(chunks)), DELTA_RECORDS_MAX):
-            delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
-            if not parts:
-                delta.nodes.extend(self._node_entry(node) for node in self._nodes)
-                delta.loads.extend(_load_entry(node) for node in self._nodes if node.load.queued_bytes)
-            self._add_entries(delta, chunks[at : at + DELTA_RECORDS_MAX], view)
-            delta.snapshot_end = at + DELTA_RECORDS_MAX >= len(chunks)
-            parts.append(rpc.ToAgent(directory=delta))
-        return parts
+    def _next_part(self, snapshot: _Snapshot) -> rpc.ToAgent:
+        """Rows in their order; then what changed of rows that were told already."""
+        directory, first = self._directory, snapshot.row
+        delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
+        gone: list[ChunkKey] = []
+        if first < len(directory.table) or not snapshot.missed:
+            rows = directory.some_rows(first, SNAPSHOT_ROWS)
+            snapshot.row += SNAPSHOT_ROWS
+        else:
+            keys = list(islice(snapshot.missed, SNAPSHOT_ROWS))
+            for key in keys:
+                del snapshot.missed[key]
+            rows, gone = directory.rows_of(keys), [key for key in keys if key not in directory]
+        directory.told(directory.untold(rows), self._values.score)
+        gone += tell(delta, directory, rows, snapshot.view.shows, columns=snapshot.columns)
+        delta.chunks_gone.extend(gone)
+        snapshot.is_over = snapshot.row >= len(directory.table) and not snapshot.missed
+        if snapshot.is_over:
+            delta.MergeFrom(self._empty_snapshot().directory)
+        return rpc.ToAgent(directory=delta)
 
-    def _add_entries(self, delta: rpc.DirectoryDelta, chunks: Sequence[Chunk], view: View) -> list[ChunkKey]:
-        """Tell of the chunks that the view shows; returns the keys of the others."""
-        namespaces: dict[str, int] = {}
-        unseen = []
-        for chunk in chunks:
-            variants = [one for one in chunk.variants() if view.shows(one.facts.namespace)]
-            if not variants:
-                unseen.append(chunk.key)
-                continue
-            first, *others = variants
-            facts = first.facts
-            delta.chunks.add(
-                key=facts.key,
-                parent=facts.parent or b"",
-                size_bytes=facts.size_bytes,
-                digest=facts.digest,
-                position=facts.position,
-                holders=sorted(first.holders),
-                served=first.served,
-                pinned=chunk.pinned,
-                value=chunk.score_told,
-                disk_holders=sorted(first.disk_holders),
-                namespace_index=namespaces.setdefault(facts.namespace, len(namespaces)),
-                others=[
-                    rpc.Variant(digest=one.facts.digest, size_bytes=one.facts.size_bytes, holders=sorted(one.holders))
-                    for one in others[:VARIANTS_MAX]
-                ],
-            )
-        delta.namespaces.extend(namespaces)
-        return unseen
+    def _empty_snapshot(self) -> rpc.ToAgent:
+        """The end of a snapshot: all nodes."""
+        delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True, snapshot_end=True)
+        delta.nodes.extend(map(self._node_entry, self._nodes))
+        delta.loads.extend(_load_entry(node) for node in self._nodes if node.load.queued_bytes)
+        return rpc.ToAgent(directory=delta)
 
     def _node_entry(self, node: Node) -> rpc.Node:
         entry = rpc.Node(

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
-from controlplane.core.ids import NodeIndex
+from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.matches import Match, matches
 from controlplane.core.nodes import Node
 from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError
 from kvpolicy.tiers.gate import priors
@@ -18,6 +19,7 @@ from kvpolicy.tiers.gate_plan import Offer
 from kvpolicy.tiers.holder_load import IDLE
 from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier
+from kvproto.cells import Cell
 
 
 class Quotes:
@@ -43,6 +45,15 @@ class Quotes:
             one = self._quote(question, chunks, group[0])
             made |= dict.fromkeys((node.facts.name for node in group), one)
         return {node.facts.name: made[node.facts.name] for node in nodes}
+
+    def matches(self, keys: Sequence[ChunkKey], now_ns: int) -> Mapping[str, Match]:
+        """What nodes have of a prefix, by node. Raises TooManyQuestionsError."""
+        self._allowance.take(len(keys), now_ns)
+        return matches(self._cluster, keys)
+
+    def elsewhere(self, keys: Sequence[ChunkKey]) -> Cell | None:
+        """The other cell that a prefix belongs to; None: it belongs here."""
+        return self._cluster.options.cells.elsewhere(keys[0]) if keys else None
 
     def _known(self, question: CostQuestion) -> Sequence[Chunk]:
         """The leading chunks that somebody has."""

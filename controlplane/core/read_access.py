@@ -74,6 +74,6 @@ class ReadTokens:
 def _reads_from(facts: NodeFacts) -> bytes:
     """Where connections of a node come from: the address at which it is read itself."""
     try:
-        return ipaddress.IPv4Address(facts.read_endpoint.rpartition(":")[0]).packed
+        return ipaddress.ip_address(facts.read_endpoint.rpartition(":")[0].strip("[]")).packed
     except ValueError:
         return facts.data_ip

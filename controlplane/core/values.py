@@ -62,8 +62,8 @@ class Hottest:
 
     def _changed(self, key: ChunkKey) -> None:
         """A chunk was fetched, came or went, or is not expected any more."""
-        rank = self._rank(key) if key in self._directory else None
-        if rank is None or (self._border is not None and rank > self._border):
+        rank = self._rank(key)
+        if rank is None or key not in self._directory or (self._border is not None and rank > self._border):
             self._ranks.pop(key, None)
             return
         self._ranks[key] = rank
@@ -173,14 +173,12 @@ class ClusterValues:
         Reading from a holder takes the reader's time on its link and as much of the holder's; only the second is
         spared by a copy in the switch, and all of it, or a computation, when no holder is left.
         """
-        chunk = self._directory.get(key)
-        others = set()
-        if chunk is not None:
-            if chunk.holders - {losing}:
-                others.add(Tier.REMOTE_DRAM)
-            if chunk.disk_holders - {losing}:
-                others.add(Tier.REMOTE_DISK)
-        others.add(Tier.RECOMPUTE)
+        in_pools, on_disks = self._directory.hosts(key)
+        others = [Tier.RECOMPUTE]
+        if in_pools - {losing}:
+            others.append(Tier.REMOTE_DRAM)
+        if on_disks - {losing}:
+            others.append(Tier.REMOTE_DISK)
         return min(self.costs.cost_s(source, size_bytes) for source in others)
 
     def _tell(self, keys: Iterable[ChunkKey]) -> None:

@@ -10,7 +10,9 @@ from controlplane.core.election import Standing
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
+from kvpolicy.tiers.in_time import verdicts
 from kvpolicy.tiers.quote import Quote
+from kvproto.cells import Cell
 from kvproto.rpc import control_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def chunk_view(core: Core, chunk: Chunk, now_ns: int) -> rpc.ChunkView:
         value=core.values.value(facts.key, facts.size_bytes, rooted, now_ns),
         fetches_per_s=core.values.cache.rate(facts.key, now_ns),
         namespace=facts.namespace,
-        children=len(chunk.children),
+        children=core.directory.count_children(facts.key),
         switch_problem=core.switch_cache.problem(facts.key),
     )
 
@@ -144,13 +146,10 @@ def list_chunks(core: Core, request: rpc.ListRequest, now_ns: int) -> Iterator[r
     directory = core.directory
     if request.key_hex:
         key = directory.find(request.key_hex)
-        chunks = [
-            chunk
-            for one in [*directory.prefix(key)[:-1], *directory.subtree(key)]
-            if (chunk := directory.get(one)) is not None
-        ]
+        keys = iter([*directory.prefix(key)[:-1], *directory.subtree(key)])
     else:
-        chunks = sorted(directory, key=lambda chunk: (chunk.facts.namespace, chunk.facts.position, chunk.key))
+        keys = directory.in_order()
+    chunks = (chunk for key in keys if (chunk := directory.get(key)) is not None)
     node = core.nodes.named(request.node) if request.node else None
     shown = 0
     for chunk in chunks:
@@ -172,9 +171,21 @@ def top(core: Core, limit: int, now_ns: int) -> list[rpc.ChunkView]:
     return [chunk_view(core, chunk, now_ns) for chunk in chunks if chunk is not None]
 
 
-def cost_reply(quotes: Mapping[str, Quote]) -> rpc.CostReply:
-    """What nodes would need for a prefix."""
+def cost_reply(quotes: Mapping[str, Quote], within_s: float | None, elsewhere: Cell | None) -> rpc.CostReply:
+    """What nodes would need for a prefix, whether that is within a bound, and the cell that the prefix belongs to, if
+    that is another one."""
     reply = rpc.CostReply()
+    if elsewhere is not None:
+        reply.elsewhere.cell = elsewhere.name
+        reply.elsewhere.controllers.extend(elsewhere.controllers)
+    if within_s is not None:
+        found = verdicts(quotes, within_s)
+        reply.refuse = found.refuse
+        if found.send_to is not None:
+            reply.send_to = found.send_to
+        for node, one in found.nodes.items():
+            if one.late_s is not None:
+                reply.nodes[node].late_s = one.late_s
     for node, quote in quotes.items():
         cost = reply.nodes[node]
         cost.fetch_s, cost.wait_s = quote.fetch_s, quote.wait_s

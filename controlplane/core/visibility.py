@@ -70,10 +70,11 @@ class Visibility:
         else:
             self._wanted[session] = used
 
-    def take_changed(self) -> list[int]:
-        """Streams that are to get another snapshot now."""
-        wanted, self._wanted = self._wanted, {}
+    def take_changed(self, is_waiting: Callable[[int], bool]) -> list[int]:
+        """Streams that are to get another snapshot now, without those whose last one is not told yet."""
+        wanted = {session: used for session, used in self._wanted.items() if not is_waiting(session)}
         for session, used in wanted.items():
+            del self._wanted[session]
             self._views[session] = View(self._views[session].grant, used)
         return sorted(wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from google.protobuf.json_format import MessageToDict
 
@@ -49,7 +49,7 @@ class LiveFeed:
         finally:
             self._watching -= 1
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    async def events(self, _query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         """The same as server-sent events, with the messages as JSON."""
         yield b"retry: 1000\n\n"
         async with contextlib.aclosing(self.follow()) as increments:

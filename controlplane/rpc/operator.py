@@ -126,10 +126,13 @@ class Operator(control_pb2_grpc.OperatorServicer):
         async with self._asking(context):
             if request.node and core.nodes.named(request.node) is None:
                 raise OperatorError("NOT_FOUND", f"no node is called '{request.node}'")
-            chunks = list(views.list_chunks(core, request, self._desk.now_ns()))
-        for count, chunk in enumerate(chunks):
-            yield chunk
-            if count % _REST_CHUNKS == _REST_CHUNKS - 1:
+            chunks = views.list_chunks(core, request, self._desk.now_ns())
+            first = next(chunks, None)  # what is wrong with a request shows here
+        count = 0
+        while first is not None:
+            yield first
+            first, count = next(chunks, None), count + 1
+            if count % _REST_CHUNKS == 0:
                 await asyncio.sleep(0)
 
     async def Top(self, request: rpc.TopRequest, context: Any) -> rpc.TopReply:  # noqa: N802
@@ -186,7 +189,9 @@ class Operator(control_pb2_grpc.OperatorServicer):
     async def Cost(self, request: rpc.CostRequest, context: Any) -> rpc.CostReply:  # noqa: N802
         """What it would take nodes to have the chunks of a prefix."""
         async with self._asking(context):
-            return views.cost_reply(self._desk.core.quotes.of(parse.cost_question(request), self._desk.now_ns()))
+            question, quotes = parse.cost_question(request), self._desk.core.quotes
+            found = quotes.of(question, self._desk.now_ns())
+            return views.cost_reply(found, question.within_s, quotes.elsewhere(question.keys))
 
     async def Examine(  # noqa: N802
         self, request: rpc.ExamineRequest, context: Any

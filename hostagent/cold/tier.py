@@ -27,7 +27,7 @@ from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
 from hostagent.cold.stores import ColdStore, ColdStoreError
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.records import NAMESPACE_BYTES_MAX, Record

@@ -58,6 +58,8 @@ class Attachment:
         self.refused: Counter[str] = Counter()
         """What a controller did not take of what it was told, by what it is (`Refusal.what`)."""
         self.refusals = Refusals()
+        self.takes_columns = False
+        """The controller takes announcements in columns."""
         self.hello = hello
         self._link = ControllerLink(config.controllers, self, certificates) if config.controllers else None
 
@@ -102,6 +104,7 @@ class Attachment:
             self._integrity = convert.integrity_of(message.welcome, self._demanded)
             member = convert.member_of(message.welcome)
             self._change_fabric(convert.fabric_of(message.welcome.fabric, self.fabric, member))
+            self.takes_columns = message.welcome.takes_columns
             self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
         if message.HasField("membership"):
             self._change_fabric(replace(self.fabric, member=convert.member_of(message.membership)))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from hostagent import limits
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, ClaimedChunk, Delta, NodeClaims, NodeEntry, Variant
+from hostagent.core.chunk_entry import ChunkEntry, Variant
+from hostagent.core.directory import ClaimedChunk, Delta, NodeClaims, NodeEntry
 from hostagent.core.events import (
     ControllerEvent,
     DirectoryChanged,
+    LookedUp,
     MemberGiven,
     SwitchStateGiven,
     TaskCancelled,
@@ -31,12 +33,13 @@ from hostagent.core.work import (
     UnpinWork,
     Work,
 )
-from kvchunk.ids import ChunkKey, Digest
+from kvchunk.ids import ROOT_KEY, ChunkKey, Digest
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import PastFetches
 from kvproto import __version__
+from kvproto.chunk_columns import ON_DISK, PINNED, SERVED, pack, unpack
 from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
@@ -56,6 +59,10 @@ class RemoteProtocolError(Exception):
 
 class VersionSkewError(Exception):
     """The controller is too old or too new for this agent; one line names both versions."""
+
+
+NO_ADDRESS: Final = Address(0)
+"""Of a node without IPv4 on the data network: nothing is cast to it, nobody JOINs there."""
 
 
 def address_of(raw: bytes) -> Address:
@@ -78,6 +85,9 @@ def events_of(
             return said
         case "directory":
             return [DirectoryChanged(delta_of(message.directory, refusals, integrity))]
+        case "looked_up":
+            answer = message.looked_up
+            return [LookedUp(answer.number, delta_of(answer.found, refusals, integrity), answer.refused)]
         case "task":
             return [TaskGiven(task_of(message.task, refusals))]
         case "cancel":
@@ -149,6 +159,7 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity
         heartbeat_s=welcome.heartbeat_ms / 1000,
         integrity=integrity,
         takes_loads=welcome.takes_loads,
+        takes_look_ups=welcome.takes_look_ups,
         fanout=fabric.fanout,
         unasked_weight=fabric.unasked_weight,
     )
@@ -209,10 +220,12 @@ def delta_of(message: pb.DirectoryDelta, refusals: Refusals, integrity: Integrit
         message.snapshot_end,
         refusals.taken("node", message.nodes, _node),
         tuple(message.nodes_gone),
-        refusals.taken("chunk", message.chunks, lambda chunk: _chunk(chunk, refusals, integrity, namespaces)),
+        refusals.taken("chunk", message.chunks, lambda chunk: _chunk(chunk, refusals, integrity, namespaces))
+        + _chunks(message.columns, refusals, integrity, namespaces),
         refusals.taken("chunk_gone", message.chunks_gone, chunk_key),
         tuple(_claims(one, refusals) for one in message.claims),
         tuple((load.node, HolderLoad(load.queued_bytes, load.readers)) for load in message.loads),
+        message.after if message.HasField("after") else None,
     )
 
 
@@ -237,7 +250,7 @@ def _node(message: pb.Node) -> NodeEntry:
     return NodeEntry(
         message.node,
         message.name,
-        address_of(message.data_ip),
+        NO_ADDRESS if len(message.data_ip) == 16 else address_of(message.data_ip),
         message.read_endpoint,
         _member(message),
         message.draining,
@@ -277,6 +290,32 @@ def _chunk(message: pb.ChunkEntry, refusals: Refusals, integrity: Integrity, nam
     )
 
 
+def _chunks(
+    columns: pb.ChunkColumns, refusals: Refusals, integrity: Integrity, namespaces: Sequence[str]
+) -> tuple[ChunkEntry, ...]:
+    try:
+        records = unpack(columns, namespaces, integrity, lambda _, why: refusals.add("chunk", why))
+    except RecordError as error:
+        refusals.add("columns", str(error))
+        return ()
+    return tuple(
+        ChunkEntry(
+            one.key,
+            one.parent,
+            one.size_bytes,
+            one.digest,
+            one.position,
+            one.holders,
+            bool(one.flags & SERVED),
+            bool(one.flags & PINNED),
+            one.value,
+            one.disk_holders,
+            one.namespace,
+        )
+        for one in records
+    )
+
+
 def _variant(integrity: Integrity, message: pb.Variant) -> Variant:
     check_size(message.size_bytes)
     return Variant(message.size_bytes, _digest(message.digest, integrity), tuple(message.holders))
@@ -287,6 +326,7 @@ ControllerEffect: TypeAlias = (
     | effects.ReportUsage
     | effects.ReportLoad
     | effects.ReportClaims
+    | effects.LookUp
     | effects.ReportInterests
     | effects.ReportTaskProgress
     | effects.ReportTaskEnd
@@ -296,17 +336,19 @@ ControllerEffect: TypeAlias = (
 """Effects that become messages to the controller; a heartbeat also needs figures of the transport."""
 
 
-def message_of(effect: ControllerEffect) -> pb.FromAgent:
-    """The message that carries an effect."""
+def message_of(effect: ControllerEffect, *, columns: bool = False) -> pb.FromAgent:
+    """The message that carries an effect; `columns`: to a controller that takes announcements so."""
     match effect:
         case effects.Announce():
-            return pb.FromAgent(announce=_announcement(effect))
+            return pb.FromAgent(announce=(_announced_in_columns if columns else _announcement)(effect))
         case effects.ReportUsage():
             return pb.FromAgent(usage=_usage(effect))
         case effects.ReportLoad(load):
             return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
         case effects.ReportClaims(made, withdrawn):
             return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
+        case effects.LookUp(number, keys, released):
+            return pb.FromAgent(look_up=pb.LookUp(number=number, keys=b"".join(keys), released=b"".join(released)))
         case effects.ReportInterests(patterns):
             return pb.FromAgent(interests=interests_of(patterns))
         case effects.ReportTaskProgress(task, done, total, moved_bytes):
@@ -393,6 +435,31 @@ def _announcement(effect: effects.Announce) -> pb.Announce:
         snapshot=effect.snapshot,
         snapshot_end=effect.snapshot_end,
     )
+
+
+def _announced_in_columns(effect: effects.Announce) -> pb.Announce:
+    kept = set(effect.pinned)
+    chunks, namespaces = effect.added, dict.fromkeys(chunk.namespace for chunk in effect.added)
+    numbers = {namespace: number for number, namespace in enumerate(namespaces)}
+    said = pb.Announce(
+        removed=() if effect.on_disk else effect.removed,
+        removed_from_disk=effect.removed if effect.on_disk else (),
+        namespaces=list(namespaces),
+        snapshot=effect.snapshot,
+        snapshot_end=effect.snapshot_end,
+    )
+    if chunks:
+        pack(
+            said.columns,
+            keys=b"".join(chunk.key for chunk in chunks),
+            parents=b"".join(chunk.parent or ROOT_KEY for chunk in chunks),
+            digests=b"".join(chunk.digest for chunk in chunks),
+            sizes=[chunk.size_bytes for chunk in chunks],
+            positions=[chunk.position for chunk in chunks],
+            namespace_indexes=[numbers[chunk.namespace] for chunk in chunks],
+            flags=bytes(PINNED * (chunk.key in kept) | ON_DISK * effect.on_disk for chunk in chunks),
+        )
+    return said
 
 
 def interests_of(patterns: tuple[str, ...] | None) -> pb.Interests:

@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hostagent.core import effects
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.clock import Alarm
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.events import DigestUse, LeavesRead, ReadsProven
 from hostagent.core.fetch import MakeReader, Wanted
 from hostagent.core.node import Node
+from hostagent.core.relays import Relays, found_of
 from hostagent.core.sources import SWITCH_NODE, StandIn
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, ROOT_CODE, Hashed, leaves_bytes, root_of, wrong_segments
@@ -88,7 +90,11 @@ class InboundChunk:
     is_cast: bool = False
     """Casts of it are expected, or came: others than reads may write to it."""
     is_asked: bool = False
-    """The reader brings it; else this node's disk, the cold store or a stand-in does."""
+    """The reader or a relay brings it; else this node's disk, the cold store or a stand-in does."""
+    is_relay_over: bool = False
+    """It could not come by relays."""
+    holders: tuple[events.HolderRef, ...] = ()
+    """Of one that comes by relays."""
     proven: dict[int, bytes] = field(default_factory=dict)
     """Leaves of reads that were hashed on their way, by where they begin in the chunk."""
 
@@ -149,6 +155,8 @@ class InboundChunk:
         return ChunkSource.CAST if 2 * self.from_casts > self.segments_count else ChunkSource.HOLDER
 
 
+Wish = tuple[InboundChunk, tuple[events.HolderRef, ...]]
+"""A chunk that is wanted, and who has it."""
 Ended = Callable[[Sequence[tuple[InboundChunk, ChunkSource | None]]], None]
 """Takes chunks that are whole and right, with how they came; None for the source: nobody has the chunk any more."""
 
@@ -179,6 +187,8 @@ class Arrivals:
         self._left_at: dict[int, int] = {}
         """Bytes still to come from a node, as reads that begin together say it."""
         self._order = 0
+        self.relays = Relays(node, self._relayed) if node.options.relay_share is not None else None
+        """None: chunks come from holders and by casts only."""
         self.under_way: dict[ChunkKey, InboundChunk] = {}
 
     # ------------------------------------------------------------------ figures
@@ -189,6 +199,8 @@ class Arrivals:
             return 0
         if inbound.stand_in is not None:
             return self.left_of(inbound.stand_in.key)
+        if self.relays is not None and self.relays.is_coming(inbound.chunk.key):
+            return self.relays.left_bytes(inbound.chunk.key)
         missing = self.reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
         if missing is None:
@@ -209,9 +221,11 @@ class Arrivals:
         inbound = self.under_way[chunk.key] = InboundChunk(chunk, entry, segments_count, route, self._order)
         return inbound
 
-    def want(self, wanted: Sequence[tuple[InboundChunk, tuple[events.HolderRef, ...]]]) -> None:
-        """Have the reader bring chunks from these holders."""
+    def want(self, wanted: Sequence[Wish]) -> None:
+        """Have the reader bring chunks from these holders, or have them come by relays."""
         asked: list[events.ReaderEvent] = []
+        if self.relays is not None:
+            wanted = self._without_relayed(self.relays, wanted)
         for inbound, holders in wanted:
             inbound.is_asked = True
             entry = inbound.entry
@@ -223,6 +237,30 @@ class Arrivals:
             )
         self._tell(asked)
 
+    def _without_relayed(self, relays: Relays, wanted: Sequence[Wish]) -> Sequence[Wish]:
+        """Those that do not come by relays."""
+        for inbound, holders in wanted:
+            inbound.is_asked, inbound.holders = True, holders
+        fresh = [wish for wish in wanted if not relays.is_coming(wish[0].chunk.key)]
+        taken = relays.take(
+            (inbound.chunk, inbound.entry, holders)
+            for inbound, holders in fresh
+            if inbound.route is Tier.REMOTE_DRAM and not inbound.is_relay_over
+        )
+        return [wish for wish in fresh if wish[0].chunk.key not in taken]
+
+    def _relayed(self, key: ChunkKey, leaves: bytes | None) -> None:
+        """A chunk came by relays; None: it could not, and its holders are read as ever."""
+        inbound = self.under_way.get(key)
+        if inbound is None:
+            return
+        if leaves is None:
+            inbound.is_relay_over = True
+            self.want([(inbound, inbound.holders)])
+            return
+        inbound.found = found_of(inbound.entry, leaves)
+        self._ended([(self._chunk_arrived(key), ChunkSource.HOLDER)])
+
     def give_up(self, inbounds: Sequence[InboundChunk]) -> None:
         """Nobody wants these any more: nothing writes to them, and their memory goes back to the pool."""
         for inbound in inbounds:
@@ -233,6 +271,8 @@ class Arrivals:
 
     def unwant(self, inbounds: Sequence[InboundChunk]) -> None:
         """Nothing of these comes over the network any more."""
+        if self.relays is not None:
+            self.relays.give_up([inbound.chunk.key for inbound in inbounds])
         asked = [events.ChunkUnwanted(inbound.chunk.key) for inbound in inbounds if inbound.is_asked]
         if asked:
             self._tell(asked)

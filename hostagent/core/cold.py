@@ -16,8 +16,8 @@ from typing import Final
 
 from hostagent import limits
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.clock import NEVER, Alarms
-from hostagent.core.directory import ChunkEntry
 from hostagent.core.disk_index import DiskState, Promoter
 from hostagent.core.events import ColdSaveEnded, ColdState, SaveOutcome
 from hostagent.core.forms import Forms, next_victims_to_save

@@ -37,6 +37,7 @@ from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
 from hostagent.core.paths import Paths
 from hostagent.core.plan import Ways
+from hostagent.core.relays import Relays
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
@@ -117,6 +118,7 @@ class AgentCore:
         self.fetches = Fetches(ways, self, make_reader)
         self.twins = self.fetches.twins
         self.waits = self.fetches.waits
+        self.relays = self.fetches.arrivals.relays
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
         had_from = self.fetches.arrivals.had_from
@@ -185,6 +187,7 @@ class AgentCore:
             events.EngineDisconnected: engines.engine_disconnected,
             events.Welcomed: membership.welcomed,
             events.DirectoryChanged: self._directory_news.directory_changed,
+            events.LookedUp: self._directory_news.looked_up,
             events.SwitchStateGiven: membership.switch_state_given,
             events.MemberGiven: membership.member_given,
             events.TaskGiven: lambda event: self._tasks.run(event.task),
@@ -217,6 +220,7 @@ class AgentCore:
             events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
+            **({} if self.relays is None else self._relay_routes(self.relays)),
             events.LoneGot: self.lone_gets.chunk_fetched,
             events.LoneTaken: lambda event: self.lone_gets.chunk_placed(event.chunk, event.hashed),
             events.Started: self._started,
@@ -226,6 +230,9 @@ class AgentCore:
             events.TimerFired: self._timer_fired,
             **({} if self.twins is None else self.twins.routes()),
         }
+
+    def _relay_routes(self, relays: Relays) -> Mapping[type, Callable[[Any], None]]:
+        return {events.RelayHeard: relays.heard, events.RelayReadEnded: relays.read_ended}
 
     # ------------------------------------------------------------------ the shell's side
 
@@ -253,6 +260,11 @@ class AgentCore:
         self._load_reports.queue_grew()
         return self.serving.lend(key)
 
+    def lend_part(self, key: ChunkKey, offset: int, size_bytes: int, now_ns: int) -> Chunk | None:
+        """As `lend`, of a range of a chunk that is still arriving, if all of it is proven."""
+        self._clock.now_ns = now_ns
+        return None if self.relays is None else self.relays.lend(key, offset, size_bytes)
+
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
         self.pool.touch(event.keys)
@@ -273,6 +285,8 @@ class AgentCore:
         chunk = self.pool.find(key)
         if chunk is None and self._disk is not None:
             chunk = self._disk.find(key)
+        if chunk is None and self.relays is not None and self.relays.is_coming(key):
+            return self.fetches.arrivals.under_way[key].entry.namespace
         return chunk.namespace if chunk is not None else None
 
     def can_load_for_peer(self, key: ChunkKey) -> bool:
@@ -511,6 +525,8 @@ class AgentCore:
 
     def _started(self, event: events.Started) -> None:
         self._membership.started(event)
+        if self.relays is not None:
+            self.relays.listens(event.read_endpoint)
         if self.tiering is not None:
             self.tiering.start()
 
@@ -523,8 +539,11 @@ class AgentCore:
     def _stopped(self, _: events.Stopped) -> None:
         self.parts.close()
         self.cold.close()
+        self.fetches.look_ups.close()
         self.claims.close()
         self.fetches.close()
+        if self.relays is not None:
+            self.relays.close()
         self.windows.finish()
         self.adoption.close()
         self._reports.close()

@@ -8,12 +8,13 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from kvchunk.ids import ChunkKey, Digest
-from kvcodec.forms import StoredForm
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.replica_table import ReplicaTable
+from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
 from kvproto.ids import Address, Member
@@ -31,58 +32,6 @@ class NodeEntry:
     draining: bool = False
     unreached: bool = False
     """Several others cannot reach it on the data network, says the controller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Copies of a key with other bytes than those of its entry."""
-
-    size_bytes: int
-    digest: Digest
-    holders: tuple[int, ...]
-    served: bool = False
-    disk_holders: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkEntry:
-    """A chunk somewhere in the fabric."""
-
-    key: ChunkKey
-    parent: ChunkKey | None
-    size_bytes: int
-    digest: Digest
-    position: int
-    holders: tuple[int, ...]
-    served: bool = False
-    pinned: bool = False
-    value: float = 0.0
-    disk_holders: tuple[int, ...] = ()
-    """Nodes that have it on disk: slower to begin, as good afterwards."""
-    namespace: str = ""
-    """The namespace that it was put with."""
-    others: tuple[Variant, ...] = ()
-    """To be asked for in this order when nothing of these comes."""
-    stored: StoredForm | None = None
-    """How it lies in the cold store, where the entry is of one there; None: as it is."""
-
-    @property
-    def own(self) -> Variant:
-        """What is asked for first."""
-        return Variant(self.size_bytes, self.digest, self.holders, self.served, self.disk_holders)
-
-    def preferring(self, place: int) -> ChunkEntry:
-        """The same with `others[place]` asked for first, and what was first last."""
-        chosen = self.others[place]
-        return replace(
-            self,
-            size_bytes=chosen.size_bytes,
-            digest=chosen.digest,
-            holders=chosen.holders,
-            served=chosen.served,
-            disk_holders=chosen.disk_holders,
-            others=(*self.others[:place], *self.others[place + 1 :], self.own),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +67,8 @@ class Delta:
     """Not kept in the replica: see `hostagent.core.claims`."""
     loads: tuple[tuple[int, HolderLoad], ...] = ()
     """What nodes have queued for their readers."""
+    after: int | None = None
+    """The sequence of the change before it; None: the one below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +97,7 @@ class _Content:
     at: dict[Address, NodeEntry] = field(default_factory=dict)
     numbered: dict[int, NodeEntry] = field(default_factory=dict)
     """By member."""
-    chunks: dict[ChunkKey, ChunkEntry] = field(default_factory=dict)
+    chunks: ReplicaTable = field(default_factory=ReplicaTable)
 
     def enter(self, node: NodeEntry) -> None:
         """A node is known so from now on."""
@@ -178,6 +129,8 @@ class DirectoryReplica:
         self._stale: _Content | None = None
         self._controller: int | None = None
         self._keep_stale = False
+        self.let_go: dict[ChunkKey, int] = {}
+        """Chunks that the controller may still tell of although this node asked it not to: out of date when it does."""
         self.sequence = 0
         self._sequence_known = False
         self.unreached: set[str] = set()
@@ -209,20 +162,44 @@ class DirectoryReplica:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
         if delta.snapshot:
             return self._apply_snapshot(delta)
-        if self._staged is not None or (self._sequence_known and delta.sequence != self.sequence + 1):
+        if self._staged is not None or (
+            self._sequence_known and self.sequence != (delta.sequence - 1 if delta.after is None else delta.after)
+        ):
             raise SequenceGapError(f"delta {delta.sequence} after {self.sequence}")
         self.sequence = delta.sequence
         self._sequence_known = True
         lost = tuple(self._current.nodes[node].name for node in delta.nodes_gone if node in self._current.nodes)
+        if self.let_go:
+            delta = replace(delta, chunks=tuple(one for one in delta.chunks if one.key not in self.let_go))
         _merge(self._current, delta, self._current.chunks)
         if self._stale is not None:
             for key in delta.chunks_gone:
-                self._stale.chunks.pop(key, None)
+                self._stale.chunks.pop(key)
         return Applied((*(chunk.key for chunk in delta.chunks), *delta.chunks_gone), lost)
+
+    def answered(self, found: Delta, number: int) -> Applied:
+        """The controller was asked for these by question `number`, and says how they are; what was let go later is out
+        of date."""
+        if self.let_go:
+            kept = tuple(one for one in found.chunks if self.let_go.get(one.key, -1) < number)
+            found = replace(found, chunks=kept)
+        for content in (self._current, self._staged):
+            if content is not None:
+                _merge(content, found, content.chunks)
+        return Applied(tuple(chunk.key for chunk in found.chunks))
+
+    def evict(self, count: int, is_in_use: Callable[[ChunkKey], bool]) -> list[ChunkKey]:
+        """Forget so many chunks that are worth least, as far as none of them is in use; returns their keys."""
+        gone: list[ChunkKey] = []
+        while len(gone) < count and (key := self._current.chunks.least(is_in_use)) is not None:
+            self._current.chunks.pop(key)
+            gone.append(key)
+        return gone
 
     def find(self, key: ChunkKey) -> ChunkEntry | None:
         """The entry of a chunk, if there is one."""
-        entry = self._current.chunks.get(key)
+        chunks = self._current.chunks
+        entry = chunks.at_hand.get(key) or chunks.get(key)
         if entry is None and self._stale is not None:
             entry = self._stale.chunks.get(key)
         return entry
@@ -231,7 +208,7 @@ class DirectoryReplica:
         """Nothing of a chunk came: its other bytes are asked for next, if there are any."""
         entry = self._current.chunks.get(key)
         if entry is not None and entry.others:
-            self._current.chunks[key] = entry.preferring(0)
+            self._current.chunks.put(entry.preferring(0))
 
     def node(self, node: int) -> NodeEntry | None:
         """The entry of a node, if there is one."""
@@ -279,7 +256,8 @@ class DirectoryReplica:
 
     def find_with_copies(self, key: ChunkKey) -> tuple[ChunkEntry | None, Copies]:
         """`find`, and `copies`."""
-        entry = self._current.chunks.get(key)
+        chunks = self._current.chunks
+        entry = chunks.at_hand.get(key) or chunks.get(key)
         stale = None if self._stale is None else self._stale.chunks.get(key)
         return stale if entry is None else entry, (
             None if entry is None else (entry.holders, entry.disk_holders),
@@ -317,7 +295,12 @@ class DirectoryReplica:
 
     def entries(self) -> Mapping[ChunkKey, ChunkEntry]:
         """Everything known, for figures and tests."""
-        return self._current.chunks
+        chunks = self._current.chunks
+        return {key: entry for key in chunks if (entry := chunks.get(key)) is not None}
+
+    def value(self, key: ChunkKey) -> float:
+        """What the controller says that a chunk is worth; not a number: nothing."""
+        return self._current.chunks.value(key)
 
     def _apply_snapshot(self, delta: Delta) -> Applied:
         if self._staged is None:
@@ -332,8 +315,8 @@ class DirectoryReplica:
         self.sequence = delta.sequence
         self._sequence_known = True
         after = self._current.chunks
-        changed = {key for key, entry in after.items() if before.chunks.get(key) != entry}
-        changed |= before.chunks.keys() - after.keys()
+        changed = {key for key in after if not after.same(key, before.chunks)}
+        changed |= {key for key in before.chunks if key not in after}
         names = {node.name for node in self._current.nodes.values()}
         lost = tuple(node.name for node in before.nodes.values() if node.name not in names)
         if self._stale is not None:
@@ -354,12 +337,12 @@ def _as_known(entry: ChunkEntry, known: ChunkEntry | None) -> ChunkEntry:
     return entry
 
 
-def _merge(content: _Content, delta: Delta, known: Mapping[ChunkKey, ChunkEntry]) -> None:
+def _merge(content: _Content, delta: Delta, known: ReplicaTable) -> None:
     for node in delta.nodes:
         content.enter(node)
     for gone in delta.nodes_gone:
         content.leave(gone)
     for chunk in delta.chunks:
-        content.chunks[chunk.key] = _as_known(chunk, known.get(chunk.key))
+        content.chunks.put(_as_known(chunk, known.get(chunk.key)) if chunk.others else chunk)
     for key in delta.chunks_gone:
-        content.chunks.pop(key, None)
+        content.chunks.pop(key)

@@ -44,24 +44,38 @@ class DirectoryNews:
         self._paths = paths
         self._fabric = node.fabric
         self._lone_changed = lone_changed
+        self._look_ups = fetches.look_ups
         self._forget_stale = node.alarms.add(self._stale_is_old)
 
     def directory_changed(self, event: events.DirectoryChanged) -> None:
         """Take a delta in. Raises SequenceGapError after a lost one."""
         applied = self._directory.apply(event.delta)
         self._loads_told(event.delta)
+        self._news_of_chunks(event.delta, applied)
+        if self._directory.has_stale and self._forget_stale.due_ns is None:
+            self._forget_stale.set(self._clock.now_ns + _STALE_NS)
+
+    def _news_of_chunks(self, delta: Delta, applied: Applied) -> None:
         for key in applied.changed:
             entry = self._directory.find(key)
             if entry is not None:
                 self._pool.update_remote_score(key, entry.value)
                 if self._disk is not None:
                     self._disk.pool.update_remote_score(key, entry.value)
-        if event.delta.nodes or applied.nodes_lost:
-            self._paths.nodes_changed(event.delta.nodes, applied.nodes_lost)
+        if delta.nodes or applied.nodes_lost:
+            self._paths.nodes_changed(delta.nodes, applied.nodes_lost)
+        if self._look_ups.is_partial:
+            self._look_ups.told(chunk.key for chunk in delta.chunks)
         self._tell_fetches(applied)
-        self._tell_waits(event.delta, applied)
-        if self._directory.has_stale and self._forget_stale.due_ns is None:
-            self._forget_stale.set(self._clock.now_ns + _STALE_NS)
+        self._tell_waits(delta, applied)
+        if self._look_ups.is_partial:
+            self._look_ups.make_room()
+
+    def looked_up(self, event: events.LookedUp) -> None:
+        """The controller says who has what this node asked for."""
+        applied = self._directory.answered(event.found, event.number)
+        self._news_of_chunks(event.found, applied)
+        self._look_ups.answered(event)
 
     def holder_told(self, event: events.HolderTold) -> None:
         """A holder said with an answer what it has queued."""

@@ -27,6 +27,7 @@ from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
+from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, ReadRun, TellChild, TellParent
 
 # --- to engines -------------------------------------------------------------------------------------------------------
 
@@ -192,6 +193,38 @@ class ReadPieces(AgentEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class RelayRead(AgentEffect):
+    """Read pieces of a chunk that comes by relays to their place; answered by RelayReadEnded, unless aborted."""
+
+    run: ReadRun
+    chunk: Chunk
+    """FILLING."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowPieces(AgentEffect):
+    """Pieces of a chunk that comes by relays are proven: peers may read them."""
+
+    chunk: Chunk
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HidePieces(AgentEffect):
+    """A chunk does not come by relays any more: it is READY, or given up."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class EndRelayLink(AgentEffect):
+    """End a relay link that another node made."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadLeaves(AgentEffect):
     """Read the leaves of a chunk's tree from a holder; answered by LeavesRead or ReadFailed, unless aborted."""
 
@@ -309,6 +342,15 @@ class ForgetStored(AgentEffect):
     """Take a chunk off the disk."""
 
     key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp(AgentEffect):
+    """Ask the controller who has chunks, and tell it of which this node wants to hear no more; answered by LookedUp."""
+
+    number: int
+    keys: tuple[ChunkKey, ...]
+    released: tuple[ChunkKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,4 +685,6 @@ class TakeLone(AgentEffect):
     chunk: Chunk | None
 
 
-Effect: TypeAlias = AgentEffect | SendControl | FetchEnded | FetchAnswered | AbortRead
+Effect: TypeAlias = (
+    AgentEffect | SendControl | FetchEnded | FetchAnswered | AbortRead | TellParent | TellChild | LeaveParent | AbortRun
+)

@@ -397,7 +397,18 @@ class Engines:
 
     def places(self, event: events.PlacesRequested) -> None:
         """Where chunks are known to be."""
-        self._answer(event, Kind.CONTAINS, bytes(self._place(key) for key in event.keys))
+
+        def looked_up() -> None:
+            if event.engine in self._engines:
+                answer()
+
+        def answer() -> None:
+            self._answer(event, Kind.CONTAINS, bytes(self._place(key) for key in event.keys))
+
+        look_ups = self._fetches.look_ups
+        nowhere = (key for key in event.keys if self._place(key) is Where.NOWHERE)
+        if not look_ups.is_partial or not look_ups.look(nowhere, looked_up):
+            answer()
 
     def _place(self, key: ChunkKey) -> Where:
         if self._pool.find(key) is not None or (self._disk is not None and self._disk.find(key) is not None):

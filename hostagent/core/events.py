@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from hostagent.core.directory import ChunkEntry, Delta
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta
 from hostagent.core.work import Task
 from hostagent.pool.chunks import Chunk
 from hostagent.pool.index import Found
@@ -26,6 +27,7 @@ from kvproto import events as protocol
 from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
+from kvproto.wire.relay_messages import Message
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
@@ -296,6 +298,17 @@ class Welcomed(ControllerEvent):
     fanout: Fanout = Fanout.SWITCH
     unasked_weight: float = 0.0
     """See `kvproto.blocks.cover`."""
+    takes_look_ups: bool = False
+    """It may be asked for chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp(ControllerEvent):
+    """Answer to LookUp; number 0: this node will need them."""
+
+    number: int
+    found: Delta
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,6 +611,8 @@ class Started(AgentEvent):
     """Of casts, as really granted."""
     casts_by_nic: bool = False
     """An RDMA NIC may make this node's casts: datagrams with other contents it does not make."""
+    read_endpoint: str = ""
+    """Where peers read from this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -637,6 +652,27 @@ class Stopped(AgentEvent):
 @dataclass(frozen=True, slots=True)
 class TimerFired(AgentEvent):
     """The time of `next_timeout_ns` has come (or not: being early is allowed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayHeard(AgentEvent):
+    """A relay link brought messages in order; none: it could not be made, or has ended."""
+
+    link: str | int
+    """Endpoint of the parent that this node made it to, or the number of one that another node made."""
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RelayReadEnded(AgentEvent):
+    """A RelayRead is over."""
+
+    read: ReadId
+    key: ChunkKey
+    first: int
+    """Piece."""
+    leaves: bytes | None
+    """Of what came; None: not all of it came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from hostagent.core.behind import Reviews
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
 from hostagent.core.long_fetches import LongFetches
+from hostagent.core.look_ups import LookUps
 from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
@@ -66,6 +67,7 @@ class Fetches:
         self._deadline_alarm = node.alarms.add(self._deadlines_passed)
         self.arrivals = Arrivals(node, make_reader, self._chunks_ended, ways.paths.doubted)
         self._under_way = self.arrivals.under_way
+        self.look_ups = LookUps(node, self._under_way.__contains__)
         self.twins = Twins(ways, self, observer) if ways.forms.has_wire else None
         """None: every chunk crosses the network as it is."""
         self.planner = FetchPlanner(ways, self.arrivals, self.twins)
@@ -117,11 +119,9 @@ class Fetches:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
-        looks = request.may_wait and self._sources.cold.has_store
-        if len(request.keys) > WINDOW:
-            self._long.begin(fetch, self._look_into_cold if looks and self._may_look_into_cold(request) else None)
-        elif not looks or not self._may_look_into_cold(request) or not self._looks_into_cold(fetch):
-            self._plan(fetch)
+        if request.may_wait and self.look_ups.is_partial and self._looks_up(fetch):
+            return fetch.number
+        self._begin(fetch)
         return fetch.number if fetch.number in self._fetches else None
 
     def _record(
@@ -139,6 +139,24 @@ class Fetches:
 
     def _may_look_into_cold(self, request: FetchRequest) -> bool:
         return request.deadline_ns - self._clock.now_ns >= 4e9 * self._sources.cold.wait_max_s
+
+    def _looks_up(self, fetch: Fetch) -> bool:
+        """Whether it goes on when the controller has said who has what nothing is known of."""
+
+        def go_on() -> None:
+            if fetch.number in self._fetches:
+                self._begin(fetch)
+
+        return self.look_ups.look((key for key in fetch.request.keys if self.is_nowhere(key)), go_on)
+
+    def _begin(self, fetch: Fetch) -> None:
+        """All is known that others can say of who has its chunks, but the cold store."""
+        request = fetch.request
+        looks = request.may_wait and self._sources.cold.has_store and self._may_look_into_cold(request)
+        if len(request.keys) > WINDOW:
+            self._long.begin(fetch, self._look_into_cold if looks else None)
+        elif not looks or not self._looks_into_cold(fetch):
+            self._plan(fetch)
 
     def _looks_into_cold(self, fetch: Fetch) -> bool:
         nowhere = list(filter(self.is_nowhere, fetch.request.keys))

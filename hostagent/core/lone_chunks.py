@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.fetch import FetchObserver
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms

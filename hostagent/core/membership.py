@@ -70,6 +70,7 @@ class Membership:
         self._directory.restart(event.controller)
         fabric.integrity = event.integrity
         fabric.connected = True
+        self._fetches.look_ups.stream_began(takes_look_ups=event.takes_look_ups)
         self._reports.snapshot(event.controller)
         self._load_reports.begin(wanted=event.takes_loads)
         self._claims.welcomed(event.node)
@@ -95,6 +96,7 @@ class Membership:
         """Go on with the directory as it is; fetches here go on teaching the pools which chunks to keep."""
         self._fabric.connected = False
         self._heartbeat.close()
+        self._fetches.look_ups.stream_ended()
 
     def _configure(self, parameters: ReaderParameters) -> None:
         """Use `parameters`, with a window that follows from the receive buffer once its size is known."""

@@ -34,6 +34,8 @@ class CoreOptions:
     """Of the tenants that are named; others have weight 1."""
     tenant_namespaces: Mapping[str, str] = field(default_factory=dict)
     """By tenant: where its chunks go, and what it is told of."""
+    replica_bytes: int = 0
+    """Of other nodes' chunks, of which only those that this node asks for are known then; 0: all are."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
     has_cold: bool = False
@@ -48,6 +50,8 @@ class CoreOptions:
     """Engines may get small chunks of other nodes without the core (`hostagent.core.lone_chunks`)."""
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""
+    relay_share: float | None = None
+    """Chunks come by relays, and this part of what comes is passed on; None: there are no relays."""
 
     @property
     def reader(self) -> ReaderParameters:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hostagent.core import effects
-from hostagent.core.directory import ChunkEntry, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
 from hostagent.core.events import DigestUse, LeavesRead
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches

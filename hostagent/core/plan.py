@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from hostagent.core.arrivals import Arrivals
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.claims import Claims
-from hostagent.core.directory import ChunkEntry
 from hostagent.core.effects import FetchPlanned
 from hostagent.core.fetch import Fetch, FetchRequest, Kept, Purpose
 from hostagent.core.forms import Forms
@@ -299,6 +299,7 @@ class FetchPlanner:
         known: Known = {}
         for key in keys:
             offer = self._offer(key, {}, {}, self._stand_ins, known, from_disk_only=False)
+            offer = offer or self._offer_computed(key, 0.0, 0)
             if offer is None:
                 break
             offers.append(offer)

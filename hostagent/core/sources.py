@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.cold import ColdIndex
-from hostagent.core.directory import NO_COPIES, ChunkEntry, Copies
+from hostagent.core.directory import NO_COPIES, Copies
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey

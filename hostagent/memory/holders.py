@@ -86,6 +86,10 @@ class Keeper:
 
     def fetch(self) -> dict[str, int]:
         """See `Holder`. Where nobody listens there is nothing."""
+        for name, descriptor in notify.kept_files().items():
+            # A service manager kept a pool before the keeper was configured.
+            os.close(descriptor)
+            notify.forget_file(name)
         try:
             self._link = self._connected()
         except OSError as error:

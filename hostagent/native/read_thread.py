@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from ctypes import POINTER, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Final
 
 REQUEST_HEAD_BYTES: Final = 8
@@ -61,7 +61,19 @@ class Reads(ctypes.Structure):
     )
 
 
-STRUCTURE_BYTES: Final = tuple(map(ctypes.sizeof, (ServerConfig, Returned, Reads)))
+class Part(ctypes.Structure):
+    """struct dp_part"""
+
+    _fields_ = (
+        ("key", c_uint8 * KEY_BYTES),
+        ("offset", c_uint64),
+        ("size_bytes", c_uint64),
+        ("first", c_uint64),
+        ("count", c_uint64),
+    )
+
+
+STRUCTURE_BYTES: Final = tuple(map(ctypes.sizeof, (ServerConfig, Returned, Reads, Part)))
 SIGNATURES: Final = {
     "dp_server_new": (c_void_p, (POINTER(ServerConfig),)),
     "dp_server_start": (c_int, (c_void_p,)),
@@ -70,6 +82,8 @@ SIGNATURES: Final = {
     "dp_server_end": (None, (c_void_p, c_uint64)),
     "dp_server_is_idle": (c_int, (c_void_p, c_uint64, POINTER(c_int64))),
     "dp_server_set_other_load": (None, (c_void_p, c_uint64, c_uint32)),
+    "dp_server_show": (c_int, (c_void_p, POINTER(Part))),
+    "dp_server_hide": (None, (c_void_p, c_char_p)),
     "dp_server_take_returned": (c_int, (c_void_p, POINTER(Returned))),
     "dp_server_drain": (None, (c_void_p, POINTER(Reads))),
     "dp_server_free": (None, (c_void_p,)),

@@ -33,6 +33,7 @@ from kvproto.events import SegmentsReceived
 from kvproto.ids import Address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
+from kvproto.wire.relay_messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class ReadRequest:
     """What this node still wants of the peer, this read included; the peer tells others. 0: no more than this."""
     leaves: bytearray | None = None
     """The leaves of the chunk's tree are wanted, and go here, all `size_bytes` of them; nothing goes into the pool."""
+    over_tcp: bool = False
+    """From the peer's agent itself, which says what is not there; an RDMA NIC would read whatever lies there."""
     proof: Proof | None = None
     """Where the leaves go that this side finds, if whoever carries the read can hash it on its way. Such a read
     begins with a piece, and ends with one or with the chunk."""
@@ -182,6 +185,38 @@ class ControlArrival(NamedTuple):
     source: Address
 
 
+class ChildLink(Protocol):
+    """A relay link that a peer made."""
+
+    def tell(self, message: Message, /) -> None:
+        """Send it."""
+        ...
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        ...
+
+
+class RelaySink(Protocol):
+    """What an agent that relays offers a transport."""
+
+    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
+        """As `open_extent`, of a chunk that is still arriving: only if all of this range is proven."""
+        ...
+
+    def link_made(self, link: ChildLink) -> int:
+        """A peer made a relay link; its number."""
+        ...
+
+    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
+        """It brought messages."""
+        ...
+
+    def link_lost(self, link: int) -> None:
+        """It has ended."""
+        ...
+
+
 class TransportSink(Protocol):
     """What the agent offers a transport."""
 
@@ -223,6 +258,10 @@ class TransportSink(Protocol):
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """Pin a chunk to send from it; None when it is not here (any more)."""
+        ...
+
+    def relays(self) -> RelaySink | None:
+        """What peers get of chunks that are still arriving; None: nothing."""
         ...
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
@@ -312,6 +351,15 @@ class ReadPart(Protocol):
 
     def listen(self) -> str:
         """Answer peers; returns the endpoint. Raises TransportError."""
+        ...
+
+    def show(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
+        """Pieces of a chunk that is arriving are proven: nobody writes to them any more, and peers may read them."""
+        ...
+
+    def hide(self, key: ChunkKey, /) -> None:
+        """Once it returns, nothing of a chunk is read any more because it is arriving. A chunk that is READY goes on
+        as such."""
         ...
 
     def read(self, request: ReadRequest, /) -> ReadHandle:

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import logging
 import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
@@ -36,10 +38,18 @@ from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import UDP_PORT_ROCE
 
+log = logging.getLogger(__name__)
+
 _IP_UNICAST_IF = 50
 """ip(7): the interface of unicast datagrams; needs no privilege and no route."""
 _IP_MULTICAST_ALL = 49
 _SOFT_ROCE = ", or soft-RoCE (rmmod rdma_rxe, or data.transport: verbs)"
+
+
+class _Addresses(TypedDict):
+    address: str
+    own: Address
+    read_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,11 @@ class Host:
     sink: TransportSink
     counters: TransportCounters
     address: str
+    """IPv4, for casts and control datagrams; empty: there is none."""
     own: Address
+    """The same; 0: there is none."""
+    read_address: str
+    """Of reliable reads, IPv4 or IPv6."""
     native: ctypes.CDLL
     """The data path in C."""
     tokens: TokenBook | None = None
@@ -79,6 +93,8 @@ class HostTransport:
 
     casts: CastPart
     reads: ReadPart
+    _control: _Control | None = None
+    """None: there is no IPv4."""
     watch: InterfaceWatch | None = None
     """Of the data interface; there is none of the loopback."""
 
@@ -120,16 +136,18 @@ class HostTransport:
             loop=asyncio.get_running_loop(),
             sink=sink,
             counters=self.counters,
-            address=place.address,
-            own=parse_address(place.address),
+            **_addresses_of(place),
             native=datapath(),
             tokens=self._tokens,
             leases=self._leases,
         )
         with contextlib.ExitStack() as undo:
-            self._control = _Control(host)
-            undo.callback(self._control.close)
-            self._control.join(fabric.group)
+            if host.address:
+                self._control = control = _Control(host)
+                undo.callback(control.close)
+                control.join(fabric.group)
+            else:
+                log.info("no IPv4 on the data network: no casts, all chunks are read at %s", host.read_address)
             parts = self._open_parts(host)
             self.casts, self.reads, self._bind_anew = parts.casts, parts.reads, parts.bind_anew
             for close in (parts.close, parts.reads.close, parts.casts.close):
@@ -160,7 +178,8 @@ class HostTransport:
         if fabric == self._in_use:
             return
         self._in_use = None
-        self._control.join(fabric.group)
+        if self._control is not None:
+            self._control.join(fabric.group)
         self.casts.use_fabric(fabric)
         self._in_use = fabric
 
@@ -170,8 +189,9 @@ class HostTransport:
         if bind:
             if self._bind_anew is None:
                 raise TransportError("restart kvcast-agent, whose RDMA connections went with what was there before")
-            host = replace(self._host, address=place.address, own=parse_address(place.address))
-            self._control.bind_anew(host)
+            host = replace(self._host, **_addresses_of(place))
+            if self._control is not None:
+                self._control.bind_anew(host)
             endpoint = self._bind_anew(host)
             self._host = host
             if self._in_use is not None:
@@ -183,7 +203,15 @@ class HostTransport:
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
-        self._control.send(message, destination)
+        if self._control is not None:
+            self._control.send(message, destination)
+        else:
+            self.counters.drop("control_send_no_ipv4")
+
+
+def _addresses_of(place: Place) -> _Addresses:
+    own = parse_address(place.cast_address) if place.cast_address else Address(0)
+    return {"address": place.cast_address, "own": own, "read_address": place.address}
 
 
 class _Control:

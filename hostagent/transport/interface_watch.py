@@ -11,13 +11,19 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.transport.base import TransportError
-from hostagent.transport.interfaces import ask_interface, entry_of, interface_address, sending_interface
+from hostagent.transport.interfaces import (
+    ask_interface,
+    entry_of,
+    interface_address,
+    ipv4_beside,
+    sending_interface,
+)
 from hostagent.transport.rtnetlink import DATAGRAM_BYTES_MAX, GROUPS, Change, LinkChange, changes_of
 
 log = logging.getLogger(__name__)
@@ -30,6 +36,9 @@ class Place:
     """Where an agent is on its data network."""
 
     address: str
+    """Where it is read."""
+    cast_address: str
+    """IPv4, for casts and control datagrams; empty: there is none."""
     interface: str = ""
     """By which it sends; empty: it is the loopback, or routes decide."""
     index: int = 0
@@ -41,25 +50,34 @@ class Place:
         """Whether sockets bound here have to be bound again, even if all is soon as it was before."""
         if not change.lost:
             return False
-        return change.index == self.index if isinstance(change, LinkChange) else change.address == self.address
+        return change.index == self.index if isinstance(change, LinkChange) else change.address in self._own
 
     def is_concerned_by(self, change: Change) -> bool:
         """Whether it may be another after this change."""
         if isinstance(change, LinkChange):
             return change.index == self.index or change.name == self.interface
-        return change.index == self.index or change.address == self.address
+        return change.index == self.index or change.address in self._own
+
+    @property
+    def _own(self) -> tuple[str, str]:
+        return self.address, self.cast_address
 
 
-def place_of(config: DataConfig, before: str = "") -> Place:
-    """As it is now; `before`: the address that stays as long as it is there. Raises TransportError, OSError."""
-    address = interface_address(config, before)
+def place_of(config: DataConfig, was: Place | None = None) -> Place:
+    """As it is now; an address that it `was` at stays as long as it is there. Raises TransportError, OSError."""
+    address = interface_address(config, was.address if was is not None else "")
     interface = sending_interface(address, config.interface)
+    cast_address = ipv4_beside(address, interface)
+    if was is not None and bool(cast_address) != bool(was.cast_address):
+        if was.cast_address:
+            raise TransportError(f"{interface} has no IPv4 address any more, by which this node casts")
+        cast_address = ""  # it goes on without casts
     if interface is None:
-        return Place(address)
+        return Place(address, cast_address)
     if entry_of(address) is None:
         raise TransportError(f"no interface has the address {address}")
     mac = ask_interface(interface, _SIOCGIFHWADDR)[2:8]
-    return Place(address, interface, socket.if_nametoindex(interface), mac)
+    return Place(address, cast_address, interface, socket.if_nametoindex(interface), mac)
 
 
 class InterfaceWatch:
@@ -120,10 +138,10 @@ class InterfaceWatch:
             self._soon = None
         was = self.place
         try:
-            place = place_of(self._config, was.address)
+            place = place_of(self._config, was)
             if place == was and not self._lost:
                 return
-            bind = self._lost or (place.index, place.address) != (was.index, was.address)
+            bind = self._lost or replace(place, mac=was.mac) != was
             self._moved(place, bind)
         except (TransportError, OSError) as error:
             self._lost = True

@@ -18,6 +18,7 @@ from typing import Final
 
 from hostagent.config import DataConfig
 from hostagent.transport.base import TransportError
+from hostagent.transport.endpoints import family_of
 
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFMTU: Final = 0x8921
@@ -109,11 +110,6 @@ def mtu_bytes(name: str) -> int:
     return int.from_bytes(ask_interface(name, _SIOCGIFMTU)[:4], sys.byteorder)
 
 
-def family_of(address: str) -> socket.AddressFamily:
-    """AF_INET or AF_INET6."""
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
 def is_link_local(address: str) -> bool:
     """An address that means nothing without an interface: no peer can be told of it."""
     return ":" in address and ipaddress.IPv6Address(address).is_link_local
@@ -162,11 +158,6 @@ def sending_interface(address: str, chosen: str = "") -> str | None:
 def interface_address(config: DataConfig, before: str = "") -> str:
     """The address on the data network: the configured one; else the one `before`, as long as the interface has it; else
     the interface's first, IPv4 before IPv6. Raises TransportError."""
-    if config.address and is_link_local(config.address):
-        raise TransportError(
-            f"data.address {config.address} is a link-local address, which other nodes cannot reach by it: give the"
-            " interface a global or unique local one (fd00::/8)"
-        )
     if not config.interface:
         return config.address
     names = [name for _, name in socket.if_nameindex()]
@@ -187,6 +178,15 @@ def interface_address(config: DataConfig, before: str = "") -> str:
         only = f" but {_join([one.address for one in own])}, which other nodes cannot reach by it" if own else ""
         raise TransportError(f"interface {config.interface} has no address{only}; give it one")
     return before if before in usable else usable[0]
+
+
+def ipv4_beside(address: str, interface: str | None) -> str:
+    """The IPv4 address for casts of a node that is read at `address`: the same, else its interface's first; empty:
+    there is none."""
+    if ":" not in address:
+        return address
+    own = [one for one in addresses() if one.interface == interface]
+    return next((one for one in usable_addresses(own) if ":" not in one), "")
 
 
 def usable_addresses(entries: Sequence[InterfaceAddress]) -> list[str]:

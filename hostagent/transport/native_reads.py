@@ -14,9 +14,10 @@ from typing import Final, TypeAlias
 from hostagent import limits
 from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.native.read_thread import KEY_BYTES, Reads, Returned, ServerConfig, Why
-from hostagent.transport.base import TransportCounters, TransportSink
+from hostagent.native.read_thread import KEY_BYTES, Part, Reads, Returned, ServerConfig, Why
+from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
 from hostagent.transport.read_protocol import ANSWER_HEAD, LEVELS_BYTES, READ_HEAD
+from kvchunk.ids import ChunkKey
 
 Back: TypeAlias = Callable[[Why, bytes], None]
 """Called when a connection comes back, with the bytes that came and are not answered."""
@@ -98,6 +99,16 @@ class NativeReads:
         self._library.dp_server_end(self._server, number)
         del self._lent[number]
         self._count()
+
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """Pieces of a chunk that is arriving are proven: peers may read them. Without memory they get them later."""
+        part = Part(offset=chunk.offset, size_bytes=chunk.size_bytes, first=first, count=count)
+        part.key[:] = chunk.key
+        self._library.dp_server_show(self._server, ctypes.byref(part))
+
+    def hide(self, key: ChunkKey) -> None:
+        """Nothing of a chunk is read any more because it is arriving."""
+        self._library.dp_server_hide(self._server, key)
 
     def idle_since_s(self, number: int) -> float | None:
         """When a connection that waits for nothing was last used, by the event loop's clock; None: it waits."""

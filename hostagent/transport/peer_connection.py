@@ -18,6 +18,7 @@ from hostagent import limits
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.pull_thread import Pull, Pulled, What
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
+from hostagent.transport.endpoints import family_of, host_port_of
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_protocol import (
     KIND_LEAVES,
@@ -84,15 +85,15 @@ class Reading:
 def begin_connecting(endpoint: str, own_address: str) -> tuple[socket.socket, int]:
     """(a non-blocking socket, an errno). `endpoint`: host:port; `own_address`: see `Reading`. 0 and EINPROGRESS: it is
     being connected, and writable when that is over."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    host, port = host_port_of(endpoint)
+    sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     watch_peer(sock)
-    host, _, port = endpoint.rpartition(":")
     try:
         if own_address:
             sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
             sock.bind((own_address, 0))
-        return sock, sock.connect_ex((host, int(port)))
+        return sock, sock.connect_ex((host, port))
     except (OSError, ValueError, OverflowError):
         return sock, errno.EINVAL
 
@@ -216,7 +217,7 @@ class PeerConnection:
         if status in REFUSALS:
             # The peer does not serve this node. The next read asks again, on a connection of its own.
             refusal = Refusal(status)
-            host = self.endpoint.rpartition(":")[0]
+            host = host_port_of(self.endpoint)[0]
             self._counters.refuse(f"read_refused_{refusal.name.lower()}", host, refused_words(refusal))
             self._waiting.appendleft(read)
             self.close()
@@ -227,7 +228,7 @@ class PeerConnection:
 
     def _skewed(self, version: int) -> None:
         """The peer's protocol is another one."""
-        self._counters.refuse("read_version_other", self.endpoint.rpartition(":")[0], skew(version))
+        self._counters.refuse("read_version_other", host_port_of(self.endpoint)[0], skew(version))
         self.close()
 
     def _malformed(self) -> None:

@@ -9,6 +9,7 @@ Request, 48 bytes: magic u32, version u8, kind u8, zero u16, request u64, then 3
     CLOSE    bytes read u64, zero u64, zero 16 bytes: unpin what the OPEN of this number pinned; not answered
     TOKEN    size u64, zero u64, zero 16 bytes: `size` bytes of tokens follow (`kvproto.rpc.read_tokens`), filled up
              with zeros to a multiple of 48; not answered. It comes first, and again when the asker has newer tokens
+    RELAY    zero 32 bytes: messages of a relay link follow, both ways (`kvproto.wire.relay_messages`), and no requests
 Answer, 24 bytes: magic u32, version u8, status u8, load u16, request u64, size u64, followed by `size` bytes when the
 status is 0: the range (READ), the leaves (LEAVES), the 32 bytes of CONNECT, or where the chunk lies (OPEN: address u64,
 size u64, rkey u32, zero u32). Answers come in the order of the requests. Status 1: chunk not here; 2: range outside of
@@ -43,6 +44,7 @@ KIND_OPEN = 3
 KIND_CLOSE = 4
 KIND_LEAVES = 5
 KIND_TOKEN = 6
+KIND_RELAY = 7
 STATUS_OK = 0
 STATUS_ABSENT = 1
 STATUS_RANGE = 2

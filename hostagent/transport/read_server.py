@@ -13,6 +13,7 @@ from hostagent import limits
 from hostagent.event_loop import Listener
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import TransportCounters, TransportError, TransportSink
+from hostagent.transport.endpoints import endpoint_of, family_of
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import watch_peer
 from hostagent.transport.read_tokens import TokenBook
@@ -45,7 +46,7 @@ class ReadServer:
 
     def listen(self, address: str, port: int) -> tuple[str, int]:
         """Start; returns the bound address. Raises TransportError when the port is taken."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        listener = socket.socket(family_of(address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((address, port))
@@ -53,12 +54,13 @@ class ReadServer:
         except OSError as error:
             listener.close()
             raise TransportError(
-                f"cannot listen for reads on TCP {address}:{port}: {error.strerror}; set data.read_port to a free port"
+                f"cannot listen for reads on TCP {endpoint_of(address, port)}: {error.strerror};"
+                " set data.read_port to a free port"
             ) from error
         self._listener = Listener(
             listener, self._loop, self._accept, lambda: self._counters.drop("read_accept_no_descriptors")
         )
-        bound: tuple[str, int] = listener.getsockname()
+        bound: tuple[str, int] = listener.getsockname()[:2]
         return bound
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ class TokenBook:
         self._watchers.discard(look_again)
 
     def check(self, shown: bytes, address: bytes, now_s: float) -> Admitted | Refusal:
-        """Of what a reader at this IPv4 address shows: the first token that is good, or what is wrong with the best."""
+        """Of what a reader at this address shows: the first token that is good, or what is wrong with the best."""
         try:
             tokens = unpack_shown(shown)
         except ValueError:

@@ -6,7 +6,7 @@ One check for each token that is shown; a read costs a look into a set.
 from __future__ import annotations
 
 import asyncio
-import socket
+import ipaddress
 from collections.abc import Callable
 
 from hostagent import limits
@@ -29,7 +29,7 @@ class Reader:
         end: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tokens` None: everybody may read; `peer`: IPv4 address; `end()`: the connection has to end; `changed()`: it
+        """`tokens` None: everybody may read; `peer`: its address; `end()`: the connection has to end; `changed()`: it
         may have something else than before, although it has shown nothing new."""
         self._changed = changed
         self._tokens = tokens
@@ -73,7 +73,7 @@ class Reader:
         if self._tokens is None:
             return
         self._shown = tokens
-        self._verdict = self._tokens.check(tokens, socket.inet_aton(self._peer), self._loop.time())
+        self._verdict = self._tokens.check(tokens, ipaddress.ip_address(self._peer).packed, self._loop.time())
         self._namespaces.clear()
         if self._timer is not None:
             self._timer.cancel()

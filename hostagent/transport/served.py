@@ -34,6 +34,7 @@ from hostagent.transport.read_protocol import (
     KIND_LEAVES,
     KIND_OPEN,
     KIND_READ,
+    KIND_RELAY,
     KIND_TOKEN,
     MAGIC,
     RANGE,
@@ -54,9 +55,11 @@ from hostagent.transport.read_protocol import (
 )
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.reader import Reader
+from hostagent.transport.relay_link import RelayLink
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto.rpc.read_tokens import SHOWN_BYTES_MAX
+from kvproto.wire.relay_messages import Gone, Hello, Message, Want
 
 LINGER_CHECK_S = 0.02
 """How often a sender looks whether the peer has acknowledged all of a chunk that it still pins."""
@@ -153,6 +156,11 @@ class ServedConnection:
         """Bytes of a TOKEN request that are still to come, padding included."""
         self._tokens_bytes = 0
         self._tokens_come = b""
+        self._relays = serving.sink.relays()
+        self._link: RelayLink | None = None
+        """Once the peer has made this a relay link,"""
+        self._link_number = 0
+        """which has this number."""
         self._used_s = loop.time()
         self._stall_timeout_s = serving.stall_timeout_s
         self._acknowledged_bytes = 0
@@ -198,7 +206,7 @@ class ServedConnection:
         """The peer waits for nothing and reads nothing."""
         if self._native is not None and self._lent is not None:
             return self._native.idle_since_s(self._lent) is not None
-        return not (self._answers or self._lingering or self._opened)
+        return self._link is None and not (self._answers or self._lingering or self._opened)
 
     def _look_again(self) -> None:
         """Who may read has changed."""
@@ -215,6 +223,8 @@ class ServedConnection:
         if self._native is None or not self._open or self._lent is not None or not self._may_be_lent:
             return
         if self._answers or self._lingering or self._opened or self._partial or self._tokens_awaited or self._writing:
+            return
+        if self._link is not None:
             return
         self._lent = self._native.lend(self._sock, self._thread_returned)
         if self._lent is not None:
@@ -238,6 +248,9 @@ class ServedConnection:
             return
         self._open = False
         self._reader.close()
+        if self._link is not None and self._relays is not None:
+            self._link.close()
+            self._relays.link_lost(self._link_number)
         if self._native is not None and self._lent is not None:
             self._native.end(self._lent)
             self._lent = None
@@ -288,6 +301,9 @@ class ServedConnection:
                 self._take_tokens(stream[start : start + REQUEST_BYTES])
             elif not self._take_request(stream[start : start + REQUEST_BYTES]):
                 self.close()
+                return
+            if self._link is not None:
+                self._link.received(stream[start + REQUEST_BYTES :])
                 return
         self._partial = stream[whole:]
         if not self._writing:
@@ -379,6 +395,40 @@ class ServedConnection:
         self._answers.append(answer)
         self._resolve_leaves(answer, size_bytes, again=False)
 
+    def _take_relay(self, _request: int, _body: bytes) -> None:
+        """From here on the connection is a relay link."""
+        if self._answers or self._lingering or self._opened:
+            raise ValueError("a link amid reads")
+        if self._relays is None:
+            raise ValueError("there are no relays here")
+        self._loop.remove_reader(self._fd)
+        self._link_number = self._relays.link_made(self)
+        self._link = RelayLink(self._loop, self._sock, self._link_told, self._link_lost)
+
+    def tell(self, message: Message) -> None:
+        """See `ChildLink`."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def _link_told(self, messages: tuple[Message, ...]) -> None:
+        """What the peer's token does not allow is not here; and nobody but itself reads where it answers."""
+        allowed: list[Message] = []
+        for message in messages:
+            if isinstance(message, Want) and not self._may_have(message.key):
+                self.tell(Gone(message.number))
+            elif isinstance(message, Hello) and message.endpoint.rpartition(":")[0] != self.peer:
+                self._link_lost("relay_endpoint_foreign")
+                return
+            else:
+                allowed.append(message)
+        if self._relays is not None:
+            self._relays.link_told(self._link_number, tuple(allowed))
+
+    def _link_lost(self, why: str) -> None:
+        if why:
+            self._counters.drop(why)
+        self.close()
+
     def _take_close(self, request: int, body: bytes) -> None:
         read_bytes, _, _ = RANGE.unpack(body)
         extent = self._opened.pop(request, None)
@@ -398,12 +448,15 @@ class ServedConnection:
         KIND_CLOSE: _take_close,
         KIND_LEAVES: _take_leaves,
         KIND_TOKEN: _take_token,
+        KIND_RELAY: _take_relay,
     }
 
     def _resolve(self, answer: _Answer, *, again: bool) -> None:
         """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
         allowed = self._may_have(answer.key)
         extent = self._sink.open_extent(answer.key) if allowed else None
+        if extent is None and allowed and answer.left_bytes and self._relays is not None:
+            extent = self._relays.open_part(answer.key, answer.offset, answer.left_bytes)
         if extent is None and allowed and not again and self._prepare(answer.key, partial(self._resolve, answer)):
             return
         status = STATUS_ABSENT if extent is None else STATUS_OK

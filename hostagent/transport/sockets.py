@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from hostagent import limits
 from hostagent.transport import socket_options
 from hostagent.transport.base import ChunkPlace
+from hostagent.transport.endpoints import endpoint_of
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
 from hostagent.transport.link_rate import link_rate_bit_s
@@ -23,6 +24,7 @@ from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import Group, NativeSender, SegmentRun
+from hostagent.transport.no_casts import NoCasts
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
@@ -225,7 +227,7 @@ def read_client(host: Host) -> ReadClient:
         NativePulls(host.native, host.loop),
         stall_timeout_s=limits.READ_STALL_TIMEOUT_S,
         tokens=host.tokens,
-        own_address=host.address,
+        own_address=host.read_address,
     )
 
 
@@ -240,20 +242,29 @@ class TcpReads:
         self._server = self._new_server(host)
         self._read_by(host)
 
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `ReadPart.show`."""
+        if self._native is not None:
+            self._native.show(chunk, first, count)
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`."""
+        if self._native is not None:
+            self._native.hide(key)
+
     def listen(self) -> str:
         """See `ReadPart.listen`."""
-        address, port = self._server.listen(self._host.address, self._host.config.read_port)
-        self._endpoint = f"{address}:{port}"
+        self._endpoint = endpoint_of(*self._server.listen(self._host.read_address, self._host.config.read_port))
         return self._endpoint
 
     def bind_anew(self, host: Host) -> str:
         """Listen at the host's address now; returns the endpoint. Reads under way fail. Raises TransportError."""
-        if host.address != self._host.address:
+        if host.read_address != self._host.read_address:
             server = self._new_server(host)
-            address, port = server.listen(host.address, host.config.read_port)
+            endpoint = endpoint_of(*server.listen(host.read_address, host.config.read_port))
             self._server.close()
             self._client.close()
-            self._host, self._server, self._endpoint = host, server, f"{address}:{port}"
+            self._host, self._server, self._endpoint = host, server, endpoint
             self._read_by(host)
         return self._endpoint
 
@@ -274,10 +285,11 @@ class TcpReads:
 
 def socket_parts(host: Host) -> Parts:
     """Everything over sockets. Raises TransportError."""
-    casts, reads = SocketCasts(host), TcpReads(host)
+    casts, reads = SocketCasts(host) if host.address else NoCasts(host), TcpReads(host)
 
     def bind_anew(now: Host) -> str:
-        casts.bind_anew(now)
+        if isinstance(casts, SocketCasts):
+            casts.bind_anew(now)
         return reads.bind_anew(now)
 
     return Parts(casts, reads, bind_anew=bind_anew)

@@ -18,9 +18,11 @@ from hostagent.transport.interfaces import (
     addresses,
     interface_address,
     interface_flags,
+    ipv4_beside,
     is_own_address,
     mtu_bytes,
     sending_interface,
+    usable_addresses,
 )
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
@@ -135,14 +137,18 @@ def _data_network(data: DataConfig) -> list[Finding]:
         findings += [Finding("KV leaves by", interface, interface), _the_address(interface, data, address)]
         findings += _interface(interface, data.segment_bytes)
         findings.append(_accept_local(interface))
-    findings.append(_reverse_path(interface, data, address))
+    cast_address = ipv4_beside(address, interface)
+    if not cast_address:
+        remedy = f"an IPv4 address for {interface}, beside {address}; until then all chunks are read"
+        return [*findings, Finding("casts", "none: no IPv4", "an IPv4 address for casts", Level.NOTE, remedy)]
+    findings.append(_reverse_path(interface, data, cast_address))
     if findings[0].level is Level.OK:
-        findings.append(_cast_buffers(data, address))
+        findings.append(_cast_buffers(data, cast_address))
     return findings
 
 
 def _the_address(interface: str, data: DataConfig, address: str) -> Finding:
-    own = [one.address for one in addresses() if one.interface == interface]
+    own = usable_addresses([one for one in addresses() if one.interface == interface])
     is_said = bool(data.address) or len(own) < 2
     remedy = f"data.address says which of {', '.join(own)} peers use; without it {address}, the first"
     return judged(f"address of {interface}", address, "the only one, or chosen", is_said, Level.NOTE, remedy)

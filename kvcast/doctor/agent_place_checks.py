@@ -14,6 +14,7 @@ import grpc
 from hostagent.config import AgentConfig
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.transport.base import TransportError
+from hostagent.transport.endpoints import endpoint_of, family_of
 from hostagent.transport.interfaces import interface_address
 from kvcast.doctor.findings import Finding, Level, judged
 from kvclient.attach import who_may
@@ -31,14 +32,14 @@ def ports(config: AgentConfig) -> Finding:
     """Whether the agent can have the ports of its configuration. It must not run: it has them itself."""
     taken = []
     for name, kind, address, port in _wanted(config):
-        with socket.socket(socket.AF_INET, kind) as probe:
+        with socket.socket(family_of(address), kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(kind is socket.SOCK_STREAM))
             try:
                 probe.bind((address, port))
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
                     continue  # the finding on the address says it
-                taken.append(f"{name} {address}:{port}: {error.strerror}")
+                taken.append(f"{name} {endpoint_of(address, port)}: {error.strerror}")
     remedy = "end what uses them (ss -lnptu shows it), or set other ports in agent.yaml"
     return judged("ports", "; ".join(taken) or "free", "free", not taken, Level.MISSING, remedy)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from hostagent.memory.available import available_bytes
-from hostagent.transport.interfaces import addresses
+from hostagent.transport.interfaces import addresses, usable_addresses
 
 _INTERFACES: Final = Path("/sys/class/net")
 _ROUTES: Final = Path("/proc/net/route")
@@ -64,7 +64,7 @@ def _interface(path: Path, routed: set[str]) -> Interface:
         up=(path / "operstate").read_text().strip() in ("up", "unknown"),
         mtu_bytes=int((path / "mtu").read_text()),
         rate_bit_s=rate_mbit_s * 1_000_000 if rate_mbit_s and rate_mbit_s > 0 else None,
-        addresses=tuple(one.address for one in addresses() if one.interface == path.name),
+        addresses=tuple(usable_addresses([one for one in addresses() if one.interface == path.name])),
         default_route=path.name in routed,
     )
 

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "datapath": "what a cast segment costs at holder and readers, compared with a pair of C programs",
     "protocol": "the protocol in the simulator: any rate, quick, slow or mixed hosts",
     "switch": "p4switch alone: kvcast.p4, tables, and a bare forwarding loop to compare with",
+    "controller": "what a directory of many agents and chunks costs its controller",
     "policy": "hit ratios of cache policies on a trace",
     "cold": "the agent's cold store on a file system, Redis and Mooncake, compared with native clients",
     "codec": "KV in fewer bytes: ratio, speed of a core, and what a small model makes of it",

@@ -23,6 +23,9 @@ from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
+FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY}
+"""Modes by the name that the network's way has."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench incast`."""
@@ -41,8 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fanout",
-        choices=["switch", "multicast"],
-        help="multicast: in place of a kvcast switch, a bridge that snoops (the same as --mode multicast)",
+        action="append",
+        choices=list(FANOUTS),
+        help="the same by the network's way: multicast is a bridge that snoops, relay one that drops multicast, where "
+        "readers pass on",
+    )
+    parser.add_argument(
+        "--uplink", type=rate, metavar="RATE", help="what each reader can send (default: as its link, --rate)"
     )
     parser.add_argument(
         "--trust",
@@ -92,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         stagger=args.stagger,
         seed=args.seed,
         slow={} if args.slow is None else {args.slow_reader: args.slow},
+        uplink_bit_s=args.uplink,
         faults=Faults(loss=args.loss),
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
@@ -101,9 +110,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--trust both and --form both: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
-    if args.fanout == "multicast" and args.mode:
-        raise UsageError("--fanout multicast is a mode of its own: leave --mode out")
-    modes = _chosen(args.mode or [Mode.MULTICAST if args.fanout == "multicast" else Mode.CAST], Mode)
+    wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
+    modes = _chosen(wanted or [Mode.CAST.value], Mode)
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:

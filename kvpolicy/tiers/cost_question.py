@@ -4,7 +4,8 @@
  "namespace": "<64 hex digits>", "chunk_tokens": 256, "tokens": [1, 2, ...],
  "recompute_s": 0.8, "attention_share": 0.3,   what computing all of them takes, see `Prefill`
  "queue_s": 0.1, or {"node": 0.1, ...},        until the engine begins
- "nodes": ["n0", ...]}                         of which nodes; all, if left out
+ "nodes": ["n0", ...],                         of which nodes; all, if left out
+ "within_s": 0.5}                              the bound that they are judged by, see `in_time`
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KEYS_PER_S_MAX: Final = 200_000
 """Chunks, times nodes that have them differently, that a daemon weighs in a second: about half of a processor."""
 BURST_S: Final = 0.25
 _NAMES: Final = frozenset(
-    {"keys", "namespace", "chunk_tokens", "tokens", "recompute_s", "attention_share", "queue_s", "nodes"}
+    {"keys", "namespace", "chunk_tokens", "tokens", "recompute_s", "attention_share", "queue_s", "nodes", "within_s"}
 )
 
 
@@ -54,6 +55,8 @@ class CostQuestion:
     """By node; others have `queue_s`."""
     nodes: tuple[str, ...] = ()
     """Empty: all."""
+    within_s: float | None = None
+    """Until the engine must have everything; None: nobody is judged."""
 
     def prefill(self, node: str) -> Prefill | None:
         """Computing all of it at a node; None: nobody says what that takes."""
@@ -79,7 +82,7 @@ def from_json(body: bytes) -> CostQuestion:
 def from_query(query: Mapping[str, str]) -> CostQuestion:
     """The question in a query string: lists are separated by commas; for tokens and for long lists send JSON. Raises
     QuestionError."""
-    unknown = sorted(query.keys() - {"keys", "recompute_s", "attention_share", "queue_s", "nodes"})
+    unknown = sorted(query.keys() - {"keys", "recompute_s", "attention_share", "queue_s", "nodes", "within_s"})
     if unknown:
         raise QuestionError(f"unknown in a query: {', '.join(map(repr, unknown[:5]))}; POST a JSON object for more")
     asked: dict[str, Any] = {name: text.split(",") for name, text in query.items() if name in ("keys", "nodes")}
@@ -114,6 +117,7 @@ def question_from(asked: Mapping[str, Any]) -> CostQuestion:
         0.0 if isinstance(queue, dict) else _number("queue_s", queue),
         {str(node): _number(f"queue_s of {node}", one) for node, one in queues.items()},
         tuple(nodes),
+        None if asked.get("within_s") is None else _number("within_s", asked["within_s"]),
     )
 
 

@@ -46,7 +46,8 @@ class Quote:
     compute_s: float | None
     """Computing what would not be brought."""
     parts: Mapping[str, Part]
-    """local (DRAM), disk, cold, coming (a cast or read under way), switch, remote, compute."""
+    """local (DRAM), disk, cold, coming (a cast or read under way), switch, remote, computing (somebody does, and it is
+    waited for), compute."""
 
     def to_json(self) -> dict[str, object]:
         """As it goes over the wire."""
@@ -82,10 +83,11 @@ def quote(
 
 
 def _parts(offers: Sequence[Offer], first: int, plan: Plan, count: int, computed: int) -> Mapping[str, Part]:
-    found = {name: [0, 0] for name in ("local", "disk", "cold", "coming", "switch", "remote", "compute")}
+    names = ("local", "disk", "cold", "coming", "switch", "remote", "computing", "compute")
+    found = {name: [0, 0] for name in names}
     routes = [Tier.LOCAL_DRAM] * first + plan.routes[:count]
     for offer, route in zip(offers, routes, strict=False):
-        name = "coming" if offer.coming_bytes is not None else _PARTS[route]
+        name = "computing" if offer.ready_s else "coming" if offer.coming_bytes is not None else _PARTS[route]
         found[name][0] += 1
         if route is not Tier.LOCAL_DRAM:
             found[name][1] += offer.size_bytes if offer.coming_bytes is None else offer.coming_bytes

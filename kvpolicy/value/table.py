@@ -113,7 +113,19 @@ class ChunkTable:
 
     def find(self, key: ChunkKey) -> int:
         """Slot of a key, or NONE."""
-        return self.find_all((key,), (mixed(key),))[0]
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a chunk key has {KEY_BYTES} bytes, not {len(key)}")
+        place = mixed(key) & self._mask
+        held: int = self._index_at[place]
+        if not held:  # most keys that are asked for one by one have none
+            return NONE
+        high, low = _HALVES.unpack(key)
+        while held:
+            if self._low_at[held - 1] == low and self._high_at[held - 1] == high:
+                return held - 1
+            place = (place + 1) & self._mask
+            held = self._index_at[place]
+        return NONE
 
     def find_all(self, keys: Sequence[ChunkKey], mixes: Sequence[int]) -> list[int]:
         """Slots of keys, NONE for those that have none. Raises ValueError for a key of another length."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvproto.units import format_bytes
 from planner.report.tables import Grid
-from planner.scale.growth import STREAM_S, Growth, carried_nodes
+from planner.scale.growth import STREAM_S, CellGrowth, Growth, carried_nodes, in_cells
 from planner.scale.load import Load
 from planner.scale.reuse import CellReuse
 from planner.scale.unit_costs import UnitCosts
@@ -15,7 +15,9 @@ from planner.units import format_seconds
 
 def scale_grids(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[Grid]:
     """Unit costs, growth, cells."""
-    return [_units(costs, load), _growth(growth), _memory(growth), _cells(cells)]
+    nodes = growth[-1].nodes
+    divided = in_cells(costs, load, nodes, sorted({one.cell for one in cells if one.nodes <= nodes}))
+    return [_units(costs, load), _growth(growth), _memory(growth), _cells(cells), _divided(nodes, divided)]
 
 
 def scale_conclusions(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[str]:
@@ -105,6 +107,27 @@ def _memory(growth: Sequence[Growth]) -> Grid:
         for one in growth
     )
     return Grid("One controller: memory", ("nodes", "chunks", "directory", "replica, each", "snapshot, each"), rows)
+
+
+def _divided(nodes: int, divided: Sequence[CellGrowth]) -> Grid:
+    rows = tuple(
+        (
+            f"{one.each.nodes:,}",
+            f"{one.cells:,}",
+            f"{one.each.cores:.2g}",
+            f"{one.cores:.3g}",
+            f"{format_bytes(one.each.bytes_out)}/s",
+            format_bytes(one.each.directory_bytes),
+            format_bytes(one.each.replica_bytes),
+        )
+        for one in divided
+    )
+    return Grid(
+        f"{nodes:,} nodes in cells",
+        ("nodes of a cell", "cells", "cores each", "all cores", "sent by each", "directory, each", "replica, each"),
+        rows,
+        "a controller leads each cell; a replica is each agent's",
+    )
 
 
 def _cells(cells: Sequence[CellReuse]) -> Grid:

@@ -48,6 +48,29 @@ class Growth:
         return self.cores < 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class CellGrowth:
+    """A cluster of cells that know nothing of each other but their names."""
+
+    cells: int
+    each: Growth
+    """Of one cell, and of its controller."""
+
+    @property
+    def cores(self) -> float:
+        """Of all leading controllers together."""
+        return self.cells * self.each.cores
+
+
+def in_cells(
+    costs: UnitCosts, load: Load, nodes: int, sizes: Sequence[int], chunks_per_node: int = CHUNKS_PER_NODE
+) -> list[CellGrowth]:
+    """The same cluster in cells of each of these sizes."""
+    return [
+        CellGrowth(-(-nodes // size), _at(size, size * chunks_per_node, costs, load)) for size in sizes if size <= nodes
+    ]
+
+
 def grow(
     costs: UnitCosts, load: Load, steps: Sequence[int] = STEPS, chunks_per_node: int = CHUNKS_PER_NODE
 ) -> list[Growth]:

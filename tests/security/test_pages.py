@@ -69,7 +69,7 @@ def pages(network: None) -> Iterator[Pages]:
 
 
 def test_strangers_get_no_page_that_names_chunks(pages: Pages) -> None:
-    for path in ("/", "/live", f"/v1/cost?keys={KEY.hex()}"):
+    for path in ("/", "/live", "/v1/events", f"/v1/cost?keys={KEY.hex()}"):
         status, body = ask(STRANGER, pages.controller_port, path)
         assert status == 403
         assert b"is for this machine only" in body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from controlplane.core.ids import ChunkKey, NodeIndex
@@ -52,21 +52,20 @@ class Variant:
     served: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk of the directory; changed only by `Directory`."""
+    """A chunk of the directory as it was when somebody asked."""
 
     facts: ChunkFacts
-    holders: set[NodeIndex] = field(default_factory=set)
-    children: set[ChunkKey] = field(default_factory=set)
-    disk_holders: set[NodeIndex] = field(default_factory=set)
+    holders: Set[NodeIndex] = frozenset()
+    disk_holders: Set[NodeIndex] = frozenset()
     """Nodes with a copy on disk, besides or instead of one in their pool."""
     served: bool = False
     """The switch serves it."""
     pinned: bool = False
     score_told: float = 0.0
     """The value last published with it."""
-    dissenters: dict[NodeIndex, ChunkFacts] = field(default_factory=dict)
+    dissenters: Mapping[NodeIndex, ChunkFacts] = field(default_factory=dict)
     """Nodes whose copy of the same key has other bytes (two engines need not round alike), or is said to be of another
     namespace that not the same nodes may have; in the order in which they said so."""
 

@@ -1,18 +1,38 @@
 """The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
 
 Owns which copies exist, and which keys changed since somebody last asked (`take_changes`). Knows nothing of value,
-time or the switch beyond the one bit `served`.
+time or the switch beyond the one bit `served`. What it knows lies in columns (`kvproto.chunk_table`): most chunks of a
+prefix have the same holders, so each set of holders is kept once. What would take long is done in slices (`advance`).
 """
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from controlplane.core.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.limits import PREFIX_CHUNKS_MAX
+from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, PREFIX_CHUNKS_MAX
+from kvchunk.ids import KEY_BYTES
+from kvproto.chunk_columns import PINNED, SERVED, Record
+from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
+from kvproto.integrity import DIGEST_BYTES_MAX
 from kvproto.twins import TWIN_CODES, twin_key
+
+Hosts: TypeAlias = frozenset[NodeIndex]
+Rows: TypeAlias = npt.NDArray[np.int64]
+NOBODY: Final[Hosts] = frozenset()
+_SERVED: Final = 2
+_PINNED: Final = 4
+_DISSENT: Final = 8
+"""Some copies have other bytes."""
 
 
 class UnknownKeyError(LookupError):
@@ -21,6 +41,20 @@ class UnknownKeyError(LookupError):
 
 class AmbiguousKeyError(LookupError):
     """Several keys begin with these digits."""
+
+
+class Gathered(NamedTuple):
+    """Columns of some chunks."""
+
+    keys: bytes
+    parents: bytes
+    digests: bytes
+    sizes: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.uint32]
+    flags: bytes
+    values: bytes
+    in_pool: npt.NDArray[np.uint32]
+    on_disk: npt.NDArray[np.uint32]
 
 
 class Directory:
@@ -35,16 +69,26 @@ class Directory:
         self._apart = apart
         self._left: dict[ChunkKey, set[str]] = {}
         """Namespaces that keys were known under, since somebody last asked (`take_left`)."""
-        self._chunks: dict[ChunkKey, Chunk] = {}
-        self._by_node: dict[NodeIndex, set[ChunkKey]] = {}
-        self._on_disk: dict[NodeIndex, set[ChunkKey]] = {}
-        self._orphans: dict[ChunkKey, set[ChunkKey]] = {}
-        """Children of keys that are not in the directory."""
+        self.table = ChunkTable()
+        """To be read."""
+        self._hosts: Interned[Hosts] = Interned(NOBODY)
+        self._in_pool = array("I")
+        self._on_disk = array("I")
+        """Numbers of the sets of nodes that have a row's chunk."""
+        self._told = array("d")
+        """Values last published; not a number: none."""
+        self._held: Counter[NodeIndex] = Counter()
+        self._held_on_disk: Counter[NodeIndex] = Counter()
+        self._dissenters: dict[ChunkKey, dict[NodeIndex, ChunkFacts]] = {}
         self._dissents: dict[NodeIndex, set[ChunkKey]] = {}
-        self._unconfirmed: dict[NodeIndex, set[ChunkKey]] = {}
-        self._unconfirmed_on_disk: dict[NodeIndex, set[ChunkKey]] = {}
-        self._changed: set[ChunkKey] = set()
+        self._confirmed: dict[tuple[NodeIndex, bool], set[int]] = {}
+        """Rows of what a node has named, in its pool and on its disk, since `begin_snapshot`."""
+        self._doomed: dict[tuple[NodeIndex, bool], set[int]] = {}
+        """Rows of copies that a node no longer has and that are still to be forgotten."""
+        self._changed: dict[ChunkKey, None] = {}
+        self._pins_were_set = False
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
+        self._followers: list[Callable[[ChunkKey, int], None]] = []
         self._last_copies: Counter[NodeIndex] = Counter()
         """Chunks that only this node has, in its pool or on its disk."""
         self.copies = 0
@@ -55,25 +99,116 @@ class Directory:
     # -- reading
 
     def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._chunks
+        return self._row(key) != NONE
 
     def __len__(self) -> int:
-        return len(self._chunks)
+        return self.table.count
 
     def __iter__(self) -> Iterator[Chunk]:
-        return iter(self._chunks.values())
+        """In the order of rows. What changes meanwhile may or may not be told."""
+        row = 0
+        while row < len(self.table):
+            if self.table.flags[row] & KNOWN:
+                yield self._chunk(row)
+            row += 1
 
     def get(self, key: ChunkKey) -> Chunk | None:
         """The chunk of this key; None if nobody has it."""
-        return self._chunks.get(key)
+        row = self._row(key)
+        return None if row == NONE else self._chunk(row)
+
+    def in_order(self) -> Iterator[ChunkKey]:
+        """All keys by namespace, position and key, as they were at the beginning."""
+        table = self.table
+        rows = np.flatnonzero(np.array(table.flags, np.uint8) & KNOWN)
+        names = table.namespaces.values
+        ranks = np.zeros(len(names), np.uint32)
+        ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        words = np.frombuffer(bytes(table.keys), ">u8").reshape(-1, 2)[rows]
+        positions = np.array(table.positions, np.uint32)[rows]
+        order = np.lexsort((words[:, 1], words[:, 0], positions, ranks[np.array(table.namespace_numbers)[rows]]))
+        return map(table.key, rows[order].tolist())
+
+    # -- rows, for messages: those that `take_rows` or `some_rows` named, until something changes
+
+    def some_rows(self, first_row: int, count: int) -> list[int]:
+        """Those of `count` rows from this one on whose chunks are known."""
+        flags = self.table.flags
+        return [row for row in range(first_row, min(first_row + count, len(flags))) if flags[row] & KNOWN]
+
+    def rows_of(self, keys: Iterable[ChunkKey]) -> list[int]:
+        """Of the keys whose chunks are known."""
+        return [row for key in keys if (row := self._row(key)) != NONE]
+
+    def chunks_of(self, rows: Iterable[int]) -> list[Chunk]:
+        """Chunks by their rows."""
+        return list(map(self._chunk, rows))
+
+    def namespace_numbers(self, rows: Rows) -> npt.NDArray[np.uint32]:
+        """Of the namespaces of chunks, as the table numbers them."""
+        return np.frombuffer(self.table.namespace_numbers, np.uint32)[rows]
+
+    def nodes_numbered(self, number: int) -> Hosts:
+        """The set of nodes that has this number."""
+        return self._hosts.values[number]
+
+    @property
+    def has_disputes(self) -> bool:
+        """Whether there are chunks with copies of other bytes."""
+        return bool(self._dissenters)
+
+    def is_disputed(self, row: int) -> bool:
+        """Whether some copies of a chunk have other bytes."""
+        return bool(self.table.flags[row] & _DISSENT)
+
+    def gather(self, rows: Rows) -> Gathered:
+        """Columns of chunks, as ChunkColumns has them. What numpy looks into cannot grow: nothing here outlives the
+        call but copies."""
+        table = self.table
+        keys = np.frombuffer(table.keys, np.uint8).reshape(-1, KEY_BYTES)
+        parents = np.frombuffer(table.parents, np.int32)[rows]
+        above = keys[parents]
+        above[parents == NONE] = 0
+        digests = np.frombuffer(table.digests, np.uint8).reshape(-1, DIGEST_BYTES_MAX)[rows]
+        digest_bytes = len(table.digest(int(rows[0]))) if len(rows) else 0
+        flags = np.frombuffer(table.flags, np.uint8)[rows]
+        told = (flags & _PINNED != 0) * np.uint8(PINNED) | (flags & _SERVED != 0) * np.uint8(SERVED)
+        return Gathered(
+            keys[rows].tobytes(),
+            above.tobytes(),
+            digests[:, :digest_bytes].tobytes(),
+            np.frombuffer(table.sizes, np.uint64)[rows],
+            np.frombuffer(table.positions, np.uint32)[rows],
+            told.astype(np.uint8).tobytes(),
+            np.frombuffer(self._told, np.float64)[rows].astype("<f8").tobytes(),
+            np.frombuffer(self._in_pool, np.uint32)[rows],
+            np.frombuffer(self._on_disk, np.uint32)[rows],
+        )
+
+    def hosts(self, key: ChunkKey) -> tuple[Hosts, Hosts]:
+        """Nodes that have a chunk in their pools, and on their disks."""
+        row = self._row(key)
+        if row == NONE:
+            return NOBODY, NOBODY
+        values = self._hosts.values
+        return values[self._in_pool[row]], values[self._on_disk[row]]
+
+    def is_pinned(self, key: ChunkKey) -> bool:
+        """Whether a chunk is here and pinned."""
+        row = self._row(key) if self._pins_were_set else NONE
+        return row != NONE and bool(self.table.flags[row] & _PINNED)
+
+    def is_served(self, row: int) -> bool:
+        """Whether the switch serves the chunk of a row."""
+        return bool(self.table.flags[row] & _SERVED)
 
     def count_held_by(self, node: NodeIndex) -> int:
         """Chunks in the node's pool."""
-        return len(self._by_node.get(node, ()))
+        return self._held[node]
 
     def count_on_disk_of(self, node: NodeIndex) -> int:
         """Chunks on the node's disk."""
-        return len(self._on_disk.get(node, ()))
+        return self._held_on_disk[node]
 
     def count_last_copies(self, node: NodeIndex) -> int:
         """How many chunks no other host would have, in its pool or on its disk."""
@@ -81,58 +216,67 @@ class Directory:
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
         """Keys that no other host would have, in its pool or on its disk, ancestors first; no twins."""
-        theirs = self._by_node.get(node, set()) | self._on_disk.get(node, set())
-        keys = [key for key in theirs if not (self._chunks[key].holders | self._chunks[key].disk_holders) - {node}]
-        keys = [key for key in keys if not self._chunks[key].facts.is_twin]
-        return sorted(keys, key=lambda key: (self._chunks[key].facts.position, key))
+        alone = self._hosts.find(frozenset((node,)))
+        if alone == NONE:
+            return []
+        in_pool, on_disk = _numbers(self._in_pool), _numbers(self._on_disk)
+        others = ((in_pool != alone) & (in_pool != 0)) | ((on_disk != alone) & (on_disk != 0))
+        rows = np.flatnonzero(((in_pool == alone) | (on_disk == alone)) & ~others).tolist()
+        chunks = [facts for row in rows if not (facts := self._facts(row)).is_twin]
+        return [facts.key for facts in sorted(chunks, key=lambda facts: (facts.position, facts.key))]
 
     def crossing(self, key: ChunkKey) -> ChunkKey:
         """What readers ask for to have a chunk: its twin, the smallest that some node's pool has, or the chunk."""
         for code in reversed(TWIN_CODES):
-            twin = self._chunks.get(twin_key(key, code))
-            if twin is not None and (twin.holders or twin.served):
-                return twin.key
+            row = self._row(twin_key(key, code))
+            if row != NONE and (self._in_pool[row] or self.table.flags[row] & _SERVED):
+                return self.table.key(row)
         return key
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
         """Keys of the chunks that hang on this one, whether it is here or not."""
-        chunk = self._chunks.get(key)
-        return frozenset(chunk.children if chunk else self._orphans.get(key, ()))
+        row = self.table.row(key)
+        return frozenset(map(self.table.key, self.table.children(row))) if row != NONE else frozenset()
+
+    def count_children(self, key: ChunkKey) -> int:
+        """How many chunks hang on this one."""
+        row = self.table.row(key)
+        return sum(1 for _ in self.table.children(row)) if row != NONE else 0
 
     def prefix(self, key: ChunkKey) -> list[ChunkKey]:
         """Keys from the first known ancestor to `key`. Raises UnknownKeyError if the directory lacks `key` itself."""
-        if key not in self._chunks:
+        row = self._row(key)
+        if row == NONE:
             raise UnknownKeyError(f"no chunk {key.hex()} in the pool")
         path: list[ChunkKey] = []
-        at: ChunkKey | None = key
-        while at is not None and at in self._chunks and len(path) < PREFIX_CHUNKS_MAX:
-            path.append(at)
-            at = self._chunks[at].facts.parent
+        while row != NONE and self.table.flags[row] & KNOWN and len(path) < PREFIX_CHUNKS_MAX:
+            path.append(self.table.key(row))
+            row = self.table.parents[row]
         path.reverse()
         return path
 
     def is_rooted(self, key: ChunkKey) -> bool:
         """Every chunk from the root to `key` is available: without its ancestors a chunk is of no use."""
-        at: ChunkKey | None = key
+        row, flags, parents = self._row(key), self.table.flags, self.table.parents
+        if row == NONE:
+            return False
         for _ in range(PREFIX_CHUNKS_MAX):
-            if at is None:
+            if row == NONE:
                 return True
-            chunk = self._chunks.get(at)
-            if chunk is None or not chunk.available:
+            if not flags[row] & KNOWN:
                 return False
-            at = chunk.facts.parent
+            row = parents[row]
         return False
 
     def subtree(self, key: ChunkKey) -> list[ChunkKey]:
         """`key` and all below it, parents before children. Raises UnknownKeyError."""
-        if key not in self._chunks:
+        row = self._row(key)
+        if row == NONE:
             raise UnknownKeyError(f"no chunk {key.hex()} in the pool")
-        found = [key]
+        found = [row]
         for at in found:
-            chunk = self._chunks.get(at)
-            if chunk is not None:
-                found.extend(sorted(chunk.children))
-        return found
+            found.extend(sorted(self.table.children(at), key=self.table.key))
+        return list(map(self.table.key, found))
 
     def find(self, hex_digits: str) -> ChunkKey:
         """The one key that begins with these digits.
@@ -144,262 +288,372 @@ class Directory:
             raise UnknownKeyError(
                 f"'{hex_digits}' is not a chunk key: give up to 32 hexadecimal digits, as `kvcast ls` shows"
             )
-        matches = [key for key in self._chunks if key.hex().startswith(digits)]
-        if not matches:
+        begins = bytes.fromhex(digits + "0" * (len(digits) % 2))
+        keys = np.frombuffer(bytes(self.table.keys), np.uint8).reshape(-1, KEY_BYTES)[:, : len(begins)]
+        mask = np.full(len(begins), 0xFF, np.uint8)
+        mask[-1] = 0xF0 if len(digits) % 2 else 0xFF
+        alike = ((keys & mask) == np.frombuffer(begins, np.uint8)).all(axis=1)
+        rows = [row for row in np.flatnonzero(alike).tolist() if self.table.flags[row] & KNOWN]
+        if not rows:
             raise UnknownKeyError(f"no chunk of the pool begins with {digits}")
-        if len(matches) > 1:
-            raise AmbiguousKeyError(f"{len(matches)} chunks begin with {digits}: give more digits")
-        return matches[0]
+        if len(rows) > 1:
+            raise AmbiguousKeyError(f"{len(rows)} chunks begin with {digits}: give more digits")
+        return self.table.key(rows[0])
 
     # -- changing
 
-    def add_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+    def add_copy(self, node: NodeIndex, facts: ChunkFacts | Record) -> AddOutcome:
         """A node says that it holds this chunk."""
-        self._unconfirmed.get(node, set()).discard(facts.key)
-        chunk = self._chunks.get(facts.key)
-        if chunk is None:
-            if self._closes_cycle(facts):
+        row = self.table.row(facts.key)
+        if row == NONE or not self.table.flags[row] & KNOWN:
+            if row != NONE and self._closes_cycle(facts):
                 return AddOutcome.CYCLE
-            self._hold(self._insert(facts), node)
+            row = self._insert(facts, row)
+            self._confirm(node, row)
+            self._hold(row, facts.key, node, is_new=True)
             return AddOutcome.NEW_CHUNK
-        if self._differ(chunk.facts, facts):
-            if chunk.dissenters.get(node) == facts:
+        self._confirm(node, row)
+        holders = self._hosts.values[self._in_pool[row]]
+        if self._differs(row, facts):
+            facts = ChunkFacts(*facts[:6]) if isinstance(facts, Record) else facts
+            others = self._dissenters.get(facts.key, {})
+            if others.get(node) == facts:
                 return AddOutcome.CONFLICT
-            if chunk.holders == {node} and not self._closes_cycle(facts):
+            if holders == {node} and not self._closes_cycle(facts):
                 # The only holder replaced its copy; nobody else is contradicted.
-                self._replace_facts(chunk, facts)
+                self._replace_facts(row, facts)
                 return AddOutcome.NEW_COPY
-            if node in chunk.holders:
-                self._hold(chunk, node, holds=False)
-            self._leave_dissent(chunk, node)
-            chunk.dissenters[node] = facts
+            if node in holders:
+                self._hold(row, facts.key, node, holds=False)
+            self._leave_dissent(row, facts.key, node)
+            self._dissenters.setdefault(facts.key, {})[node] = facts
+            self.table.flags[row] |= _DISSENT
             self._dissents.setdefault(node, set()).add(facts.key)
-            self._note(facts.key)
+            self._note(facts.key, row)
             return AddOutcome.CONFLICT
-        if node in chunk.holders:
+        if node in holders:
             return AddOutcome.KNOWN
-        self._leave_dissent(chunk, node)
-        self._hold(chunk, node)
+        self._leave_dissent(row, facts.key, node)
+        self._hold(row, facts.key, node)
         return AddOutcome.NEW_COPY
 
-    def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts) -> AddOutcome:
+    def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts | Record) -> AddOutcome:
         """A node says that it has this chunk on disk. A copy with other bytes than the directory's is not offered."""
-        self._unconfirmed_on_disk.get(node, set()).discard(facts.key)
-        chunk = self._chunks.get(facts.key)
-        outcome = AddOutcome.NEW_COPY
-        if chunk is None and self._closes_cycle(facts):
-            return AddOutcome.CYCLE
-        if chunk is None:
-            chunk, outcome = self._insert(facts), AddOutcome.NEW_CHUNK
-        elif self._differ(chunk.facts, facts):
+        row, is_new = self._row(facts.key), False
+        if row == NONE:
+            if self._closes_cycle(facts):
+                return AddOutcome.CYCLE
+            row, is_new = self._insert(facts, self.table.row(facts.key)), True
+        elif self._differs(row, facts):
             self.remove_disk_copy(node, facts.key)
             return AddOutcome.CONFLICT
-        elif node in chunk.disk_holders:
+        self._confirm(node, row, on_disk=True)
+        if node in self._hosts.values[self._on_disk[row]]:
             return AddOutcome.KNOWN
-        self._hold(chunk, node, on_disk=True)
-        return outcome
+        self._hold(row, facts.key, node, on_disk=True, is_new=is_new)
+        return AddOutcome.NEW_CHUNK if is_new else AddOutcome.NEW_COPY
 
     def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer has this chunk on disk. True if it had."""
-        chunk = self._chunks.get(key)
-        if chunk is None or node not in chunk.disk_holders:
+        row = self._row(key)
+        if row == NONE or node not in self._hosts.values[self._on_disk[row]]:
             return False
-        self._hold(chunk, node, on_disk=True, holds=False)
-        self._drop_unless_available(chunk)
+        self._hold(row, key, node, on_disk=True, holds=False)
+        self._drop_unless_available(row, key)
         return True
 
     def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer holds this chunk, or its copy is not to be trusted. True if it was a holder."""
-        chunk = self._chunks.get(key)
-        if chunk is None or self._leave_dissent(chunk, node) or node not in chunk.holders:
+        row = self._row(key)
+        if row == NONE or self._leave_dissent(row, key, node) or node not in self._hosts.values[self._in_pool[row]]:
             return False
-        self._hold(chunk, node, holds=False)
-        self._drop_unless_available(chunk)
+        self._hold(row, key, node, holds=False)
+        self._drop_unless_available(row, key)
         return True
 
-    def remove_node(self, node: NodeIndex) -> list[ChunkKey]:
-        """Forget every copy of a node; returns the keys it held in its pool."""
-        for key in list(self._dissents.get(node, ())):
-            self._leave_dissent(self._chunks[key], node)
-        held = sorted(self._by_node.get(node, ()))
-        for key in held:
-            self.remove_copy(node, key)
-        for key in sorted(self._on_disk.get(node, ())):
-            self.remove_disk_copy(node, key)
-        self._dissents.pop(node, None)
-        self._by_node.pop(node, None)
-        self._on_disk.pop(node, None)
-        self._unconfirmed.pop(node, None)
-        self._unconfirmed_on_disk.pop(node, None)
-        return held
+    def remove_node(self, node: NodeIndex) -> None:
+        """Forget every copy of a node: some now, the rest with `advance`."""
+        for on_disk in (False, True):
+            self._confirmed.pop((node, on_disk), None)
+            self._doom(node, on_disk, self._rows_of(node, on_disk=on_disk))
+        for key in list(self._dissents.pop(node, ())):
+            self._leave_dissent(self._row(key), key, node)
+        self.advance()
 
     def begin_snapshot(self, node: NodeIndex) -> None:
         """The node is about to name all it holds; what it does not name is gone at `end_snapshot`."""
-        self._unconfirmed[node] = self._by_node.get(node, set()) | self._dissents.get(node, set())
-        self._unconfirmed_on_disk[node] = set(self._on_disk.get(node, ()))
+        self._confirmed[node, False] = set()
+        self._confirmed[node, True] = set()
 
-    def end_snapshot(self, node: NodeIndex) -> list[ChunkKey]:
-        """Drop the copies that the node did not confirm; returns the keys of those in its pool."""
-        for key in sorted(self._unconfirmed_on_disk.pop(node, ())):
-            self.remove_disk_copy(node, key)
-        stale = sorted(self._unconfirmed.pop(node, ()))
-        for key in stale:
-            self.remove_copy(node, key)
-        return stale
+    def end_snapshot(self, node: NodeIndex) -> None:
+        """Forget the copies that the node did not confirm: some now, the rest with `advance`."""
+        for on_disk in (False, True):
+            confirmed = self._confirmed.pop((node, on_disk), None)
+            if confirmed is None:
+                continue
+            rows = self._rows_of(node, on_disk=on_disk)
+            self._doom(node, on_disk, [row for row in rows if row not in confirmed])
+            if not on_disk:
+                others = [key for key in self._dissents.get(node, ()) if self._row(key) not in confirmed]
+                for key in others:
+                    self._leave_dissent(self._row(key), key, node)
+        self.advance()
+
+    def advance(self, count: int = COPIES_FORGOTTEN_AT_ONCE) -> None:
+        """Forget so many of the copies that are still to be forgotten."""
+        for (node, on_disk), rows in list(self._doomed.items()):
+            remove = self.remove_disk_copy if on_disk else self.remove_copy
+            while rows and count:
+                remove(node, self.table.key(rows.pop()))
+                count -= 1
+            if not rows:
+                del self._doomed[node, on_disk]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `advance` has something to do."""
+        return bool(self._doomed)
+
+    def is_leaving(self, node: NodeIndex) -> bool:
+        """Whether copies of this node are still to be forgotten: nobody else may have its index meanwhile."""
+        return (node, False) in self._doomed or (node, True) in self._doomed
 
     def set_served(self, key: ChunkKey, served: bool) -> None:
         """The switch began or ceased to serve a chunk. Ignored for a key that is not here."""
-        chunk = self._chunks.get(key)
-        if chunk is None or chunk.served == served:
-            return
-        chunk.served = served
-        self._note(key)
-        self._drop_unless_available(chunk)
+        row = self._row(key)
+        if row != NONE and self._flag(row, _SERVED, served):
+            self._note(key, row)
+            self._drop_unless_available(row, key)
 
     def set_pinned(self, keys: Iterable[ChunkKey], pinned: bool) -> list[ChunkKey]:
         """Returns the keys whose state changed."""
-        changed = []
-        for key in keys:
-            chunk = self._chunks.get(key)
-            if chunk is not None and chunk.pinned != pinned:
-                chunk.pinned = pinned
-                self._note(key)
-                changed.append(key)
-        return changed
+        self._pins_were_set = True
+        rows = {key: row for key in keys if (row := self._row(key)) != NONE and self._flag(row, _PINNED, pinned)}
+        for key, row in rows.items():
+            self._note(key, row)
+        return list(rows)
 
-    def touch(self, key: ChunkKey) -> None:
-        """Mark for publication: something that is published with the chunk changed elsewhere (its value)."""
-        if key in self._chunks:
-            self._note(key)
+    def touch(self, key: ChunkKey, score: float, step: float) -> None:
+        """Mark for publication if the chunk's value is `step` away from the one that was published."""
+        row = self._row(key)
+        if row != NONE and abs(score - self._told[row]) >= step:
+            self._note(key, row)
+
+    def told(self, rows: Iterable[int], score: Callable[[ChunkKey, int], float]) -> list[ChunkKey]:
+        """Chunks are published with values of this moment: `score(key, size_bytes)`. Returns their keys."""
+        keys, sizes = [], self.table.sizes
+        for row in rows:
+            keys.append(key := self.table.key(row))
+            self._told[row] = score(key, sizes[row])
+        return keys
+
+    def untold(self, rows: list[int]) -> list[int]:
+        """Those of these rows whose chunks were never published."""
+        return [row for row in rows if math.isnan(self._told[row])]
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """Chunks new or changed, and keys gone, since the last call."""
-        keys, self._changed = self._changed, set()
-        changed = [chunk for key in keys if (chunk := self._chunks.get(key)) is not None]
-        changed.sort(key=lambda chunk: (chunk.facts.position, chunk.key))
-        return changed, sorted(key for key in keys if key not in self._chunks)
+        rows, gone = self.take_rows(len(self._changed))
+        return sorted(self.chunks_of(rows), key=lambda chunk: (chunk.facts.position, chunk.key)), sorted(gone)
+
+    def take_rows(self, limit: int) -> tuple[list[int], list[ChunkKey]]:
+        """Rows of chunks new or changed, and keys gone: `limit` of those that changed first, at most."""
+        if limit >= len(self._changed):
+            keys, self._changed = list(self._changed), {}
+        else:
+            keys = list(islice(self._changed, limit))
+            for key in keys:
+                del self._changed[key]
+        rows = list(map(self._row, keys))
+        gone = [key for key, row in zip(keys, rows, strict=True) if row == NONE]
+        return ([row for row in rows if row != NONE] if gone else rows), gone
 
     @property
     def changes_wait(self) -> bool:
         """Whether `take_changes` has something to return."""
         return bool(self._changed)
 
-    def take_left(self) -> dict[ChunkKey, set[str]]:
-        """Keys that are not known any more under namespaces that they were known under, since the last call."""
-        left, self._left = self._left, {}
-        return left
+    def take_left(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, set[str]]:
+        """Which of these keys are not known any more under namespaces that they were known under, since the last
+        call."""
+        return {key: self._left.pop(key) for key in keys if key in self._left}
 
     def watch(self, changed: Callable[[ChunkKey, bool], None]) -> None:
         """Call `changed(key, is_new_or_lost)` whenever something about a chunk is different."""
         self._watchers.append(changed)
 
+    def follow(self, changed: Callable[[ChunkKey, int], None]) -> None:
+        """Call `changed(key, row)` whenever something about a chunk is different, or it is known no more."""
+        self._followers.append(changed)
+
     # -- inside
 
-    def _note(self, key: ChunkKey, is_new_or_lost: bool = False) -> None:
-        self._changed.add(key)
+    def _row(self, key: ChunkKey) -> int:
+        """Of a chunk that is known."""
+        row = self.table.row(key)
+        return row if row != NONE and self.table.flags[row] & KNOWN else NONE
+
+    def _facts(self, row: int) -> ChunkFacts:
+        table, above = self.table, self.table.parents[row]
+        return ChunkFacts(
+            table.key(row),
+            None if above == NONE else table.key(above),
+            table.sizes[row],
+            table.digest(row),
+            table.positions[row],
+            table.namespace(row),
+        )
+
+    def _chunk(self, row: int) -> Chunk:
+        flags, values, facts = self.table.flags[row], self._hosts.values, self._facts(row)
+        return Chunk(
+            facts,
+            values[self._in_pool[row]],
+            values[self._on_disk[row]],
+            bool(flags & _SERVED),
+            bool(flags & _PINNED),
+            self._told[row],
+            dict(self._dissenters[facts.key]) if flags & _DISSENT else {},
+        )
+
+    def _flag(self, row: int, flag: int, on: bool) -> bool:
+        """True if that changed something."""
+        before = self.table.flags[row]
+        self.table.flags[row] = before | flag if on else before & ~flag
+        return self.table.flags[row] != before
+
+    def _note(self, key: ChunkKey, row: int, is_new_or_lost: bool = False) -> None:
+        self._changed[key] = None
         for watcher in self._watchers:
             watcher(key, is_new_or_lost)
+        for follower in self._followers:
+            follower(key, row)
 
-    def _closes_cycle(self, facts: ChunkFacts) -> bool:
+    def _confirm(self, node: NodeIndex, row: int, *, on_disk: bool = False) -> None:
+        """The node has named it: whatever was to be forgotten of it before, this is not."""
+        if self._doomed and (doomed := self._doomed.get((node, on_disk))) is not None:
+            doomed.discard(row)
+        if self._confirmed and (confirmed := self._confirmed.get((node, on_disk))) is not None:
+            confirmed.add(row)
+
+    def _doom(self, node: NodeIndex, on_disk: bool, rows: Iterable[int]) -> None:
+        if doomed := set(rows):
+            self._doomed.setdefault((node, on_disk), set()).update(doomed)
+
+    def _rows_of(self, node: NodeIndex, *, on_disk: bool) -> list[int]:
+        has = np.fromiter((node in hosts for hosts in self._hosts.values), np.bool_, len(self._hosts.values))
+        rows: list[int] = np.flatnonzero(has[_numbers(self._on_disk if on_disk else self._in_pool)]).tolist()
+        return rows
+
+    def _closes_cycle(self, facts: ChunkFacts | Record) -> bool:
         """The chunk's parent hangs on the chunk itself. That takes children: without them nothing is looked at."""
-        if not self.children(facts.key):
+        own = self.table.row(facts.key)
+        if own == NONE or facts.parent is None or self.table.first_child[own] == NONE:
             return False
-        at = facts.parent
-        while at is not None and at != facts.key:
-            above = self._chunks.get(at)
-            at = None if above is None else above.facts.parent
-        return at is not None
+        at = self.table.row(facts.parent)
+        while at not in (NONE, own):
+            at = self.table.parents[at]
+        return at == own
 
-    def _insert(self, facts: ChunkFacts) -> Chunk:
-        chunk = Chunk(facts)
-        chunk.children = self._orphans.pop(facts.key, set())
-        self._chunks[facts.key] = chunk
-        self._link(facts)
+    def _insert(self, facts: ChunkFacts | Record, row: int) -> int:
+        row = self.table.make(facts.key) if row == NONE else row
+        self._know(row, facts)
         self.size_bytes += facts.size_bytes
-        self._note(facts.key, is_new_or_lost=True)
-        return chunk
+        return row
 
-    def _link(self, facts: ChunkFacts) -> None:
-        if facts.parent is None:
-            return
-        parent = self._chunks.get(facts.parent)
-        (parent.children if parent else self._orphans.setdefault(facts.parent, set())).add(facts.key)
+    def _know(self, row: int, facts: ChunkFacts | Record) -> None:
+        self.table.know(row, facts.parent, facts.size_bytes, facts.digest, facts.position, facts.namespace)
+        if (missing := len(self.table.flags) - len(self._told)) > 0:
+            self._in_pool.extend([0] * missing)
+            self._on_disk.extend([0] * missing)
+            self._told.extend([math.nan] * missing)
 
-    def _unlink(self, facts: ChunkFacts) -> None:
-        if facts.parent is None:
-            return
-        parent = self._chunks.get(facts.parent)
-        siblings = parent.children if parent else self._orphans.get(facts.parent, set())
-        siblings.discard(facts.key)
-        if not siblings:
-            self._orphans.pop(facts.parent, None)
-
-    def _differ(self, known: ChunkFacts, facts: ChunkFacts) -> bool:
+    def _differs(self, row: int, facts: ChunkFacts | Record) -> bool:
         """Whether they are not of the same copy."""
-        same = (known.size_bytes, known.digest) == (facts.size_bytes, facts.digest)
-        return not same or self._apart(known.namespace, facts.namespace)
+        table = self.table
+        if table.sizes[row] != facts.size_bytes or table.digest(row) != facts.digest:
+            return True
+        known = table.namespace(row)
+        return known != facts.namespace and self._apart(known, facts.namespace)
 
-    def _leave_dissent(self, chunk: Chunk, node: NodeIndex) -> bool:
+    def _leave_dissent(self, row: int, key: ChunkKey, node: NodeIndex) -> bool:
         """The node's other bytes are gone, or no longer other. True if it had any."""
-        facts = chunk.dissenters.pop(node, None)
-        if facts is None:
+        if not self.table.flags[row] & _DISSENT or (facts := self._dissenters[key].pop(node, None)) is None:
             return False
-        self._dissents[node].discard(chunk.key)
-        self._left.setdefault(chunk.key, set()).add(facts.namespace)
-        self._note(chunk.key)
+        if not self._dissenters[key]:
+            del self._dissenters[key]
+            self._flag(row, _DISSENT, on=False)
+        self._dissents.get(node, set()).discard(key)
+        self._left.setdefault(key, set()).add(facts.namespace)
+        self._note(key, row)
         return True
 
-    def _replace_facts(self, chunk: Chunk, facts: ChunkFacts) -> None:
-        self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
-        self._unlink(chunk.facts)
-        self.size_bytes += facts.size_bytes - chunk.facts.size_bytes
-        chunk.facts = facts
-        self._link(facts)
-        self._note(facts.key)
+    def _replace_facts(self, row: int, facts: ChunkFacts) -> None:
+        self._left.setdefault(facts.key, set()).add(self.table.namespace(row))
+        self.size_bytes += facts.size_bytes - self.table.sizes[row]
+        self._know(row, facts)
+        self._note(facts.key, row)
 
-    def _hold(self, chunk: Chunk, node: NodeIndex, *, on_disk: bool = False, holds: bool = True) -> None:
-        """A node has a copy from now on, or (not `holds`) has it no longer."""
-        before = _only_host(chunk)
-        holders, keys = (chunk.disk_holders, self._on_disk) if on_disk else (chunk.holders, self._by_node)
-        if holds:
-            holders.add(node)
-            keys.setdefault(node, set()).add(chunk.key)
-        else:
-            holders.discard(node)
-            keys[node].discard(chunk.key)
+    def _hold(
+        self,
+        row: int,
+        key: ChunkKey,
+        node: NodeIndex,
+        *,
+        on_disk: bool = False,
+        holds: bool = True,
+        is_new: bool = False,
+    ) -> None:
+        """A node has a copy from now on, or (not `holds`) has it no longer. `is_new`: nobody had any."""
+        column, counts = (self._on_disk, self._held_on_disk) if on_disk else (self._in_pool, self._held)
+        number = column[row]
+        hosts = self._hosts.values[number]
+        before = None if is_new else self._only_host(row)
+        column[row] = self._hosts.take(hosts | {node} if holds else hosts - {node})
+        self._hosts.drop(number)
+        counts[node] += 1 if holds else -1
+        if not counts[node]:
+            del counts[node]
         if not on_disk:
             self.copies += 1 if holds else -1
-        for host, change in ((before, -1), (_only_host(chunk), 1)):
-            if host is not None:
-                self._last_copies[host] += change
-        self._note(chunk.key)
+        after = node if is_new else self._only_host(row)
+        if before != after:
+            for host, change in ((before, -1), (after, 1)):
+                if host is not None:
+                    self._last_copies[host] += change
+        self._note(key, row, is_new_or_lost=is_new)
 
-    def _drop_unless_available(self, chunk: Chunk) -> None:
+    def _only_host(self, row: int) -> NodeIndex | None:
+        """The host that has the only copies of a chunk; None: there are several, or none."""
+        values = self._hosts.values
+        hosts = values[self._in_pool[row]] | values[self._on_disk[row]]
+        return next(iter(hosts)) if len(hosts) == 1 else None
+
+    def _drop_unless_available(self, row: int, key: ChunkKey) -> None:
         """A chunk that lost its last copy takes up a dissenter's bytes, or goes."""
-        if chunk.available:
+        table = self.table
+        if self._in_pool[row] or self._on_disk[row] or table.flags[row] & _SERVED:
             return
-        for node in [one for one, facts in chunk.dissenters.items() if self._closes_cycle(facts)]:
-            self._leave_dissent(chunk, node)
-        if chunk.dissenters:
-            node, facts = next(iter(chunk.dissenters.items()))
-            self._leave_dissent(chunk, node)
-            self._replace_facts(chunk, facts)
-            self._hold(chunk, node)
-            for other, theirs in list(chunk.dissenters.items()):
-                if not self._differ(facts, theirs):
-                    self._leave_dissent(chunk, other)
-                    self._hold(chunk, other)
+        for node in [one for one, facts in self._dissenters.get(key, {}).items() if self._closes_cycle(facts)]:
+            self._leave_dissent(row, key, node)
+        if key in self._dissenters:
+            node, facts = next(iter(self._dissenters[key].items()))
+            self._leave_dissent(row, key, node)
+            self._replace_facts(row, facts)
+            self._hold(row, key, node)
+            for other, theirs in list(self._dissenters.get(key, {}).items()):
+                if not self._differs(row, theirs):
+                    self._leave_dissent(row, key, other)
+                    self._hold(row, key, other)
             return
-        del self._chunks[chunk.key]
-        self._left.setdefault(chunk.key, set()).add(chunk.facts.namespace)
-        self._unlink(chunk.facts)
-        if chunk.children:
-            self._orphans[chunk.key] = chunk.children
-        self.size_bytes -= chunk.facts.size_bytes
-        self._note(chunk.key, is_new_or_lost=True)
+        self._left.setdefault(key, set()).add(table.namespace(row))
+        self.size_bytes -= table.sizes[row]
+        table.forget(row)
+        self._told[row] = math.nan
+        self._note(key, row, is_new_or_lost=True)
+        table.release(row)
 
 
-def _only_host(chunk: Chunk) -> NodeIndex | None:
-    """The host that has the only copies of a chunk; None: there are several, or none."""
-    hosts = chunk.holders | chunk.disk_holders
-    return next(iter(hosts)) if len(hosts) == 1 else None
+def _numbers(column: array[int]) -> npt.NDArray[np.uint32]:
+    """A copy of a column: an array that numpy looks into cannot grow."""
+    return np.array(column, np.uint32)

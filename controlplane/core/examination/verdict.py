@@ -118,6 +118,10 @@ def _switch(seen: Observations) -> Iterator[rpc.Finding]:
         return
     yield _finding("switch", path, "ready")
     for name, why in sorted(seen.without_member.items()):
+        if (node := seen.nodes.get(name)) is not None and ":" in node.data_ip:
+            remedy = f"all its chunks are read; an IPv4 address beside {node.data_ip} lets it take part in casts"
+            yield _finding("switch", f"switch -> {name}", "no IPv4", _NOTE, remedy)
+            continue
         remedy = (
             f"{name}'s cable, and nodes.{name}.port in controller.yaml if it is there; until then no cast reaches it"
         )
@@ -148,10 +152,10 @@ def _subnets(seen: Observations) -> Iterator[rpc.Finding]:
             yield _finding("MTU", name, found, _BROKEN, f"on {name}: ip link set {own} mtu 9000")
 
 
-def _subnet(node: NodeSeen) -> ipaddress.IPv4Network | None:
+def _subnet(node: NodeSeen) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     if not node.facts.prefix_bits:
         return None
-    return ipaddress.IPv4Network(f"{node.data_ip}/{node.facts.prefix_bits}", strict=False)
+    return ipaddress.ip_network(f"{node.data_ip}/{node.facts.prefix_bits}", strict=False)
 
 
 # ---------------------------------------------------------------------------------------------- paths

@@ -7,13 +7,15 @@ that takes a branch away joins two runs: the shorter of both is relabelled, foun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.live.figures import Activity
+from kvproto.chunk_table import KNOWN, NONE
 
 
 @dataclass(slots=True, eq=False)
@@ -39,111 +41,117 @@ class RunActivity(Activity):
     """None: it was taken into another run's."""
 
 
-@dataclass(slots=True, eq=False)
-class _Place:
-    """What this knows of a chunk."""
-
-    run: Run
-    parent: ChunkKey | None
-    size_bytes: int
-    served: bool = False
-
-
-@dataclass(slots=True)
 class Runs:
-    """The runs of a directory, which is empty when this is made."""
+    """The runs of a directory, which is empty when this is made. What it knows of a chunk lies in the chunk's row."""
 
-    directory: Directory
-    moves: int = 0
-    """Chunks that changed from one run to another, so far."""
-    _places: dict[ChunkKey, _Place] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.directory.watch(self._changed)
+    def __init__(self, directory: Directory) -> None:
+        self._table = directory.table
+        self.moves = 0
+        """Chunks that changed from one run to another, so far."""
+        self._run_of: list[Run | None] = []
+        self._parents = array("i")
+        self._sizes = array("Q")
+        self._served = bytearray()
+        directory.follow(self._changed)
+        self._is_served = directory.is_served
 
     def run_of(self, key: ChunkKey) -> Run | None:
         """The run that a chunk of the directory belongs to."""
-        place = self._places.get(key)
-        return None if place is None else place.run
+        row = self._table.row(key)
+        return self._run_at(row) if row != NONE else None
 
-    def _changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
-        chunk, place = self.directory.get(key), self._places.get(key)
-        if chunk is None:
-            self._went(key)
-            return
-        facts = chunk.facts
-        if place is None or (place.parent, place.size_bytes) != (facts.parent, facts.size_bytes):
-            if place is not None:
-                self._went(key)
-            self._chunk_added(key, facts.parent, facts.size_bytes)
-            place = self._places[key]
-        if place.served != chunk.served:
-            place.served = chunk.served
-            place.run.served_chunks += 1 if chunk.served else -1
+    def _run_at(self, row: int) -> Run | None:
+        return self._run_of[row] if row < len(self._run_of) else None
 
-    def _chunk_added(self, key: ChunkKey, parent: ChunkKey | None, size_bytes: int) -> None:
-        self._places[key] = _Place(Run(key, 1, size_bytes), parent, size_bytes)
-        if (below := self._only_child(key)) is not None:
-            self._join(key, below)
-        if parent not in self._places or parent is None:
+    def _run(self, row: int) -> Run:
+        run = self._run_of[row]
+        if run is None:
+            raise AssertionError("a run has its chunks in a row")
+        return run
+
+    def _changed(self, key: ChunkKey, row: int) -> None:
+        table = self._table
+        known = row < len(self._run_of) and self._run_of[row] is not None
+        if not table.flags[row] & KNOWN:
+            if known:
+                self._went(row)
             return
-        siblings = self._children(parent)
+        if not known or self._parents[row] != table.parents[row] or self._sizes[row] != table.sizes[row]:
+            if known:
+                self._went(row)
+            self._chunk_added(row, key)
+        served = self._is_served(row)
+        if self._served[row] != served:
+            self._served[row] = served
+            self._run(row).served_chunks += 1 if served else -1
+
+    def _chunk_added(self, row: int, key: ChunkKey) -> None:
+        parent = self._table.parents[row]
+        if row >= len(self._run_of) or parent >= len(self._run_of):
+            missing = len(self._table) - len(self._run_of)
+            self._run_of.extend([None] * missing)
+            self._parents.extend([NONE] * missing)
+            self._sizes.extend([0] * missing)
+            self._served.extend(bytes(missing))
+        self._run_of[row], self._parents[row], self._sizes[row] = (
+            Run(key, 1, self._table.sizes[row]),
+            parent,
+            (self._table.sizes[row]),
+        )
+        self._served[row] = 0
+        if (below := self._only_child(row)) != NONE:
+            self._join(row, below)
+        if parent == NONE or self._run_of[parent] is None:
+            return
+        siblings = list(islice(self._table.children(parent), 3))
         if len(siblings) == 1:
-            self._join(parent, key)
+            self._join(parent, row)
         elif len(siblings) == 2:
-            self._cut(next(one for one in siblings if one != key))
+            self._cut(next(one for one in siblings if one != row))
 
-    def _went(self, key: ChunkKey) -> None:
-        if (below := self._only_child(key)) is not None:
+    def _went(self, row: int) -> None:
+        if (below := self._only_child(row)) != NONE:
             self._cut(below)
-        place = self._places.pop(key)
-        run, parent = place.run, place.parent
+        run, parent = self._run(row), self._parents[row]
+        self._run_of[row] = None
         run.chunks -= 1
-        run.size_bytes -= place.size_bytes
-        run.served_chunks -= place.served
-        if parent is not None and parent in self._places and run.first == key:
+        run.size_bytes -= self._sizes[row]
+        run.served_chunks -= self._served[row]
+        if parent != NONE and self._run_of[parent] is not None and run.first == self._table.key(row):
             # It was one of several branches; the last one that is left is none any more.
-            siblings = self._children(parent)
-            if len(siblings) - (key in siblings) == 1:
-                self._join(parent, next(one for one in siblings if one != key))
+            siblings = [one for one in islice(self._table.children(parent), 3) if one != row]
+            if len(siblings) == 1:
+                self._join(parent, siblings[0])
 
-    def _children(self, key: ChunkKey) -> Set[ChunkKey]:
-        """Of a chunk of the directory without a copy of them: there may be many."""
-        chunk = self.directory.get(key)
-        return self.directory.children(key) if chunk is None else chunk.children
+    def _only_child(self, row: int) -> int:
+        child = self._table.only_child(row)
+        return child if child != NONE and self._run_at(child) is not None else NONE
 
-    def _only_child(self, key: ChunkKey) -> ChunkKey | None:
-        children = self._children(key)
-        if len(children) != 1:
-            return None
-        (child,) = children
-        return child if child in self._places else None
-
-    def _cut(self, first: ChunkKey) -> None:
+    def _cut(self, first: int) -> None:
         """A run begins here from now on."""
-        run = self._places[first].run
-        if run.first == first:
+        run, key = self._run(first), self._table.key(first)
+        if run.first == key:
             return
-        lower, upper = [first], [self._above(first)]
+        lower, upper = [first], [self._parents[first]]
         while True:
             below = self._only_child(lower[-1])
-            if below is None or self._places[below].run is not run:
+            if below == NONE or self._run_of[below] is not run:
                 break
-            if upper[-1] == run.first:
+            if self._table.key(upper[-1]) == run.first:
                 # The upper part is the shorter one.
                 rest = Run(run.first)
-                run.first = first
+                run.first = key
                 _give_activity(run, rest)
                 self._move(upper, rest)
                 return
             lower.append(below)
-            upper.append(self._above(upper[-1]))
-        self._move(lower, Run(first))
+            upper.append(self._parents[upper[-1]])
+        self._move(lower, Run(key))
 
-    def _join(self, above: ChunkKey, first: ChunkKey) -> None:
+    def _join(self, above: int, first: int) -> None:
         """The run that begins with `first` goes on the one that ends with `above`."""
-        upper, lower = self._places[above].run, self._places[first].run
-        if lower is upper or lower.first != first:
+        upper, lower = self._run(above), self._run(first)
+        if lower is upper or lower.first != self._table.key(first):
             return
         if lower.chunks <= upper.chunks:
             _give_activity(lower, upper)
@@ -153,33 +161,24 @@ class Runs:
             lower.first = upper.first
             self._move(list(islice(self._upwards(above), upper.chunks)), lower)
 
-    def _above(self, key: ChunkKey) -> ChunkKey:
-        parent = self._places[key].parent
-        if parent is None:
-            raise AssertionError("a run has its chunks in a row")
-        return parent
+    def _downwards(self, row: int) -> Iterator[int]:
+        while row != NONE:
+            yield row
+            row = self._only_child(row)
 
-    def _downwards(self, key: ChunkKey) -> Iterator[ChunkKey]:
-        at: ChunkKey | None = key
-        while at is not None:
-            yield at
-            at = self._only_child(at)
+    def _upwards(self, row: int) -> Iterator[int]:
+        while row != NONE:
+            yield row
+            row = self._parents[row]
 
-    def _upwards(self, key: ChunkKey) -> Iterator[ChunkKey]:
-        at: ChunkKey | None = key
-        while at is not None:
-            yield at
-            at = self._places[at].parent
-
-    def _move(self, keys: list[ChunkKey], run: Run) -> None:
-        for key in keys:
-            place = self._places[key]
-            for one, sign in ((place.run, -1), (run, 1)):
+    def _move(self, rows: list[int], run: Run) -> None:
+        for row in rows:
+            for one, sign in ((self._run(row), -1), (run, 1)):
                 one.chunks += sign
-                one.size_bytes += sign * place.size_bytes
-                one.served_chunks += sign * place.served
-            place.run = run
-        self.moves += len(keys)
+                one.size_bytes += sign * self._sizes[row]
+                one.served_chunks += sign * self._served[row]
+            self._run_of[row] = run
+        self.moves += len(rows)
 
 
 def _give_activity(giver: Run, taker: Run) -> None:

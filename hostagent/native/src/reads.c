@@ -187,6 +187,26 @@ void dp_server_set_other_load(struct dp_server *server, uint64_t bytes, uint32_t
     pthread_mutex_unlock(&server->lock);
 }
 
+int dp_server_show(struct dp_server *server, const struct dp_part *part) {
+    assert(server && part && part->offset <= server->config.pool_bytes &&
+           part->size_bytes <= server->config.pool_bytes - part->offset);
+    struct arriving chunk = {.offset = part->offset, .size_bytes = part->size_bytes};
+    memcpy(chunk.key, part->key, sizeof chunk.key);
+    pthread_mutex_lock(&server->lock);
+    int error = arriving_show(&server->arrivings, &chunk, part->first, part->count);
+    pthread_mutex_unlock(&server->lock);
+    return error;
+}
+
+void dp_server_hide(struct dp_server *server, const uint8_t *key) {
+    assert(server && key);
+    pthread_mutex_lock(&server->lock);
+    struct arriving *chunk = arriving_take(&server->arrivings, key);
+    if (chunk) serving_arrived(server, chunk);
+    pthread_mutex_unlock(&server->lock);
+    free(chunk);
+}
+
 int dp_server_take_returned(struct dp_server *server, struct dp_returned *returned) {
     assert(server && returned);
     pthread_mutex_lock(&server->lock);
@@ -232,14 +252,16 @@ void dp_server_free(struct dp_server *server) {
         server->returned = connection->next;
         free(connection);
     }
+    arriving_free_all(&server->arrivings);
     pthread_mutex_destroy(&server->lock);
     if (server->epoll >= 0) close(server->epoll);
     if (server->interrupt >= 0) close(server->interrupt);
     free(server);
 }
 
-const uint32_t dp_read_structure_bytes[3] = {
+const uint32_t dp_read_structure_bytes[4] = {
     sizeof(struct dp_server_config),
     sizeof(struct dp_returned),
     sizeof(struct dp_reads),
+    sizeof(struct dp_part),
 };

@@ -1,7 +1,8 @@
 /* Answers reliable reads of chunks in the pool (hostagent/transport/read_protocol.py), in a thread of its own.
  *
  * The caller accepts connections, finds out who reads, and lends those to the thread whose readers may have
- * everything. The thread answers READs of chunks that it finds in the catalog. A connection that brings anything else,
+ * everything. The thread answers READs of chunks that it finds in the catalog, and of proven pieces of those that are
+ * still arriving. A connection that brings anything else,
  * or ends, goes back to the caller with the bytes that are not answered, when the answers before have left. Any thread
  * may call any function. */
 #pragma once
@@ -58,6 +59,15 @@ struct dp_reads {
                 [DP_KEY_BYTES]; /* whose first bytes were asked for since the last call; of more, the last are lost */
 };
 
+/* Pieces of a chunk that is still arriving. */
+struct dp_part {
+    uint8_t key[DP_KEY_BYTES];
+    uint64_t offset; /* of the chunk in the pool */
+    uint64_t size_bytes;
+    uint64_t first; /* piece */
+    uint64_t count;
+};
+
 /* Returns NULL when there is no memory or no descriptor. */
 DP_PUBLIC struct dp_server *dp_server_new(const struct dp_server_config *config);
 
@@ -80,6 +90,13 @@ DP_PUBLIC int dp_server_is_idle(struct dp_server *server, uint64_t id, int64_t *
 /* What the caller's side has queued for others than the server's readers; it counts for `tell_ns` and as much again. */
 DP_PUBLIC void dp_server_set_other_load(struct dp_server *server, uint64_t bytes, uint32_t readers);
 
+/* Pieces may be read from now on: nobody writes to them any more. Returns 0 or ENOMEM. */
+DP_PUBLIC int dp_server_show(struct dp_server *server, const struct dp_part *part);
+
+/* Once it returns, nothing of a chunk is read because it is arriving. If the catalog has it, answers go on; else the
+ * connections of those who read it come back as ended. */
+DP_PUBLIC void dp_server_hide(struct dp_server *server, const uint8_t *key);
+
 /* Takes the next connection that has come back; 0: there is none. */
 DP_PUBLIC int dp_server_take_returned(struct dp_server *server, struct dp_returned *returned);
 
@@ -88,5 +105,5 @@ DP_PUBLIC void dp_server_drain(struct dp_server *server, struct dp_reads *reads)
 /* Ends the thread; connections stay open. */
 DP_PUBLIC void dp_server_free(struct dp_server *server);
 
-/* Sizes in bytes of config, returned, reads. */
-extern DP_PUBLIC const uint32_t dp_read_structure_bytes[3];
+/* Sizes in bytes of config, returned, reads, part. */
+extern DP_PUBLIC const uint32_t dp_read_structure_bytes[4];

@@ -99,14 +99,18 @@ static int take_request(struct dp_server *server, struct connection *connection,
     uint64_t number = get64be(request + 8), offset = get64be(request + 16), bytes = get64be(request + 24);
     uint64_t at, chunk_bytes;
     uint32_t lease = bytes ? leases_take(&server->leases, request + 32, &at, &chunk_bytes) : NO_LEASE;
-    if (lease == NO_LEASE) return 0;
-    if (offset > chunk_bytes || bytes > chunk_bytes - offset) {
+    const struct arriving *of = NULL;
+    if (lease == NO_LEASE) {
+        of = bytes ? arriving_find(&server->arrivings, request + 32) : NULL;
+        if (!of || !arriving_has(of, offset, bytes)) return 0;
+        at = of->offset;
+    } else if (offset > chunk_bytes || bytes > chunk_bytes - offset) {
         leases_give_back(&server->leases, lease);
         return 0;
     }
     struct answer *answer = answer_at(connection, connection->end++);
-    *answer = (struct answer){.request = number, .offset = at + offset, .left_bytes = bytes, .lease = lease};
-    answer->copied = bytes <= COPIED_BYTES_MAX || config->pool_file < 0;
+    *answer = (struct answer){.request = number, .offset = at + offset, .left_bytes = bytes, .of = of, .lease = lease};
+    answer->copied = of || bytes <= COPIED_BYTES_MAX || config->pool_file < 0;
     memcpy(answer->head, config->answer_head, DP_ANSWER_HEAD_BYTES);
     put64be(answer->head + 8, number);
     put64be(answer->head + 16, bytes);
@@ -238,6 +242,11 @@ static void maybe_return(struct dp_server *server, struct connection *connection
     serving_wake(server);
 }
 
+/* Whether nothing more is answered. */
+static int is_over(const struct connection *connection) {
+    return connection->returning && connection->why != DP_RETURNED_UNKNOWN;
+}
+
 /* Everything that can be done for a connection now, within its turn. */
 void serving_serve(struct dp_server *server, struct connection *connection, int is_readable) {
     uint64_t turn_bytes = 0;
@@ -245,7 +254,7 @@ void serving_serve(struct dp_server *server, struct connection *connection, int 
     if (connection->first != connection->unsent) serving_look_at_acknowledged(server, connection);
     do {
         take_requests(server, connection);
-        while (connection->unsent != connection->end && turn_bytes < TURN_BYTES &&
+        while (connection->unsent != connection->end && turn_bytes < TURN_BYTES && !is_over(connection) &&
                write_answer(server, connection, &turn_bytes));
         while (connection->first != connection->unsent && answer_at(connection, connection->first)->lease == NO_LEASE)
             connection->first++;
@@ -254,6 +263,25 @@ void serving_serve(struct dp_server *server, struct connection *connection, int 
              connection->have_bytes >= DP_REQUEST_BYTES && connection->end - connection->first < ANSWERS);
     watch(server, connection);
     maybe_return(server, connection);
+}
+
+void serving_arrived(struct dp_server *server, const struct arriving *chunk) {
+    struct connection *next;
+    for (struct connection *connection = server->connections; connection; connection = next) {
+        int is_cut = 0;
+        next = connection->next;
+        for (uint32_t number = connection->unsent; number != connection->end; number++) {
+            struct answer *answer = answer_at(connection, number);
+            uint64_t at, chunk_bytes;
+            if (answer->of != chunk) continue;
+            answer->of = NULL;
+            answer->lease = leases_take(&server->leases, chunk->key, &at, &chunk_bytes);
+            is_cut |= answer->lease == NO_LEASE || at != chunk->offset;
+        }
+        if (!is_cut) continue;
+        serving_give_back(connection, DP_RETURNED_ENDED);
+        serving_serve(server, connection, 0);
+    }
 }
 
 int serving_waits(const struct connection *connection) { return connection->first != connection->end; }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "arriving.h"
 #include "leases.h"
 #include "reads.h"
 
@@ -14,7 +15,8 @@ struct answer {
     uint64_t request;
     uint64_t offset; /* in the pool, of what is to be sent */
     uint64_t left_bytes;
-    uint64_t end_bytes; /* of the connection, when all of this had been handed to the socket */
+    uint64_t end_bytes;        /* of the connection, when all of this had been handed to the socket */
+    const struct arriving *of; /* a chunk that is arriving; its bytes are copied. NULL: a leased one */
     uint32_t lease;
     uint8_t head_sent;
     uint8_t copied;
@@ -45,6 +47,7 @@ struct dp_server {
 
     pthread_mutex_t lock;
     struct leases leases;
+    struct arrivings arrivings;
     struct connection *connections;
     struct connection *returned;
     struct dp_reads reads;
@@ -61,6 +64,10 @@ void serving_give_back(struct connection *connection, enum dp_returned_why why);
 
 /* Lets go of what the reader has. */
 void serving_look_at_acknowledged(struct dp_server *server, struct connection *connection);
+
+/* A chunk is no longer arriving: answers with its bytes go on if it is there whole, and else end with their
+ * connections. */
+void serving_arrived(struct dp_server *server, const struct arriving *chunk);
 
 /* The server has nothing to do with a connection any more. */
 void serving_forget(struct dp_server *server, struct connection *connection);

@@ -10,7 +10,7 @@ import contextlib
 import logging
 
 from hostagent import limits
-from hostagent.transport.base import ReadHandle, ReadOutcome, ReadRequest
+from hostagent.transport.base import ChunkPlace, ReadHandle, ReadOutcome, ReadRequest
 from hostagent.transport.host import Host
 from hostagent.transport.read_server import ReadServer
 from hostagent.transport.sockets import read_client
@@ -23,6 +23,7 @@ from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
 from hostagent.transport.verbs.rdma_read import ReadOwner
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
+from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
 
 log = logging.getLogger(__name__)
@@ -83,9 +84,15 @@ class VerbsReads:
         address, port = self._server.listen(self._host.address, self._host.config.read_port)
         return f"{address}:{port}"
 
+    def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        """See `ReadPart.show`: the event loop answers, and asks each time."""
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`."""
+
     def read(self, request: ReadRequest) -> ReadHandle:
         """See `ReadPart.read`."""
-        if request.leaves is not None:
+        if request.leaves is not None or request.over_tcp:
             return self._tcp.read(request)
         if not self._usable or self._detours.needed(request.endpoint, self.loop.time()):
             return self.read_instead(request)

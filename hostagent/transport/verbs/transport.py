@@ -52,6 +52,8 @@ class VerbsTransport(HostTransport):
 
     def _open_parts(self, host: Host) -> Parts:
         try:
+            if ":" in host.read_address:
+                raise VerbsError(f"{host.read_address} is IPv6: RDMA goes by IPv4")
             port, region = _open_port(host)
         except VerbsError as error:
             if self._config.transport == "verbs":

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.pool.tenants import HELD_SHARE_MAX
 from kvclient.engines.pieces import Piece, scatter
 from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster

@@ -67,6 +67,8 @@ class RecordingSink:
         """Reads of peers that are not over."""
         return self.open_extents + (len(self.leases.catalog.leased()) if self.leases is not None else 0)
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         self.read_by_lease += keys
         self._changed.set()
@@ -217,13 +219,18 @@ def free_udp_port() -> int:
         return port
 
 
-async def sockets_network(fabric: Fabric, count: int = 2) -> Network:
-    """Sockets transports on loopback addresses of their own."""
+async def ipv6_network(fabric: Fabric, count: int = 2) -> Network:
+    """Sockets transports without IPv4: they read, and cast nothing."""
+    return await sockets_network(fabric, count, ["::1"] * count)
+
+
+async def sockets_network(fabric: Fabric, count: int = 2, addresses: Sequence[str] = ()) -> Network:
+    """Sockets transports on loopback addresses, by default of their own."""
     network = Network(fabric)
     cast_port, control_port = free_udp_port(), free_udp_port()
     for index in range(count):
         config = DataConfig(
-            address=f"127.77.0.{index + 1}",
+            address=addresses[index] if addresses else f"127.77.0.{index + 1}",
             cast_port=cast_port,
             control_port=control_port,
             read_port=0,
@@ -285,3 +292,4 @@ NETWORKS = {
     "fake nic": fake_verbs_network,
     **({"verbs": verbs_network} if RDMA_ADDRESSES else {}),
 }
+READING_NETWORKS = {**NETWORKS, "ipv6": ipv6_network}

@@ -35,18 +35,24 @@ def content(size: int, seed: int = 1) -> bytes:
 @pytest.fixture(params=sorted(harness.NETWORKS))
 def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
     """Runs a scenario on a fresh network of two nodes, and closes it."""
+    return lambda scenario, count=2: run(request.param, scenario, count)
 
-    def run(scenario: Scenario, count: int = 2) -> None:
-        async def main() -> None:
-            network = await harness.NETWORKS[request.param](Fabric(segment_bytes=SEGMENT), count)
-            try:
-                await scenario(*network.nodes)
-            finally:
-                await network.close()
 
-        asyncio.run(main())
+@pytest.fixture(params=sorted(harness.READING_NETWORKS))
+def play_reads(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """The same for scenarios of reads alone, which go over IPv6, too."""
+    return lambda scenario, count=2: run(request.param, scenario, count)
 
-    return run
+
+def run(kind: str, scenario: Scenario, count: int) -> None:
+    async def main() -> None:
+        network = await harness.READING_NETWORKS[kind](Fabric(segment_bytes=SEGMENT), count)
+        try:
+            await scenario(*network.nodes)
+        finally:
+            await network.close()
+
+    asyncio.run(main())
 
 
 def test_control_reaches_the_addressee_with_its_source(play: Callable[..., None]) -> None:
@@ -128,7 +134,7 @@ def test_segments_outside_the_chunk_are_misuse(play: Callable[..., None]) -> Non
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1), (0, 4096), (5, 1000), (0, 5 << 20), ((5 << 20) - 1, 1)])
-def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, size: int) -> None:
+def test_reliable_read_brings_the_range(play_reads: Callable[..., None], offset: int, size: int) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(5 << 20)
         one.hold(KEY, chunk, offset=4096)
@@ -138,10 +144,10 @@ def test_reliable_read_brings_the_range(play: Callable[..., None], offset: int, 
         await one.sink.until(lambda: one.sink.in_use == 0)
         assert two.transport.counters.read_bytes_received == size
 
-    play(scenario)
+    play_reads(scenario)
 
 
-def test_the_leaves_of_a_tree_come_by_the_same_way_and_leave_the_pool_alone(play: Callable[..., None]) -> None:
+def test_the_leaves_of_a_tree_come_by_the_same_way_and_leave_the_pool_alone(play_reads: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(5 << 20), offset=4096)
         one.sink.trees[KEY] = content(80 * 32)
@@ -149,11 +155,11 @@ def test_the_leaves_of_a_tree_come_by_the_same_way_and_leave_the_pool_alone(play
         assert (await two.read_leaves(one, ChunkKey(b"\x08" * 16), 32))[0] is ReadOutcome.ABSENT
         assert not any(two.memory.view(0, 1 << 20))
 
-    play(scenario)
+    play_reads(scenario)
 
 
 @pytest.mark.parametrize("delivers", [True, False])
-def test_leaves_wait_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
+def test_leaves_wait_for_a_chunk_that_comes_from_disk(play_reads: Callable[..., None], delivers: bool) -> None:
     """A holder that has a chunk on its disk only can judge another's copy, too."""
 
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
@@ -167,11 +173,11 @@ def test_leaves_wait_for_a_chunk_that_comes_from_disk(play: Callable[..., None],
         outcome, leaves = await asking
         assert (outcome, leaves) == ((ReadOutcome.DONE, content(32)) if delivers else (ReadOutcome.ABSENT, bytes(32)))
 
-    play(scenario)
+    play_reads(scenario)
 
 
 @pytest.mark.parametrize("delivers", [True, False])
-def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None], delivers: bool) -> None:
+def test_a_read_waits_for_a_chunk_that_comes_from_disk(play_reads: Callable[..., None], delivers: bool) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk, behind = content(40 * SEGMENT), ChunkKey(b"\x07" * 16)
         one.sink.on_disk.add(KEY)
@@ -191,10 +197,10 @@ def test_a_read_waits_for_a_chunk_that_comes_from_disk(play: Callable[..., None]
         assert bytes(two.memory.view(1 << 20, len(chunk))) == chunk
         await one.sink.until(lambda: one.sink.in_use == 0)
 
-    play(scenario)
+    play_reads(scenario)
 
 
-def test_many_reads_at_once_all_end_right(play: Callable[..., None]) -> None:
+def test_many_reads_at_once_all_end_right(play_reads: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         chunk = content(4 << 20)
         one.hold(KEY, chunk)
@@ -204,7 +210,7 @@ def test_many_reads_at_once_all_end_right(play: Callable[..., None]) -> None:
         assert set(outcomes) == {ReadOutcome.DONE}
         assert bytes(two.memory.view(0, offsets[-1] + size)) == chunk[: offsets[-1] + size]
 
-    play(scenario)
+    play_reads(scenario)
 
 
 def test_absent_chunk_and_range_beyond_the_end_are_absent(play: Callable[..., None]) -> None:
@@ -218,7 +224,7 @@ def test_absent_chunk_and_range_beyond_the_end_are_absent(play: Callable[..., No
     play(scenario)
 
 
-def test_read_from_nobody_fails(play: Callable[..., None]) -> None:
+def test_read_from_nobody_fails(play_reads: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         endpoint = one.facts.read_endpoint
         await one.transport.close()
@@ -228,10 +234,12 @@ def test_read_from_nobody_fails(play: Callable[..., None]) -> None:
         async with asyncio.timeout(harness.DEADLINE_S):
             assert await done is ReadOutcome.FAILED
 
-    play(scenario)
+    play_reads(scenario)
 
 
-def test_reads_under_way_fail_when_the_peer_goes_away_and_work_again_when_it_is_back(play: Callable[..., None]) -> None:
+def test_reads_under_way_fail_when_the_peer_goes_away_and_work_again_when_it_is_back(
+    play_reads: Callable[..., None],
+) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, content(8 << 20))
         # So many that a thread has not taken in all of them when this coroutine runs again, on a busy machine, too.
@@ -244,10 +252,10 @@ def test_reads_under_way_fail_when_the_peer_goes_away_and_work_again_when_it_is_
         one.facts = await one.transport.start(one.sink, Fabric(segment_bytes=SEGMENT))
         assert await two.read(one, KEY, 0, 8 << 20, 0) is ReadOutcome.DONE
 
-    play(scenario)
+    play_reads(scenario)
 
 
-def test_cancelled_read_tells_nothing_and_touches_nothing_any_more(play: Callable[..., None]) -> None:
+def test_cancelled_read_tells_nothing_and_touches_nothing_any_more(play_reads: Callable[..., None]) -> None:
     async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
         one.hold(KEY, b"\xff" * (8 << 20))
         handle, outcomes = await a_read_under_way(one, two)
@@ -260,7 +268,7 @@ def test_cancelled_read_tells_nothing_and_touches_nothing_any_more(play: Callabl
         assert outcomes == []
         assert bytes(two.memory.view(12 << 20, 100)) == b"\xff" * 100
 
-    play(scenario)
+    play_reads(scenario)
 
 
 async def a_read_under_way(one, two):  # type: ignore[no-untyped-def]

@@ -22,6 +22,7 @@ _TARGETS = {
     "reads-answered": "reads.ReadsAnswered",
     "reads-asked": "reads.ReadsAsked",
     "reads-native": "reads.ReadsAskedInC",
+    "relays": "relays.Relays",
     "rtnetlink": "rtnetlink.Rtnetlink",
     "traces": "traces.Traces",
 }

@@ -54,6 +54,8 @@ class _Sink:
     def casts_queued_bytes(self) -> int:
         return 0
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         check(set(keys) <= set(_CHUNKS), "chunks are read that are not here")
 

@@ -41,6 +41,8 @@ from controlplane.core.options import CoreOptions, FabricParameters, SwitchCache
 from controlplane.core.switch.entries import ServingEntry, SwitchContents
 from controlplane.core.switch.programmer import apply
 from controlplane.core.switch.target import HeatReport, Operation, Sighting, SwitchFacts, Up
+from kvproto.chunk_columns import PINNED, SERVED, unpack
+from kvproto.integrity import Integrity, code_of
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 
@@ -272,14 +274,17 @@ class Scene:
                 continue
             delta = message.directory
             if delta.snapshot:
-                coming |= {entry.key: entry for entry in delta.chunks}
+                coming |= {entry.key: entry for entry in _entries(delta)}
+                for gone in delta.chunks_gone:
+                    coming.pop(gone, None)
                 if delta.snapshot_end:
                     known, coming = coming, {}
                     sequence = delta.sequence
                 continue
-            assert sequence is None or delta.sequence == sequence + 1, "a gap in the sequence"
+            before = delta.after if delta.HasField("after") else delta.sequence - 1
+            assert sequence in (None, before), "a gap in the sequence"
             sequence = delta.sequence
-            known |= {entry.key: entry for entry in delta.chunks}
+            known |= {entry.key: entry for entry in _entries(delta)}
             for gone in delta.chunks_gone:
                 known.pop(gone, None)
         return known
@@ -303,3 +308,33 @@ class Scene:
 
 def ports(*numbers: int) -> tuple[SwitchPort, ...]:
     return tuple(SwitchPort(number) for number in numbers)
+
+
+def _entries(delta: rpc.DirectoryDelta) -> list[rpc.ChunkEntry]:
+    """The chunks of a change, those in columns among them."""
+    first = next(iter(delta.columns.digests), 2)
+    integrity = Integrity.XXH3 if first == code_of(Integrity.XXH3) else Integrity.BLAKE3
+    names = {name: number for number, name in enumerate(delta.namespaces)}
+    return [
+        *delta.chunks,
+        *(
+            rpc.ChunkEntry(
+                key=one.key,
+                parent=one.parent or b"",
+                size_bytes=one.size_bytes,
+                position=one.position,
+                holders=one.holders,
+                served=bool(one.flags & SERVED),
+                pinned=bool(one.flags & PINNED),
+                value=one.value,
+                disk_holders=one.disk_holders,
+                digest=one.digest,
+                namespace_index=names.get(one.namespace, 0),
+            )
+            for one in unpack(delta.columns, delta.namespaces, integrity, _raise)
+        ),
+    ]
+
+
+def _raise(key: bytes, why: str) -> None:
+    raise AssertionError(why)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import grpc
 import pytest
@@ -89,6 +92,9 @@ def test_nobody_asks_without_end() -> None:
         scene.core.quotes.of(many, scene.now)
 
 
+ROUTER = Path(__file__).parents[3] / "examples" / "route_in_time.py"
+
+
 def test_over_http_and_grpc() -> None:
     async def steps() -> None:
         async with controller() as one, agents(one.grpc_address, PREFIX, []) as (_, second):
@@ -107,7 +113,33 @@ def test_over_http_and_grpc() -> None:
             with pytest.raises(urllib.error.HTTPError) as wrong:
                 await asyncio.to_thread(post, {"keys": []})
             assert (wrong.value.code, wrong.value.read()) == (400, b"0 chunks: 1 to 2048 can be asked for at a time\n")
+            assert "within" not in await asyncio.to_thread(post, asked)
+            known = {**asked, "keys": [one_key.hex() for one_key in KEYS[:3]]}
+            found = (await asyncio.to_thread(post, {**known, "within_s": 0.0}))["within"]
+            assert isinstance(found, dict)
+            assert (found["send_to"], found["refuse"]) == ("n1", "")
+            busy = {**known, "queue_s": {"n1": 3.0, "n2": 2.0}, "within_s": 1.5}
+            found = (await asyncio.to_thread(post, busy))["within"]
+            assert isinstance(found, dict)
+            assert found["send_to"] is None
+            assert found["refuse"] == "no node in time: n2 would be 0.500 s late"
+            assert found["nodes"]["n1"] == {"meets": False, "late_s": 1.5}
+            words = [sys.executable, str(ROUTER), f"http://{one.metrics_address}", "--recompute", "60"]
+            keys = [one_key.hex() for one_key in KEYS]
+            for named, said in (
+                (keys[:3], "send it to n1\n"),
+                (keys, "refuse: no node in time: n1 would be 14.000 s late\n"),
+            ):
+                ran = await asyncio.to_thread(
+                    subprocess.run, [*words, "--within", "1", *named], capture_output=True, text=True, check=True
+                )
+                assert ran.stdout == said
             async with operator(one.grpc_address) as stub:
+                judged = await stub.Cost(rpc.CostRequest(keys=KEYS[:3], recompute_s=60.0, queue_s=2.0, within_s=1.5))
+                assert (judged.HasField("send_to"), judged.nodes["n1"].late_s) == (False, 0.5)
+                assert judged.refuse == "no node in time: n1 would be 0.500 s late"
+                judged = await stub.Cost(rpc.CostRequest(keys=KEYS[:3], recompute_s=60.0, within_s=1.5))
+                assert (judged.send_to, judged.refuse, judged.nodes["n1"].late_s) == ("n1", "", 0.0)
                 reply = await stub.Cost(rpc.CostRequest(keys=KEYS, recompute_s=60.0))
                 assert reply.nodes["n2"].parts["remote"].chunks == 3
                 assert reply.nodes["n2"].seconds == pytest.approx(over_http["n2"]["seconds"])

@@ -122,7 +122,7 @@ def test_a_snapshot_removes_what_it_does_not_name() -> None:
     directory.begin_snapshot(A)
     directory.add_copy(A, facts(0))
     directory.add_copy(A, facts("new"))
-    assert set(directory.end_snapshot(A)) == set(keys[1:])
+    directory.end_snapshot(A)
     assert {chunk.key for chunk in directory if A in chunk.holders} == {keys[0], key("new")}
 
 

@@ -22,7 +22,9 @@ COMMON = {"--help", "--controller", "--json", "--tls-cert", "--tls-key", "--tls-
 def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = asked_keys(monkeypatch)
     switch = {"target": "tofino", "address": "127.0.0.1:1", "orbit_bytes": 100_000}
-    parse({"nodes": {"NAME": {"port": 1}}, "switch": switch}, Path())
+    cells = {"NAME": {"controllers": ["127.0.0.1:1"]}}
+    models = {"NAME": {"namespace": "0" * 64, "chunk_tokens": 256}}
+    parse({"nodes": {"NAME": {"port": 1}}, "switch": switch, "cell": "NAME", "cells": cells, "models": models}, Path())
     defaults["switch.orbit_bytes"] = None  # It has to be given, here.
     assert differences(settings(PAGE), defaults) == []
 

@@ -74,7 +74,7 @@ def test_words_are_forgotten() -> None:
     assert cluster.said((0, 3, False), now_ns=WORD_NS - 1) == {"n3"}
     assert cluster.said(now_ns=WORD_NS) == set(), "only one has said it again"
     assert cluster.said(now_ns=3 * WORD_NS) == set()
-    assert cluster.words._words == {}, "nothing is kept"
+    assert [cluster.words.speakers(node) for node in cluster.nodes] == [[]] * 4, "nothing is kept"
 
 
 def test_a_node_that_is_forgotten_is_spoken_of_no_more() -> None:

@@ -97,6 +97,8 @@ def test_a_holder_that_is_said_to_be_bad_keeps_its_copies_until_it_says_otherwis
     assert (chunk.holders, chunk.disk_holders) == ({ONE, TWO}, {ONE})
     assert [list(task.recheck.keys) for task in scene.tasks(1, "recheck")] == [[key("a")]]
     scene.say(1, announce=rpc.Announce(removed=[key("a")], removed_from_disk=[key("a")]))
+    chunk = scene.core.directory.get(key("a"))
+    assert chunk is not None
     assert (chunk.holders, chunk.disk_holders) == ({TWO}, set())
 
 

@@ -57,7 +57,7 @@ class Clock:
         self.closed = asyncio.Event()
         self.tick = asyncio.Event()
 
-    async def ticks(self) -> AsyncGenerator[bytes, None]:
+    async def ticks(self, _query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         self.open += 1
         try:
             while True:
@@ -69,7 +69,7 @@ class Clock:
             self.open -= 1
             self.closed.set()
 
-    async def flood(self) -> AsyncGenerator[bytes, None]:
+    async def flood(self, _query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         self.open += 1
         try:
             while True:
@@ -79,7 +79,7 @@ class Clock:
             self.open -= 1
             self.closed.set()
 
-    async def broken(self) -> AsyncGenerator[bytes, None]:
+    async def broken(self, _query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         yield b"data: 1\n\n"
         raise ZeroDivisionError("a bug in a stream")
 

@@ -15,7 +15,8 @@ from hostagent.agent import Agent
 from hostagent.api.access import Access
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.config import AgentConfig, DataConfig, PoolConfig, WireConfig
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.events import DirectoryChanged
 from hostagent.disk.disk_options import DiskConfig
 from kvchunk.ids import ChunkKey
@@ -57,6 +58,8 @@ class Cluster:
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
+        relay_share: float | None = None,
+        replica_bytes: int = 0,
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
@@ -75,6 +78,8 @@ class Cluster:
             disk=disk,
             cold=cold,
             wire=WireConfig(wire),
+            relay_share=relay_share,
+            replica_bytes=replica_bytes,
         )
 
     def add(self, **options: Any) -> Agent:

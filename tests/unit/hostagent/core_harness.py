@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from hostagent.core import effects, events
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.core import AgentCore
-from hostagent.core.directory import ChunkEntry, Delta, NodeEntry
+from hostagent.core.directory import Delta, NodeEntry
 from hostagent.core.disk_index import DiskState
 from hostagent.core.events import EngineId, LoadOutcome, SaveOutcome
 from hostagent.core.node import Knowledge
@@ -69,11 +70,18 @@ class Scene:
         cold: bool = False,
         wire: FormChoice = FormChoice.RAW,
         lone_gets: bool = False,
+        replica_bytes: int = 0,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None
         options = CoreOptions(
-            pool_pages * PAGE, segment_bytes, promote=promote, has_cold=cold, lone_gets=lone_gets, wire_form=wire
+            pool_pages * PAGE,
+            segment_bytes,
+            promote=promote,
+            has_cold=cold,
+            lone_gets=lone_gets,
+            wire_form=wire,
+            replica_bytes=replica_bytes,
         )
         self.core = AgentCore(options, knowledge, self.disk)
         self.now_ns = 1_000_000_000

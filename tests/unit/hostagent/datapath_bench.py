@@ -116,6 +116,7 @@ def host_of(
         counters=counters,
         address=address,
         own=parse_address(address),
+        read_address=address,
         native=native,
     )
 

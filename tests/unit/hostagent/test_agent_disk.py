@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.disk_index import DiskState
 from hostagent.disk.disk_options import DiskConfig
 from kvclient.client import AgentClient, ChunkSource, Status, Where

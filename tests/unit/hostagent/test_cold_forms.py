@@ -12,7 +12,7 @@ import pytest
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.objects import RECORD_BYTES, object_name, packed_record, record_of
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import hashed

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.tree import Hashed
 from kvchunk.ids import Digest

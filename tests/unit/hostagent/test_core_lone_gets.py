@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry, Delta, Variant
+from hostagent.core.chunk_entry import ChunkEntry, Variant
+from hostagent.core.directory import Delta
 from kvchunk.ids import Digest
 from kvchunk.sources import ChunkSource
 from kvclient.lone import SLOT_BYTES

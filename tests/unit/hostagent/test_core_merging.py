@@ -11,6 +11,7 @@ from hostagent.core.events import EngineId
 from hostagent.core.fetch import Fetch
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status, Where
+from kvpolicy.tiers.cost_question import CostQuestion
 from kvpolicy.tiers.prefill import Prefill
 from tests.counted_keys import CountedKey, counted
 from tests.digests import hashed
@@ -482,3 +483,13 @@ def test_who_begins_to_wait_is_not_compared_with_those_who_wait(monkeypatch: pyt
         where.say(events.CancelRequested(ENGINE, ask(where, number + 1000, compute_s=0, expected_s=5.0)))
     assert len(looked_at) == 200
     where.close()
+
+
+def test_a_router_hears_of_what_is_being_computed() -> None:
+    one = scene()
+    claim(one, 1, 2)
+    asked = CostQuestion((key(1), key(2), key(3)), recompute_s=300.0)
+    told = one.core.quote(asked, one.now_ns)
+    assert {name: part.chunks for name, part in told.parts.items() if part.chunks} == {"computing": 2, "compute": 1}
+    assert told.seconds is not None
+    assert 100.0 < told.seconds < 200.0

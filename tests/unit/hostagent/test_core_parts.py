@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.tree import PIECE_BYTES, PieceRun, hashed, leaves_in, piece_runs
 from kvchunk.parts import ByteRange
 from kvclient.messages import Status

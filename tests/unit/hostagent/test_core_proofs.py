@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.events import ReadProven, ReadsProven
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES, Hashed, root_of
 from kvchunk.sources import ChunkSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hostagent.core import effects, events
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.forms import is_twin
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED

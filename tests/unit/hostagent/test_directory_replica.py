@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry, SequenceGapError, Variant
+from hostagent.core.chunk_entry import ChunkEntry, Variant
+from hostagent.core.directory import Delta, DirectoryReplica, NodeEntry, SequenceGapError
 from kvpolicy.value import Tier
 from kvproto.ids import parse_address
 from tests.digests import digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from tests.unit.hostagent.cold_harness import BrokenStore
 def test_every_key_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = asked_keys(monkeypatch)
     parse({"data": {"address": "10.0.0.1"}})
-    assert defaults.pop("node") == socket.gethostname()
+    assert defaults.pop("node") is None
     documented = settings("reference/agent.md")
-    assert documented.pop("node") == "host name"
+    assert documented.pop("node") == "`$KVCAST_NODE`, else host name"
     assert differences(documented, defaults) == []
 
 

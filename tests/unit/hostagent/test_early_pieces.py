@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hostagent.core.arrivals import CHUNK_PIECES_MIN, PIECES_MIN, InboundChunk
-from hostagent.core.directory import ChunkEntry
+from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.hashing import Hashing
 from hostagent.limits import HASH_INLINE_BYTES_MAX
 from hostagent.memory.pool_memory import PoolMemory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hostagent.core.directory import ChunkEntry, Delta, DirectoryReplica, NodeEntry
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import Delta, DirectoryReplica, NodeEntry
 from hostagent.pool.chunks import Chunk, ChunkPool, DropOutcome
 from hostagent.pool.records import Record
 from kvchunk.ids import ChunkKey

@@ -18,7 +18,7 @@ from hostagent.memory.holders import Keeper
 from kvclient.client import AgentClient, PutOutcome
 from kvdaemon.file_keeper import FILES_MAX, MESSAGE_BYTES_MAX, receive, send
 from tests.unit.hostagent.agent_harness import key
-from tests.unit.hostagent.service_manager import DEADLINE_S, ROOT
+from tests.unit.hostagent.service_manager import DEADLINE_S, ROOT, ServiceManager
 from tests.unit.hostagent.test_pool_keeping import configure, content, until_taken_over
 
 CHUNKS = 20
@@ -160,6 +160,19 @@ def test_a_pool_of_another_size_is_given_back(folder: Path, keeper: Process, age
     assert log.count("keeps kvcast-pool of 16777216 bytes") == 1
     assert log.count("keeps kvcast-pool of 8388608 bytes") == 1
     assert not (folder / "keeper.sock").exists()
+
+
+def test_a_service_manager_lets_go_of_the_pool_where_a_keeper_is_to_have_it(folder: Path, keeper: Process) -> None:
+    manager = ServiceManager(folder, configure(folder))
+    try:
+        manager.start()
+        assert sorted(manager.store) == ["kvcast-index", "kvcast-pool"]
+        manager.end()
+        configure(folder, f"{{size: 16MiB, keeper: {folder}/keeper.sock}}")
+        manager.start()
+        assert manager.store == {}
+    finally:
+        manager.close()
 
 
 def connected(folder: Path) -> socket.socket:

@@ -17,7 +17,7 @@ from hostagent import limits
 from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
-from hostagent.transport.base import Extent, TransportCounters
+from hostagent.transport.base import ChunkPlace, Extent, TransportCounters
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import (
     ANSWER,
@@ -87,6 +87,8 @@ class Node:
     def close_extent(self, extent: Extent) -> None:
         assert isinstance(extent.token, bytes)
         self.opened.remove(ChunkKey(extent.token))
+
+    def relays(self) -> None: ...
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         self.read += keys
@@ -356,5 +358,60 @@ def test_tags_are_those_of_the_catalog() -> None:
                 for _ in keys:
                     assert (await peer.answer())[3] == one.content[8192:8202]
                 assert one.was_opened == []
+
+    asyncio.run(scenario())
+
+
+ARRIVING = ChunkPlace(ChunkKey(b"a" * 16), 1 << 20, 31 << 20)
+PIECE = 64 * 1024
+
+
+def test_proven_pieces_of_an_arriving_chunk_are_answered_and_no_others() -> None:
+    async def scenario() -> None:
+        async with node() as one, peer_of(one) as peer:
+            one.native.show(ARRIVING, 1, 2)
+            peer.ask(ARRIVING.key, PIECE, 2 * PIECE, 1)
+            start = ARRIVING.offset + PIECE
+            assert await peer.answer() == (STATUS_OK, 0, 1, one.content[start : start + 2 * PIECE])
+            for number, (offset, size_bytes) in enumerate(((0, 10), (2 * PIECE, PIECE + 1), (1 << 63, 1)), 2):
+                peer.ask(ARRIVING.key, offset, size_bytes, number)
+                assert (await peer.answer())[:3] == (STATUS_ABSENT, 0, number)
+            one.native.hide(ARRIVING.key)
+            peer.ask(ARRIVING.key, PIECE, 10, 9)
+            assert (await peer.answer())[0] == STATUS_ABSENT
+            one.native.hide(ARRIVING.key)  # again
+            assert not one.was_opened
+            assert not one.leased()
+
+    asyncio.run(scenario())
+
+
+def test_answers_from_a_chunk_that_has_arrived_go_on() -> None:
+    async def scenario() -> None:
+        async with node() as one, peer_of(one) as peer:
+            place = ChunkPlace(LARGE, *PLACES[LARGE])
+            one.leases.catalog.hide([one.shown[LARGE]])
+            one.native.show(place, 0, 31 << 4)
+            peer.ask(LARGE, 0, place.size_bytes)
+            await eventually(lambda: one.counters.readers_served == 1)
+            one.shown[LARGE] = one.leases.catalog.show(LARGE, *PLACES[LARGE])
+            one.native.hide(LARGE)
+            assert one.leased(), "it may not go while it is sent"
+            assert (await peer.answer())[3] == one.content[1 << 20 : 32 << 20]
+
+    asyncio.run(scenario())
+
+
+def test_answers_from_a_chunk_that_is_given_up_end_with_their_connection() -> None:
+    async def scenario() -> None:
+        async with node() as one, peer_of(one) as peer, peer_of(one) as other:
+            one.native.show(ARRIVING, 0, 31 << 4)
+            peer.ask(ARRIVING.key, 0, ARRIVING.size_bytes)
+            await eventually(lambda: one.counters.readers_served == 1)
+            one.native.hide(ARRIVING.key)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await peer.answer()
+            other.ask(SMALL, 0, 10)
+            assert (await other.answer())[0] == STATUS_OK
 
     asyncio.run(scenario())

@@ -67,6 +67,7 @@ def host_of(loop: asyncio.AbstractEventLoop, memory: PoolMemory, sink: Recording
         counters=TransportCounters(),
         address=OWN,
         own=parse_address(OWN),
+        read_address=OWN,
         native=datapath(),
     )
 

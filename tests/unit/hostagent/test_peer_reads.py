@@ -165,6 +165,8 @@ class Holder:
     def casts_queued_bytes(self) -> int:
         return 0
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         """Nobody learns from it here."""
 

@@ -44,6 +44,8 @@ class Sink:
         self.open.append(key)
         return Extent(0, SIZES[key], key)
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         self.read += keys
 

@@ -71,7 +71,7 @@ def test_any_bytes_are_read_to_an_end(noise: bytes, told: bytes, at: int) -> Non
 
 
 def test_what_unbinds_sockets() -> None:
-    place = Place("10.99.0.3", "eth1", 5)
+    place = Place("10.99.0.3", "10.99.0.3", "eth1", 5)
     assert place.is_lost_by(LinkChange(5, "eth1", lost=True)) and place.is_lost_by(
         AddressChange(5, "10.99.0.3", lost=True)
     )

@@ -108,6 +108,8 @@ class Sink:
     def casts_queued_bytes(self) -> int:
         return 0
 
+    def relays(self) -> None: ...
+
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         """Nobody learns from it here."""
 

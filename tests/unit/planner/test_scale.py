@@ -12,7 +12,7 @@ import pytest
 
 from kvcast import cli
 from planner.errors import PlanError
-from planner.scale.growth import carried_nodes, grow
+from planner.scale.growth import carried_nodes, grow, in_cells
 from planner.scale.load import load_of
 from planner.scale.reuse import Uses, reuse_in_cells
 from planner.scale.unit_costs import UnitCosts, measure
@@ -94,11 +94,24 @@ def test_growth_is_linear_in_and_quadratic_out(costs: UnitCosts) -> None:
     assert carried_nodes(replace(costs, usage_s=costs.usage_s * 1000), load) < limit
 
 
+def test_cells_are_controllers_that_know_nothing_of_each_other(costs: UnitCosts) -> None:
+    load = load_of(trace(100, 2), nodes=4)
+    (alone,) = grow(costs, load, steps=(1000,))
+    small, odd, whole = in_cells(costs, load, 1000, (100, 300, 1000, 2000))
+    assert (small.cells, odd.cells, whole.cells) == (10, 4, 1)
+    assert (whole.each, whole.cores) == (alone, alone.cores)
+    assert small.each == grow(costs, load, steps=(100,))[0]
+    assert small.cells * small.each.directory_bytes == pytest.approx(alone.directory_bytes)
+    assert small.each.replica_bytes == pytest.approx(alone.replica_bytes / 10)
+    assert small.cores < alone.cores
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--scale", "--scale-sample", "2000", "--trace", str(CARRIED / "chat_small.jsonl")]
     assert cli.main([*words, "--json", str(tmp_path / "scale.json")]) == 0
     said = capsys.readouterr().out
     assert "100,000,000" in said
     assert "One controller on one core carries about" in said
+    assert "10,000 nodes in cells" in said
     figures = json.loads((tmp_path / "scale.json").read_text())
     assert figures["growth"][-1]["chunks"] == 100_000_000

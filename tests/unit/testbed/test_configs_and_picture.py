@@ -84,6 +84,7 @@ def incast(mode: str = "cast") -> IncastFigures:
         max_ratio=1.1,
         holder_tx_S=1.0,
         readers_tx_S=0.0,
+        busiest_tx_S=1.0,
         readers_rx_S=2.0,
         verified=True,
         times_s=[1.0, 1.1],

@@ -19,6 +19,7 @@ from kvpolicy.tiers.cost_question import (
 )
 from kvpolicy.tiers.gate import Offer, Prefill
 from kvpolicy.tiers.holder_load import HolderLoad
+from kvpolicy.tiers.in_time import InTime, verdicts
 from kvpolicy.tiers.quote import Part, quote
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
 
@@ -37,12 +38,46 @@ def test_chunks_are_local_coming_remote_or_computed() -> None:
         "coming": Part(1, 20 * MB),
         "switch": Part(),
         "remote": Part(1, 100 * MB),
+        "computing": Part(),
         "compute": Part(1, 0),
     }
     assert told.fetch_s == pytest.approx(0.12)
     assert told.wait_s == pytest.approx(0.02)
     assert told.compute_s == pytest.approx(1.0)
     assert told.seconds == pytest.approx(1.12)
+
+
+def test_what_somebody_computes_is_waited_for_where_that_is_quicker() -> None:
+    promised = Offer(100 * MB, (Tier.REMOTE_DRAM,), ready_s=0.3)
+    told = quote(COSTS, [LOCAL, promised], 0, Prefill(2.0), {})
+    assert (told.parts["computing"], told.parts["compute"]) == (Part(1, 100 * MB), Part())
+    assert told.seconds == pytest.approx(0.3 + 0.1)
+
+
+def test_a_bound_is_met_or_missed_by_so_much_and_one_node_is_recommended() -> None:
+    quotes = {
+        "n1": quote(COSTS, [LOCAL] * 2, 0, Prefill(1.0, queue_s=0.7), {}),
+        "n2": quote(COSTS, [REMOTE] * 2, 0, Prefill(1.0), {}),
+        "n3": quote(COSTS, [], 2, Prefill(1.0), {}),
+    }
+    found = verdicts(quotes, 0.5)
+    assert found.nodes["n1"] == InTime(False, pytest.approx(0.2))
+    assert found.nodes["n2"] == InTime(True, 0.0)
+    assert found.nodes["n3"] == InTime(False, pytest.approx(0.5))
+    assert (found.send_to, found.refuse) == ("n2", "")
+    late = verdicts(quotes, 0.1)
+    assert (late.send_to, late.refuse) == (None, "no node in time: n2 would be 0.100 s late")
+    unknown = verdicts({"n1": quote(COSTS, [], 2, None, {})}, 0.5)
+    assert unknown.nodes["n1"] == InTime(None, None)
+    assert (unknown.send_to, unknown.refuse.partition(":")[0]) == (None, "say recompute_s")
+    assert verdicts({}, 0.5).refuse == "no node"
+
+
+def test_a_bound_in_a_question() -> None:
+    assert from_query({"keys": "00" * 16, "within_s": "0.5"}).within_s == 0.5
+    assert from_json(json.dumps({"keys": ["00" * 16]}).encode()).within_s is None
+    with pytest.raises(QuestionError, match="within_s: -1 is not a number of 0 or more"):
+        from_json(json.dumps({"keys": ["00" * 16], "within_s": -1}).encode())
 
 
 def test_what_is_quicker_to_compute_is_not_brought() -> None:

@@ -151,6 +151,7 @@ class FromAgent(_message.Message):
     CLAIMS_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
+    LOOK_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -175,6 +176,8 @@ class FromAgent(_message.Message):
     def interests(self) -> Global___Interests: ...
     @_builtins.property
     def paths(self) -> Global___Paths: ...
+    @_builtins.property
+    def look_up(self) -> Global___LookUp: ...
     def __init__(
         self,
         *,
@@ -190,12 +193,13 @@ class FromAgent(_message.Message):
         claims: Global___Claims | None = ...,
         interests: Global___Interests | None = ...,
         paths: Global___Paths | None = ...,
+        look_up: Global___LookUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "look_up", b"look_up", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "bad_copy", b"bad_copy", "claims", b"claims", "heartbeat", b"heartbeat", "hello", b"hello", "interests", b"interests", "leaving", b"leaving", "load", b"load", "look_up", b"look_up", "message", b"message", "paths", b"paths", "task_progress", b"task_progress", "task_result", b"task_result", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests", "paths"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "announce", "bad_copy", "task_result", "task_progress", "usage", "heartbeat", "leaving", "load", "claims", "interests", "paths", "look_up"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -224,7 +228,10 @@ class Hello(_message.Message):
     OPERATOR_STATE_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
+    TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -252,8 +259,14 @@ class Hello(_message.Message):
     """payload of its NIC's largest RDMA packet, in bytes; 0: it has no RDMA"""
     protocol: _builtins.int
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
+    takes_columns: _builtins.bool
+    """it understands DirectoryDelta.columns"""
+    follows: _builtins.bool
+    """it is told only of chunks that it follows: see LookUp"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
+    cell: _builtins.str
+    """that it is of (kvproto.cells); empty: nobody said so"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -294,11 +307,14 @@ class Hello(_message.Message):
         operator_state: Global___OperatorState | None = ...,
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
+        takes_columns: _builtins.bool = ...,
+        follows: _builtins.bool = ...,
         link_rate: _builtins.int = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,6 +332,7 @@ class Announce(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
     REMOVED_FROM_DISK_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.bool
     """part of the full list that follows a Welcome"""
     snapshot_end: _builtins.bool
@@ -332,6 +349,10 @@ class Announce(_message.Message):
 
     @_builtins.property
     def removed_from_disk(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def columns(self) -> Global___ChunkColumns:
+        """more copies, to a controller that takes them so (Welcome.takes_columns)"""
+
     def __init__(
         self,
         *,
@@ -341,14 +362,101 @@ class Announce(_message.Message):
         snapshot: _builtins.bool = ...,
         snapshot_end: _builtins.bool = ...,
         removed_from_disk: _abc.Iterable[_builtins.bytes] | None = ...,
+        columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "namespaces", b"namespaces", "removed", b"removed", "removed_from_disk", b"removed_from_disk", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "columns", b"columns", "namespaces", b"namespaces", "removed", b"removed", "removed_from_disk", b"removed_from_disk", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announce: _TypeAlias = Announce  # noqa: Y015
+
+@_typing.final
+class ChunkColumns(_message.Message):
+    """Many chunks, column by column: each is the concatenation of one field of all of them, integers little-endian. The
+    message around it has the names that namespace indexes point into.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_INDEXES_FIELD_NUMBER: _builtins.int
+    FLAGS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    DISK_HOLDERS_FIELD_NUMBER: _builtins.int
+    SETS_FIELD_NUMBER: _builtins.int
+    keys: _builtins.bytes
+    """16 bytes each"""
+    parents: _builtins.bytes
+    """16 bytes each; zeros for the first of a prefix"""
+    sizes: _builtins.bytes
+    """uint64"""
+    digests: _builtins.bytes
+    """as in ChunkRecord, all of the fabric's algorithm"""
+    positions: _builtins.bytes
+    """uint32"""
+    namespace_indexes: _builtins.bytes
+    """uint32"""
+    flags: _builtins.bytes
+    """a byte each: 1 pinned, 2 on disk, 4 served by the switch"""
+    values: _builtins.bytes
+    """In a DirectoryDelta only:
+    IEEE 754 doubles
+    """
+    holders: _builtins.bytes
+    """uint32, into `sets`"""
+    disk_holders: _builtins.bytes
+    """uint32, into `sets`"""
+    @_builtins.property
+    def sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeSet]: ...
+    def __init__(
+        self,
+        *,
+        keys: _builtins.bytes = ...,
+        parents: _builtins.bytes = ...,
+        sizes: _builtins.bytes = ...,
+        digests: _builtins.bytes = ...,
+        positions: _builtins.bytes = ...,
+        namespace_indexes: _builtins.bytes = ...,
+        flags: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+        holders: _builtins.bytes = ...,
+        disk_holders: _builtins.bytes = ...,
+        sets: _abc.Iterable[Global___NodeSet] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "disk_holders", b"disk_holders", "flags", b"flags", "holders", b"holders", "keys", b"keys", "namespace_indexes", b"namespace_indexes", "parents", b"parents", "positions", b"positions", "sets", b"sets", "sizes", b"sizes", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChunkColumns: _TypeAlias = ChunkColumns  # noqa: Y015
+
+@_typing.final
+class NodeSet(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeSet: _TypeAlias = NodeSet  # noqa: Y015
 
 @_typing.final
 class ChunkRecord(_message.Message):
@@ -1122,9 +1230,71 @@ class Leaving(_message.Message):
 Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
 
 @_typing.final
-class ToAgent(_message.Message):
-    """---------------------------------------------------------------- controller -> agent"""
+class LookUp(_message.Message):
+    """---------------------------------------------------------------- controller -> agent
 
+    An agent that does not want the whole directory asks for what its engines want, and follows it from then on: it is
+    told of changes of those chunks, and of chunks that hang on them, which it follows, too. It follows what it announces.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of this stream, counting up"""
+    keys: _builtins.bytes
+    """16 bytes each; followed even where nobody has the chunk yet"""
+    released: _builtins.bytes
+    """16 bytes each: not followed any more. What is told of them until the answer comes"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        keys: _builtins.bytes = ...,
+        released: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookUp: _TypeAlias = LookUp  # noqa: Y015
+
+@_typing.final
+class LookedUp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the LookUp"""
+    refused: _builtins.bool
+    """the node follows as many chunks as it may: nothing is known, nothing followed"""
+    @_builtins.property
+    def found(self) -> Global___DirectoryDelta:
+        """without a sequence; what is not in it nobody has whom this node may read from"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        found: Global___DirectoryDelta | None = ...,
+        refused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookedUp: _TypeAlias = LookedUp  # noqa: Y015
+
+@_typing.final
+class ToAgent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WELCOME_FIELD_NUMBER: _builtins.int
@@ -1137,6 +1307,7 @@ class ToAgent(_message.Message):
     READ_ACCESS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    LOOKED_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -1157,6 +1328,8 @@ class ToAgent(_message.Message):
     def refusals(self) -> Global___Refusals: ...
     @_builtins.property
     def leads(self) -> Global___Leads: ...
+    @_builtins.property
+    def looked_up(self) -> Global___LookedUp: ...
     def __init__(
         self,
         *,
@@ -1170,12 +1343,13 @@ class ToAgent(_message.Message):
         read_access: Global___ReadAccess | None = ...,
         refusals: Global___Refusals | None = ...,
         leads: Global___Leads | None = ...,
+        looked_up: Global___LookedUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "looked_up", b"looked_up", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "directory", b"directory", "leads", b"leads", "looked_up", b"looked_up", "membership", b"membership", "message", b"message", "operator_state", b"operator_state", "read_access", b"read_access", "refusals", b"refusals", "switch_state", b"switch_state", "task", b"task", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals", "leads"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "directory", "task", "cancel", "switch_state", "operator_state", "membership", "read_access", "refusals", "leads", "looked_up"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1614,6 +1788,8 @@ class Welcome(_message.Message):
     TAKES_LOADS_FIELD_NUMBER: _builtins.int
     READ_TOKENS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    TAKES_LOOK_UPS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
@@ -1631,10 +1807,14 @@ class Welcome(_message.Message):
     """it gives tokens for reads: who shows none is not served"""
     epoch: _builtins.int
     """of its leadership: higher than those of all leaders before. An agent takes nothing"""
-    silence_ms: _builtins.int
+    takes_columns: _builtins.bool
     """of a leader with a lower one than it has seen. 0: from before epochs
-    a controller that says nothing for so long stands still; 0: it may
+    it understands Announce.columns
     """
+    takes_look_ups: _builtins.bool
+    """it understands Hello.follows and LookUp"""
+    silence_ms: _builtins.int
+    """a controller that says nothing for so long stands still; 0: it may"""
     @_builtins.property
     def fabric(self) -> Global___Fabric: ...
     @_builtins.property
@@ -1653,11 +1833,13 @@ class Welcome(_message.Message):
         takes_loads: _builtins.bool = ...,
         read_tokens: _builtins.bool = ...,
         epoch: _builtins.int = ...,
+        takes_columns: _builtins.bool = ...,
+        takes_look_ups: _builtins.bool = ...,
         silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_loads", b"takes_loads", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1739,9 +1921,13 @@ class DirectoryDelta(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     CLAIMS_FIELD_NUMBER: _builtins.int
     NAMESPACES_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     snapshot: _builtins.bool
     snapshot_end: _builtins.bool
+    after: _builtins.int
+    """the sequence of the change that was told before this one; absent: the one below"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """new or changed"""
@@ -1770,6 +1956,10 @@ class DirectoryDelta(_message.Message):
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """namespaces that ChunkEntry.namespace_index of this message points into"""
 
+    @_builtins.property
+    def columns(self) -> Global___ChunkColumns:
+        """more chunks, to an agent that takes them so (Hello.takes_columns)"""
+
     def __init__(
         self,
         *,
@@ -1783,12 +1973,16 @@ class DirectoryDelta(_message.Message):
         loads: _abc.Iterable[Global___HolderLoad] | None = ...,
         claims: _abc.Iterable[Global___NodeClaims] | None = ...,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        after: _builtins.int | None = ...,
+        columns: Global___ChunkColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "columns", b"columns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "chunks", b"chunks", "chunks_gone", b"chunks_gone", "claims", b"claims", "columns", b"columns", "loads", b"loads", "namespaces", b"namespaces", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "sequence", b"sequence", "snapshot", b"snapshot", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___DirectoryDelta: _TypeAlias = DirectoryDelta  # noqa: Y015
 
@@ -3116,12 +3310,15 @@ class CostRequest(_message.Message):
     QUEUE_S_FIELD_NUMBER: _builtins.int
     QUEUES_S_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    WITHIN_S_FIELD_NUMBER: _builtins.int
     recompute_s: _builtins.float
     """seconds to compute all of them"""
     attention_share: _builtins.float
     """of recompute_s, what grows with the position"""
     queue_s: _builtins.float
     """until an engine begins"""
+    within_s: _builtins.float
+    """until an engine must have everything"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """in prefix order, 2048 at most"""
@@ -3143,14 +3340,20 @@ class CostRequest(_message.Message):
         queue_s: _builtins.float = ...,
         queues_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
+        within_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "recompute_s", b"recompute_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "_within_s", b"_within_s", "recompute_s", b"recompute_s", "within_s", b"within_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "attention_share", b"attention_share", "keys", b"keys", "nodes", b"nodes", "queue_s", b"queue_s", "queues_s", b"queues_s", "recompute_s", b"recompute_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s", "_within_s", b"_within_s", "attention_share", b"attention_share", "keys", b"keys", "nodes", b"nodes", "queue_s", b"queue_s", "queues_s", b"queues_s", "recompute_s", b"recompute_s", "within_s", b"within_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__recompute_s: _TypeAlias = _typing.Literal["recompute_s"]  # noqa: Y015
     _WhichOneofArgType__recompute_s: _TypeAlias = _typing.Literal["_recompute_s", b"_recompute_s"]  # noqa: Y015
+    _WhichOneofReturnType__within_s: _TypeAlias = _typing.Literal["within_s"]  # noqa: Y015
+    _WhichOneofArgType__within_s: _TypeAlias = _typing.Literal["_within_s", b"_within_s"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recompute_s) -> _WhichOneofReturnType__recompute_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__within_s) -> _WhichOneofReturnType__within_s | None: ...
 
 Global___CostRequest: _TypeAlias = CostRequest  # noqa: Y015
 
@@ -3180,20 +3383,61 @@ class CostReply(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NODES_FIELD_NUMBER: _builtins.int
+    SEND_TO_FIELD_NUMBER: _builtins.int
+    REFUSE_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
+    send_to: _builtins.str
+    """the node that has everything soonest, if that is within the bound"""
+    refuse: _builtins.str
+    """why nobody should be asked; empty: somebody should, or no bound was given"""
     @_builtins.property
     def nodes(self) -> _containers.MessageMap[_builtins.str, Global___NodeCost]: ...
+    @_builtins.property
+    def elsewhere(self) -> Global___Elsewhere:
+        """absent: the prefix belongs here"""
+
     def __init__(
         self,
         *,
         nodes: _abc.Mapping[_builtins.str, Global___NodeCost] | None = ...,
+        send_to: _builtins.str | None = ...,
+        refuse: _builtins.str = ...,
+        elsewhere: Global___Elsewhere | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "elsewhere", b"elsewhere", "send_to", b"send_to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_send_to", b"_send_to", "elsewhere", b"elsewhere", "nodes", b"nodes", "refuse", b"refuse", "send_to", b"send_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__send_to: _TypeAlias = _typing.Literal["send_to"]  # noqa: Y015
+    _WhichOneofArgType__send_to: _TypeAlias = _typing.Literal["_send_to", b"_send_to"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__send_to) -> _WhichOneofReturnType__send_to | None: ...
+
+Global___CostReply: _TypeAlias = CostReply  # noqa: Y015
+
+@_typing.final
+class Elsewhere(_message.Message):
+    """The cell that a prefix belongs to, and whom to ask there. What is found here all the same may be used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CELL_FIELD_NUMBER: _builtins.int
+    CONTROLLERS_FIELD_NUMBER: _builtins.int
+    cell: _builtins.str
+    @_builtins.property
+    def controllers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        cell: _builtins.str = ...,
+        controllers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "controllers", b"controllers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CostReply: _TypeAlias = CostReply  # noqa: Y015
+Global___Elsewhere: _TypeAlias = Elsewhere  # noqa: Y015
 
 @_typing.final
 class NodeCost(_message.Message):
@@ -3241,11 +3485,14 @@ class NodeCost(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    LATE_S_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     FETCH_S_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    late_s: _builtins.float
+    """beyond the bound; 0: it is met; absent: no bound, or unknown"""
     seconds: _builtins.float
     """until the engine has everything; absent: unknown how long computing takes"""
     fetch_s: _builtins.float
@@ -3261,22 +3508,27 @@ class NodeCost(_message.Message):
     def __init__(
         self,
         *,
+        late_s: _builtins.float | None = ...,
         seconds: _builtins.float | None = ...,
         fetch_s: _builtins.float = ...,
         wait_s: _builtins.float = ...,
         compute_s: _builtins.float | None = ...,
         parts: _abc.Mapping[_builtins.str, Global___NodeCost.Part] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "seconds", b"seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_late_s", b"_late_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "late_s", b"late_s", "seconds", b"seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "fetch_s", b"fetch_s", "parts", b"parts", "seconds", b"seconds", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s", "_late_s", b"_late_s", "_seconds", b"_seconds", "compute_s", b"compute_s", "fetch_s", b"fetch_s", "late_s", b"late_s", "parts", b"parts", "seconds", b"seconds", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__compute_s: _TypeAlias = _typing.Literal["compute_s"]  # noqa: Y015
     _WhichOneofArgType__compute_s: _TypeAlias = _typing.Literal["_compute_s", b"_compute_s"]  # noqa: Y015
+    _WhichOneofReturnType__late_s: _TypeAlias = _typing.Literal["late_s"]  # noqa: Y015
+    _WhichOneofArgType__late_s: _TypeAlias = _typing.Literal["_late_s", b"_late_s"]  # noqa: Y015
     _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
     _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_s) -> _WhichOneofReturnType__compute_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__late_s) -> _WhichOneofReturnType__late_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
 

@@ -31,7 +31,7 @@ class ReadToken:
     """Ed25519, 32 bytes: of the controller."""
     node: str
     address: bytes
-    """IPv4, 4 bytes."""
+    """4 bytes of IPv4, 16 of IPv6."""
     expires_ms: int
     """On that controller's clock."""
     grant: Grant
@@ -58,7 +58,7 @@ def unpack_token(packed: bytes) -> ReadToken:
         said = pb.ReadToken.FromString(packed)
     except DecodeError as error:
         raise ValueError("not a token") from error
-    if len(said.verify_key) != 32 or len(said.address) != 4:
+    if len(said.verify_key) != 32 or len(said.address) not in (4, 16):
         raise ValueError("a token without key or address")
     if len(said.grant.granted) + len(said.grant.withheld) > PATTERNS_MAX:
         raise ValueError("a token with too many namespaces")

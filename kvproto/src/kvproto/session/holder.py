@@ -34,6 +34,10 @@ _SENDING_MEMORY_NS = 1000 * MS
 """After this long without a GET for the chunk, the holder forgets what it sent when."""
 
 
+_KEEPER_BURST_SEGMENTS = 8
+"""Handed over at least, where a keeper says to whom: who joins after that misses them, and NOTICEs wait behind them."""
+
+
 class Inventory(Protocol):
     """What this node holds, whole and verified."""
 
@@ -134,6 +138,8 @@ class Holder:
     def use_keeper(self, keeper: Keeper | None) -> None:
         """Another one keeps interest from now on, or nobody here does."""
         self._keeper = keeper
+        least = self._parameters.send_burst_segments
+        self._burst = Burst(least if keeper is None else min(least, _KEEPER_BURST_SEGMENTS))
 
     @property
     def pinned(self) -> frozenset[ChunkKey]:

@@ -1,0 +1,131 @@
+"""Which agents follow which chunks: those that want to be told of what they asked for, and not of everything. Pure.
+
+Whoever follows a chunk follows what hangs on it: a prefix grows at its end. So the subtrees that engines ask for are
+followed without anybody naming them. A chunk that nobody has may be followed, too: then its announcement is news.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from controlplane.core.directory.tree import Directory
+from controlplane.core.ids import ChunkKey
+from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, FOLLOWED_PER_NODE_MAX
+from kvproto.chunk_table import KEPT, KNOWN, NONE, Interned
+
+
+class Following:
+    """Owns who follows which row of the directory, by session. Most chunks of a prefix have the same followers: each
+    set of them is kept once."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._table = directory.table
+        self._sets: Interned[frozenset[int]] = Interned(frozenset())
+        self._of = array("I")
+        self._counts: Counter[int] = Counter()
+        self.sessions: set[int] = set()
+        """Those that are told only of what they follow."""
+        self._ended: dict[int, list[int]] = {}
+        """Rows that sessions followed when they ended, still to be let go."""
+
+    def stream_ended(self, session: int) -> None:
+        """A session follows nothing any more."""
+        if session not in self.sessions:
+            return
+        self.sessions.discard(session)
+        values = self._sets.values
+        has = np.fromiter((session in one for one in values), np.bool_, len(values))
+        self._ended[session] = np.flatnonzero(has[np.array(self._of, np.uint32)]).tolist()
+        self.advance()
+
+    def advance(self, count: int = COPIES_FORGOTTEN_AT_ONCE) -> None:
+        """Let go so many rows of sessions that have ended."""
+        for session, rows in list(self._ended.items()):
+            for row in rows[-count:]:
+                self._let_go(session, row)
+            del rows[-count:]
+            if not rows:
+                del self._ended[session], self._counts[session]
+                continue
+            return
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `advance` has something to do."""
+        return bool(self._ended)
+
+    def has_room(self, session: int, count: int) -> bool:
+        """Whether a session may follow so many more chunks."""
+        return self._counts[session] + count <= FOLLOWED_PER_NODE_MAX
+
+    def follow(self, session: int, keys: Iterable[ChunkKey]) -> None:
+        """A session is told of these from now on."""
+        for key in keys:
+            self._take(session, self._table.place(key))
+
+    def release(self, session: int, keys: Iterable[ChunkKey]) -> None:
+        """A session is told of these no more."""
+        for key in keys:
+            if (row := self._table.row(key)) != NONE:
+                self._let_go(session, row)
+
+    def listeners(self, rows: Sequence[int]) -> dict[int, list[int]]:
+        """Which of these changed chunks each session is to be told of; it follows them from now on."""
+        told: dict[int, list[int]] = {}
+        values, parents = self._sets.values, self._table.parents
+        self._extend()
+        for row in rows:
+            sessions, above = values[self._of[row]], parents[row]
+            if above != NONE and (more := values[self._of[above]] - sessions):
+                more = frozenset(one for one in more if one in self.sessions and self.has_room(one, 1))
+                for session in more:
+                    self._take(session, row)
+                sessions |= more
+            for session in sessions:
+                if session in self.sessions:
+                    told.setdefault(session, []).append(row)
+        return told
+
+    def listeners_of_gone(self, keys: Iterable[ChunkKey]) -> dict[int, list[ChunkKey]]:
+        """Which of these chunks, that nobody has any more, each session is to be told of; it follows them still."""
+        told: dict[int, list[ChunkKey]] = {}
+        self._extend()
+        for key in keys:
+            if (row := self._table.row(key)) != NONE:
+                for session in self._sets.values[self._of[row]] & self.sessions:
+                    told.setdefault(session, []).append(key)
+        return told
+
+    # -- inside
+
+    def _extend(self) -> None:
+        if (missing := len(self._table) - len(self._of)) > 0:
+            self._of.extend(array("I", [0]) * missing)
+
+    def _take(self, session: int, row: int) -> None:
+        self._extend()
+        number = self._of[row]
+        before = self._sets.values[number]
+        if session in before:
+            return
+        self._of[row] = self._sets.take(before | {session})
+        self._sets.drop(number)
+        self._table.flags[row] |= KEPT
+        self._counts[session] += 1
+
+    def _let_go(self, session: int, row: int) -> None:
+        number = self._of[row] if row < len(self._of) else 0
+        before = self._sets.values[number]
+        if session not in before:
+            return
+        self._of[row] = self._sets.take(before - {session})
+        self._sets.drop(number)
+        self._counts[session] -= 1
+        if not self._of[row]:
+            self._table.flags[row] &= ~KEPT & 0xFF
+            if not self._table.flags[row] & KNOWN:
+                self._table.release(row)

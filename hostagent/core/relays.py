@@ -1,0 +1,246 @@
+"""Chunks that come by relays: readers of one chunk pass on to each other what they have proven while the rest comes.
+
+Runs the protocol's relay (`kvproto.session.relay`), which decides who is asked for which piece, and has each piece
+compared with its leaf as soon as it is here: nothing unproven is passed on. What has no tree of pieces comes as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+from zlib import crc32
+
+from hostagent.core import effects
+from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.directory import NodeEntry
+from hostagent.core.events import RelayHeard, RelayReadEnded
+from hostagent.core.node import Node
+from hostagent.pool.chunks import Chunk
+from hostagent.tree import LEAF_BYTES, PIECE_BYTES, ROOT_CODE, Hashed, root_of
+from kvchunk.ids import ChunkKey
+from kvproto.commands import Blame
+from kvproto.events import HolderRef
+from kvproto.ids import NodeId, parse_address
+from kvproto.integrity import NO_DIGEST
+from kvproto.session.relay.pieces import pieces_of
+from kvproto.session.relay.relay_commands import (
+    AbortRun,
+    Blamed,
+    GaveUp,
+    LeaveParent,
+    ReadRun,
+    RelayCommand,
+    TellChild,
+    TellParent,
+    Whole,
+)
+from kvproto.session.relay.relay_node import Relay
+
+PIECES_MIN = 2
+Ended = Callable[[ChunkKey, bytes | None], None]
+"""Takes a chunk that the relay gathers no more: its leaves when it is whole and right, None when it has to come another
+way."""
+
+
+def pieces_in(size_bytes: int) -> int:
+    """Of a chunk of this size."""
+    return -(-size_bytes // PIECE_BYTES)
+
+
+class Relays:
+    """Of one node."""
+
+    def __init__(self, node: Node, ended: Ended) -> None:
+        self._clock = node.clock
+        self._emit = node.emit
+        self._pool = node.pool
+        self._directory = node.directory
+        self._share = node.options.relay_share
+        self._ended = ended
+        self._alarm = node.alarms.add(self._due)
+        self._relay: Relay | None = None
+        """None until the transport listens."""
+        self._coming: dict[ChunkKey, tuple[Chunk, ChunkEntry]] = {}
+        self._leaves: dict[ChunkKey, bytes] = {}
+        """Of those that are coming, once they are known to be right."""
+
+    def listens(self, endpoint: str) -> None:
+        """The transport answers peers there."""
+        self._relay = Relay(
+            endpoint,
+            PIECE_BYTES,
+            share=self._share or 0.0,
+            whole_pieces=self._whole_pieces,
+            leaves=lambda key: self._leaves_here(key),
+            accepts=self._accepts,
+            may_give=lambda peer: self._node_at(peer) is not None,
+        )
+
+    # ------------------------------------------------------------------ what is wanted
+
+    def take(self, wanted: Iterable[tuple[Chunk, ChunkEntry, Sequence[HolderRef]]]) -> set[ChunkKey]:
+        """Gather those chunks that can come by relays; the others are the caller's."""
+        taken: list[tuple[ChunkKey, int, list[str]]] = []
+        for chunk, entry, holders in wanted:
+            key = entry.key
+            if self._relay is None or key in self._coming or not entry.digest.startswith(ROOT_CODE):
+                continue
+            keepers = self._keepers(key, holders)
+            if keepers and entry.size_bytes >= PIECES_MIN * PIECE_BYTES:
+                self._coming[key] = chunk, entry
+                taken.append((key, pieces_in(entry.size_bytes), keepers))
+        if taken and self._relay is not None:
+            self._carry_out(self._relay.want(taken, self._clock.now_ns))
+        return {key for key, _, _ in taken}
+
+    def _keepers(self, key: ChunkKey, holders: Sequence[HolderRef]) -> list[str]:
+        """Where holders answer, the same first one for all who read the chunk: its keeper."""
+        nodes = [self._directory.node_named(one.node) for one in holders if one.readable]
+        known = [node.read_endpoint for node in nodes if node is not None]
+        return sorted(known, key=lambda endpoint: (crc32(key + endpoint.encode()), endpoint))
+
+    def is_coming(self, key: ChunkKey) -> bool:
+        """Whether a chunk comes by relays."""
+        return key in self._coming
+
+    def give_up(self, keys: Iterable[ChunkKey]) -> None:
+        """These are wanted no more: nothing writes to their memory from now on."""
+        ours = [key for key in keys if key in self._coming]
+        if ours and self._relay is not None:
+            self._carry_out(self._relay.unwant(ours, self._clock.now_ns))
+        for key in ours:
+            self._forget(key)
+            self._emit(effects.HidePieces(key))
+
+    def left_bytes(self, key: ChunkKey) -> int:
+        """Bytes of a chunk that are not here."""
+        _, entry = self._coming[key]
+        return max(0, entry.size_bytes - self._proven(key).bit_count() * PIECE_BYTES)
+
+    def _proven(self, key: ChunkKey) -> int:
+        found = None if self._relay is None else self._relay.proven_pieces(key)
+        return 0 if found is None else found[1]
+
+    def lend(self, key: ChunkKey, offset: int, size_bytes: int) -> Chunk | None:
+        """A peer reads a range of a chunk that is on its way: it stays pinned until PeerReadEnded. None: not all of it
+        is proven."""
+        found = self._coming.get(key)
+        if found is None or offset + size_bytes > found[1].size_bytes:
+            return None
+        first = offset // PIECE_BYTES
+        part = pieces_of(first, pieces_in(offset + size_bytes) - first)
+        if self._proven(key) & part != part:
+            return None
+        self._pool.pin(found[0])
+        return found[0]
+
+    # ------------------------------------------------------------------ what happens
+
+    def heard(self, event: RelayHeard) -> None:
+        """A link brought messages, or has ended."""
+        relay, now_ns = self._relay, self._clock.now_ns
+        if relay is None:
+            return
+        link, messages = event.link, event.messages
+        if isinstance(link, str):
+            made = relay.heard_parent(link, messages, now_ns) if messages else relay.parent_lost(link, now_ns)
+        elif messages:
+            is_good, made = relay.heard_child(link, messages, now_ns)
+            if not is_good:
+                self._emit(effects.EndRelayLink(link))
+        else:
+            made = relay.child_lost(link, now_ns)
+        self._carry_out(made)
+
+    def read_ended(self, event: RelayReadEnded) -> None:
+        """A read of pieces is over; it is right when its leaves are the chunk's."""
+        if self._relay is None:
+            return
+        is_right = None
+        if event.leaves is not None:
+            at = event.first * LEAF_BYTES
+            is_right = self._leaves[event.key][at : at + len(event.leaves)] == event.leaves
+            if is_right:
+                count = len(event.leaves) // LEAF_BYTES
+                self._emit(effects.ShowPieces(self._coming[event.key][0], event.first, count))
+        self._carry_out(self._relay.read_ended(event.read, is_right, self._clock.now_ns))
+
+    def close(self) -> None:
+        """Nothing is gathered or passed on any more."""
+        self._alarm.due_ns = None
+        self.give_up(list(self._coming))
+        self._relay = None
+
+    def _due(self) -> None:
+        if self._relay is not None:
+            self._carry_out(self._relay.handle_timer(self._clock.now_ns))
+
+    # ------------------------------------------------------------------ what the relay asks
+
+    def _whole_pieces(self, key: ChunkKey) -> int:
+        chunk = self._pool.find(key)
+        return pieces_in(chunk.size_bytes) if chunk is not None and chunk.leaves else 0
+
+    def _leaves_here(self, key: ChunkKey) -> bytes:
+        chunk = self._pool.find(key)
+        return chunk.leaves if chunk is not None else b""
+
+    def _accepts(self, key: ChunkKey, leaves: bytes) -> bool:
+        found = self._coming.get(key)
+        if found is None or root_of(leaves, found[1].size_bytes) != found[1].digest:
+            return False
+        self._leaves[key] = leaves
+        return True
+
+    def _node_at(self, endpoint: str) -> NodeEntry | None:
+        """The node that answers there, as the directory knows it."""
+        try:
+            node = self._directory.node_at(parse_address(endpoint.rpartition(":")[0]))
+        except ValueError:
+            return None
+        return node if node is not None and node.read_endpoint == endpoint else None
+
+    def _carry_out(self, commands: list[RelayCommand]) -> None:
+        ended: list[tuple[ChunkKey, bytes | None]] = []
+        for command in commands:
+            match command:
+                case TellParent() | TellChild() | LeaveParent() | AbortRun():
+                    self._emit(command)
+                case ReadRun():
+                    self._emit(effects.RelayRead(command, self._coming[command.key][0]))
+                case Blamed(endpoint, key):
+                    self._blame(endpoint, key)
+                case Whole(key):
+                    ended.append((key, self._leaves[key]))
+                    self._forget(key)
+                case GaveUp(key):
+                    ended.append((key, None))
+                    self._forget(key)
+                case _:
+                    assert_never(command)
+        self._alarm.set(self._relay.wake_ns if self._relay is not None else None)
+        for key, leaves in ended:
+            if leaves is None:  # others may write there from now on
+                self._emit(effects.HidePieces(key))
+            self._ended(key, leaves)
+            if leaves is not None:
+                self._emit(effects.HidePieces(key))
+
+    def _forget(self, key: ChunkKey) -> None:
+        self._coming.pop(key, None)
+        self._leaves.pop(key, None)
+
+    def _blame(self, endpoint: str, key: ChunkKey) -> None:
+        """The controller hears of wrong bytes that a node gave over its own connection."""
+        node, found = self._node_at(endpoint), self._coming.get(key)
+        if node is not None and found is not None:
+            self._emit(
+                effects.ReportBadCopy(
+                    key, NodeId(node.name), node.node, Blame.DIGEST, found[1].digest, NO_DIGEST, from_switch=False
+                )
+            )
+
+
+def found_of(entry: ChunkEntry, leaves: bytes) -> Hashed:
+    """What the bytes of a chunk are whose pieces have all been proven."""
+    return Hashed(entry.digest, leaves)

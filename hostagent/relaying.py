@@ -1,0 +1,184 @@
+"""Between the core's relays and the network: links, and reads of pieces with their leaves.
+
+Decides nothing: carries out effects, and feeds the core what comes of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from hostagent.core import effects, events
+from hostagent.memory.pool_memory import PoolMemory
+from hostagent.pool.chunks import Chunk
+from hostagent.transport.base import (
+    ChildLink,
+    ChunkPlace,
+    Extent,
+    Proof,
+    ReadHandle,
+    ReadOutcome,
+    ReadRequest,
+    Transport,
+)
+from hostagent.transport.read_tokens import TokenBook
+from hostagent.transport.relay_link import RelayLink, connect
+from hostagent.tree import PIECE_BYTES, leaves_of
+from kvchunk.ids import ChunkKey
+from kvproto.ids import ReadId
+from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, TellChild, TellParent
+from kvproto.wire.relay_messages import Message
+
+
+def place_of(chunk: Chunk) -> ChunkPlace:
+    """Where it lies."""
+    return ChunkPlace(chunk.key, chunk.offset, chunk.size_bytes)
+
+
+class Relaying:
+    """Of one agent."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[events.Event], None],
+        transport: Transport,
+        memory: PoolMemory,
+        tokens: TokenBook,
+        own_address: Callable[[], str],
+        lend: Callable[[ChunkKey, int, int, int], Chunk | None],
+    ) -> None:
+        """`lend`: see `AgentCore.lend_part`; `own_address()`: where connections come from, once it has started."""
+        self._loop = loop
+        self._handle = handle
+        self._transport = transport
+        self._memory = memory
+        self._tokens = tokens
+        self._own_address = own_address
+        self._lend = lend
+        self._parents: dict[str, RelayLink] = {}
+        self._children: dict[int, ChildLink] = {}
+        self._last_child = 0
+        self._reads: dict[ReadId, ReadHandle] = {}
+
+    def carriers(self) -> Mapping[type, Callable[[Any], None]]:
+        """What carries out which effect."""
+        return {
+            TellParent: self._tell_parent,
+            TellChild: self._tell_child,
+            LeaveParent: self._leave_parent,
+            effects.EndRelayLink: self._end_child,
+            effects.RelayRead: self._read,
+            AbortRun: self._abort,
+            effects.ShowPieces: lambda one: self._transport.reads.show(place_of(one.chunk), one.first, one.count),
+            effects.HidePieces: lambda one: self._transport.reads.hide(one.key),
+        }
+
+    def close(self) -> None:
+        """End all links; reads end with the transport."""
+        for parent in self._parents.values():
+            parent.close()
+        self._parents.clear()
+        for child in list(self._children.values()):
+            child.close()
+
+    # ------------------------------------------------------------------ from the transport (`RelaySink`)
+
+    def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
+        """A peer reads from a chunk that is on its way."""
+        chunk = self._lend(key, offset, size_bytes, time.monotonic_ns())
+        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+
+    def link_made(self, link: ChildLink) -> int:
+        """A peer wants what this node passes on."""
+        self._last_child += 1
+        self._children[self._last_child] = link
+        return self._last_child
+
+    def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
+        """A peer says something over its link."""
+        self._handle(events.RelayHeard(link, messages))
+
+    def link_lost(self, link: int) -> None:
+        """A peer's link has ended."""
+        if self._children.pop(link, None) is not None:
+            self._handle(events.RelayHeard(link))
+
+    # ------------------------------------------------------------------ links
+
+    def _tell_parent(self, effect: TellParent) -> None:
+        endpoint = effect.endpoint
+        link = self._parents.get(endpoint)
+        if link is None:
+            link = connect(
+                self._loop,
+                endpoint,
+                self._own_address(),
+                self._tokens.shown,
+                lambda messages: self._handle(events.RelayHeard(endpoint, messages)),
+                partial(self._parent_lost, endpoint),
+            )
+            if link is None:
+                self._loop.call_soon(self._handle, events.RelayHeard(endpoint))
+                return
+            self._parents[endpoint] = link
+        link.send(effect.message)
+
+    def _parent_lost(self, endpoint: str, why: str) -> None:
+        if why:
+            self._transport.counters.drop(why)
+        self._parents.pop(endpoint, None)
+        self._handle(events.RelayHeard(endpoint))
+
+    def _leave_parent(self, effect: LeaveParent) -> None:
+        link = self._parents.pop(effect.endpoint, None)
+        if link is not None:
+            link.close()
+
+    def _tell_child(self, effect: TellChild) -> None:
+        child = self._children.get(effect.link)
+        if child is not None:
+            child.tell(effect.message)
+
+    def _end_child(self, effect: effects.EndRelayLink) -> None:
+        child = self._children.pop(effect.link, None)
+        if child is not None:
+            self._transport.counters.drop("relay_message_illegal")
+            child.close()
+
+    # ------------------------------------------------------------------ pieces
+
+    def _read(self, effect: effects.RelayRead) -> None:
+        run, chunk, proof = effect.run, effect.chunk, Proof()
+        offset = run.first * PIECE_BYTES
+        size_bytes = min(run.count * PIECE_BYTES, chunk.size_bytes - offset)
+        place = chunk.offset + offset
+        self._reads[run.read] = self._transport.reads.read(
+            ReadRequest(
+                run.endpoint,
+                chunk.key,
+                offset,
+                size_bytes,
+                place,
+                partial(self._read_ended, effect, place, size_bytes, proof),
+                proof=proof,
+                over_tcp=True,
+            )
+        )
+
+    def _read_ended(
+        self, effect: effects.RelayRead, place: int, size_bytes: int, proof: Proof, outcome: ReadOutcome
+    ) -> None:
+        run, leaves = effect.run, None
+        del self._reads[run.read]
+        if outcome is ReadOutcome.DONE:
+            leaves = proof.leaves or leaves_of(self._memory.view(place, size_bytes))
+        self._handle(events.RelayReadEnded(run.read, run.key, run.first, leaves))
+
+    def _abort(self, effect: AbortRun) -> None:
+        handle = self._reads.pop(effect.read, None)
+        if handle is not None:
+            handle.cancel()

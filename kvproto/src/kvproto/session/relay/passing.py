@@ -1,0 +1,424 @@
+"""What a node passes on: proven pieces of chunks that arrive, and, where it has a chunk whole, grants.
+
+A keeper grants each piece once, to whoever has room, and that one passes it on: so its uplink carries a chunk about
+once, and readers take parts by how quick they are. What was granted to one who died or stands still is granted again.
+Who begs, because the others give it too little, is served when nobody waits for a first grant.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvchunk.ids import ChunkKey
+from kvproto.limits import MS
+from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
+from kvproto.session.relay.relay_commands import RelayCommand, TellChild
+from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
+
+WINDOW_NS: Final = 10 * MS
+"""Of what a keeper's uplink carries, so much is granted and not yet done: some reactions of a host."""
+WINDOW_PIECES_MIN: Final = 3
+RUN_NS: Final = 4 * MS
+"""Pieces that together last no longer are granted, and read, at once."""
+RUN_PIECES_MAX: Final = 64
+STALLED_NS: Final = 200 * MS
+"""A grant that is not done by then, or in many times what one takes, is granted again."""
+STALLED_TIMES: Final = 16
+TOLD_NS: Final = 50 * MS
+"""Children hear this often what their keeper's uplink carries while it has room,"""
+TOLD_BUSY_NS: Final = 200 * MS
+"""and while it has none."""
+COALESCED_PIECES: Final = 8
+"""What came from peers is announced this many at a time: they give it to others as well."""
+COALESCED_NS_MAX: Final = 50 * MS
+KEPT_NS: Final = 5_000 * MS
+KEPT_MAX: Final = 1 << 14
+CHILDREN_MAX: Final = 256
+WANTS_MAX: Final = 1 << 14
+"""Chunks that one child may want at a time."""
+BEGS_MAX: Final = 64
+ADOPTED_NS: Final = 100 * MS
+"""A piece is not given to yet another child before."""
+ORPHANS_MAX: Final = 4
+"""Who was granted so many pieces that the others did not get is granted no more."""
+ROOM_MAX: Final = 1 << 12
+NEAR: Final = 8
+"""Members that are no further apart in the order of their coming read from each other, and those at powers of two."""
+
+
+def are_peers(one: int, other: int) -> bool:
+    """Whether the members of these places in the order of coming read a chunk from each other. With few it is
+    everybody; with many each has some tens of peers, and no piece has far to go."""
+    apart = abs(one - other)
+    return apart > 0 and (apart <= NEAR or not apart & (apart - 1))
+
+
+def run_pieces(piece_ns: float) -> int:
+    """How many pieces make a run, where one takes so long."""
+    return max(1, min(RUN_PIECES_MAX, int(RUN_NS / piece_ns))) if piece_ns else 1
+
+
+@dataclass(slots=True, eq=False)
+class _Granted:
+    wanted: "_Wanted"
+    first: int
+    count: int
+    at_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    link: int
+    endpoint: str = ""
+    room: int = 0
+    wants: OrderedDict[int, "_Wanted"] = field(default_factory=OrderedDict)
+    granted: deque[_Granted] = field(default_factory=deque)
+    begs: deque[Run] = field(default_factory=deque)
+    orphans: int = 0
+    """Of its pieces that others did not get from it."""
+    is_stalled: bool = False
+    """It was granted what it did not do, and has said nothing since."""
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    child: _Child
+    number: int
+    key: ChunkKey
+    pieces: int
+    keeper: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A chunk that this node is keeper of."""
+
+    free: int
+    """Pieces that nobody was given."""
+    owners: dict[int, int] = field(default_factory=dict)
+    """By piece: the link of the child that it was granted to last."""
+    adopted: dict[int, int] = field(default_factory=dict)
+    """By piece: when it was last given to another because the others had not got it."""
+    members: list[str] = field(default_factory=list)
+    """Endpoints in the order of their coming; one that has it whole stays."""
+
+
+@dataclass(slots=True, eq=False)
+class _News:
+    """Pieces of an arriving chunk that are proven and not announced."""
+
+    pieces: int = 0
+    since_ns: int = 0
+
+
+class Passing:
+    """Of one node."""
+
+    def __init__(
+        self,
+        whole_pieces: Callable[[ChunkKey], int],
+        leaves: Callable[[ChunkKey], bytes],
+        arriving: Callable[[ChunkKey], tuple[int, int] | None],
+        piece_bytes: int,
+        out: list[RelayCommand],
+    ) -> None:
+        """`whole_pieces(key)`: of a chunk that is here whole and may be had, 0: it is not; `leaves`: of such a one;
+        `arriving(key)`: how many pieces one has that is on its way, and which of them are proven."""
+        self._whole_pieces = whole_pieces
+        self._leaves = leaves
+        self._arriving = arriving
+        self._piece_bytes = piece_bytes
+        self._out = out
+        self._children: OrderedDict[int, _Child] = OrderedDict()
+        self._by_key: dict[ChunkKey, list[_Wanted]] = {}
+        self._kept: dict[ChunkKey, _Kept] = {}
+        self._idle: OrderedDict[ChunkKey, int] = OrderedDict()
+        """Since when nobody reads some of these, in order."""
+        self._now_ns = 0
+        self._news: dict[ChunkKey, _News] = {}
+        self._turns: deque[_Child] = deque()
+        """Children in the order in which they are granted next."""
+        self._granted_pieces = 0
+        self._piece_ns = 0.0
+        """What one takes on this node's uplink, as grants are done; 0: not known."""
+        self._done_ns = 0
+        self._done_pieces = 0
+        """Since nothing was granted."""
+        self._told_ns = 0
+        """When children heard what this node's uplink carries."""
+        self.wake_ns: int | None = None
+
+    # --- links -------------------------------------------------------------------------------------------------------
+
+    def heard(self, link: int, message: Message, now_ns: int) -> bool:
+        """A child says something. False: no child says that, and its link is to end."""
+        child = self._children.get(link)
+        if child is None:
+            if len(self._children) >= CHILDREN_MAX:
+                return False
+            child = self._children[link] = _Child(link)
+            self._turns.append(child)
+        child.is_stalled = False
+        match message:
+            case Hello(endpoint) if not child.endpoint:
+                child.endpoint = endpoint
+            case Want():
+                if not child.endpoint or message.number in child.wants or len(child.wants) >= WANTS_MAX:
+                    return False
+                self._want(child, message)
+            case Drop(number):
+                self._drop(child, number)
+            case Room(count):
+                child.room = min(child.room + count, ROOM_MAX)
+            case Run(RunKind.DONE, number, first, count):
+                self._done(child, number, first, count, now_ns)
+            case Run(RunKind.ORPHAN, number, first, count):
+                self._adopt(child, number, first, count, now_ns)
+            case Run(RunKind.BEG):
+                if len(child.begs) < BEGS_MAX:
+                    child.begs.append(message)
+            case _:
+                return False
+        return True
+
+    def lost(self, link: int) -> None:
+        """A child's link has ended: what it was granted and has not is granted to others."""
+        child = self._children.pop(link, None)
+        if child is None:
+            return
+        self._turns.remove(child)
+        for granted in child.granted:
+            self._take_back(granted)
+        child.granted.clear()
+        for wanted in list(child.wants.values()):
+            self._forget(wanted)
+            kept = self._kept.get(wanted.key)
+            if kept is not None and child.endpoint in kept.members:
+                kept.members.remove(child.endpoint)
+
+    def _want(self, child: _Child, want: Want) -> None:
+        whole = self._whole_pieces(want.key)
+        proven = None if whole or want.keeper else self._arriving(want.key)
+        known = whole or (0 if proven is None else proven[0])
+        if known != want.pieces:
+            self._out.append(TellChild(child.link, Gone(want.number)))
+            return
+        wanted = child.wants[want.number] = _Wanted(child, want.number, want.key, want.pieces, want.keeper)
+        self._by_key.setdefault(want.key, []).append(wanted)
+        if want.keeper:
+            self._keep(wanted)
+        elif proven is None:
+            self._out.append(TellChild(child.link, Run(RunKind.HAVE, want.number, 0, want.pieces)))
+        else:
+            for first, count in runs_of(proven[1]):
+                self._out.append(TellChild(child.link, Run(RunKind.HAVE, want.number, first, count)))
+
+    def _keep(self, wanted: _Wanted) -> None:
+        """One more reader of a chunk that is here: it gets the leaves and its peers, and these hear of it."""
+        child, key = wanted.child, wanted.key
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
+        self._idle.pop(key, None)
+        place = kept.members.index(child.endpoint) if child.endpoint in kept.members else len(kept.members)
+        if place == len(kept.members):
+            kept.members.append(child.endpoint)
+        peers = {one for at, one in enumerate(kept.members) if are_peers(at, place)}
+        self._out.append(TellChild(child.link, Leaves(wanted.number, self._leaves(key))))
+        self._out.append(TellChild(child.link, Peers(wanted.number, tuple(sorted(peers)))))
+        for other in self._by_key[key]:
+            if other.keeper and other.child.endpoint in peers:
+                self._out.append(TellChild(other.child.link, Peers(other.number, (child.endpoint,))))
+
+    def _drop(self, child: _Child, number: int) -> None:
+        wanted = child.wants.get(number)
+        if wanted is None:
+            return
+        for granted in [one for one in child.granted if one.wanted is wanted]:
+            child.granted.remove(granted)
+            self._take_back(granted)
+        del child.wants[number]
+        self._forget(wanted)
+
+    def _forget(self, wanted: _Wanted) -> None:
+        others = self._by_key[wanted.key]
+        others.remove(wanted)
+        kept = self._kept.get(wanted.key)
+        if kept is not None and wanted.keeper and not any(one.keeper for one in others):
+            self._idle[wanted.key] = self._now_ns
+        if not others:
+            del self._by_key[wanted.key]
+            self._news.pop(wanted.key, None)
+
+    # --- grants ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _window(self) -> int:
+        """How many pieces may be granted and not done: what the uplink carries for a while, or a run for each child.
+        It grows with what is done, so that the first children do not share the uplink with all others."""
+        most = int(WINDOW_NS / self._piece_ns) if self._piece_ns else 0
+        most = max(WINDOW_PIECES_MIN, most, (1 + len(self._children)) * run_pieces(self._piece_ns))
+        return min(most, WINDOW_PIECES_MIN + self._done_pieces)
+
+    @property
+    def rate(self) -> int:
+        """What this node's uplink carries, bytes a second; 0: not known."""
+        return int(self._piece_bytes * 1e9 / self._piece_ns) if self._piece_ns else 0
+
+    def _done(self, child: _Child, number: int, first: int, count: int, now_ns: int) -> None:
+        for granted in child.granted:
+            if (granted.wanted.number, granted.first, granted.count) == (number, first, count):
+                break
+        else:
+            return  # it was granted again meanwhile
+        since_ns = max(granted.at_ns, self._done_ns)
+        took_ns = (now_ns - since_ns) / count
+        self._piece_ns = took_ns if not self._piece_ns else 0.8 * self._piece_ns + 0.2 * took_ns
+        self._done_ns = now_ns
+        self._done_pieces += count
+        child.granted.remove(granted)
+        self._granted_pieces -= count
+
+    def _take_back(self, granted: _Granted) -> None:
+        self._granted_pieces -= granted.count
+        kept = self._kept.get(granted.wanted.key)
+        if kept is not None:
+            kept.free |= pieces_of(granted.first, granted.count)
+
+    def _grant(self, now_ns: int) -> None:
+        """Whoever has room gets what nobody was given; then who begs."""
+        run = run_pieces(self._piece_ns)
+        for begs in (False, True):
+            idle = 0
+            while self._granted_pieces < self._window and idle < len(self._turns):
+                child = self._turns[0]
+                self._turns.rotate(-1)
+                is_given = self._serve_beg(child, now_ns) if begs else self._serve_room(child, run, now_ns)
+                idle = 0 if is_given else idle + 1
+        if not self._granted_pieces:
+            self._done_pieces = 0
+        self._tell_rate(now_ns)
+
+    def _tell_rate(self, now_ns: int) -> None:
+        has_room = self._granted_pieces < self._window
+        again_ns = TOLD_NS if has_room else TOLD_BUSY_NS
+        if self._piece_ns and now_ns - self._told_ns >= again_ns:
+            self._told_ns = now_ns
+            for child in self._children.values():
+                if any(wanted.keeper for wanted in child.wants.values()):
+                    self._out.append(TellChild(child.link, Rate(self.rate, has_room)))
+
+    def _serve_room(self, child: _Child, run: int, now_ns: int) -> bool:
+        if not child.room or child.is_stalled or child.orphans >= ORPHANS_MAX:
+            return False
+        for wanted in child.wants.values():
+            kept = self._kept.get(wanted.key) if wanted.keeper else None
+            if kept is None or not kept.free:
+                continue
+            first = lowest(kept.free)
+            count = run_length(kept.free, first, min(run, child.room))
+            kept.free &= ~pieces_of(first, count)
+            child.room -= count
+            self._give(wanted, first, count, now_ns)
+            return True
+        return False
+
+    def _adopt(self, child: _Child, number: int, first: int, count: int, now_ns: int) -> None:
+        """Pieces that were granted have not come to others: this child gets them, unless another just did."""
+        wanted = child.wants.get(number)
+        kept = None if wanted is None else self._kept.get(wanted.key)
+        if wanted is None or kept is None or not wanted.keeper or first + count > wanted.pieces:
+            return
+        if any(now_ns - kept.adopted.get(piece, -ADOPTED_NS) < ADOPTED_NS for piece in range(first, first + count)):
+            return
+        kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
+        for owner in {kept.owners.get(piece) for piece in range(first, first + count)} - {None, child.link}:
+            lost = self._children.get(owner) if owner is not None else None
+            if lost is not None:
+                lost.orphans += 1
+        kept.free &= ~pieces_of(first, count)
+        self._give(wanted, first, count, now_ns)
+
+    def _serve_beg(self, child: _Child, now_ns: int) -> bool:
+        while child.begs:
+            beg = child.begs.popleft()
+            wanted = child.wants.get(beg.number)
+            if wanted is not None and wanted.keeper and beg.first + beg.count <= wanted.pieces:
+                self._give(wanted, beg.first, beg.count, now_ns)
+                return True
+        return False
+
+    def _give(self, wanted: _Wanted, first: int, count: int, now_ns: int) -> None:
+        wanted.child.granted.append(_Granted(wanted, first, count, now_ns))
+        self._granted_pieces += count
+        kept = self._kept[wanted.key]
+        kept.owners |= dict.fromkeys(range(first, first + count), wanted.child.link)
+        self._out.append(TellChild(wanted.child.link, Run(RunKind.GRANT, wanted.number, first, count)))
+
+    # --- what arrives here -------------------------------------------------------------------------------------------
+
+    def proven(self, key: ChunkKey, first: int, count: int, now_ns: int, *, is_owned: bool) -> None:
+        """Pieces are proven here; `is_owned`: nobody else may have them, so all hear of it at once."""
+        if not self._by_key.get(key):
+            return
+        news = self._news.setdefault(key, _News())
+        if not news.pieces:
+            news.since_ns = now_ns
+        news.pieces |= pieces_of(first, count)
+        if is_owned or news.pieces.bit_count() >= COALESCED_PIECES:
+            self._announce(key, news)
+
+    def whole(self, key: ChunkKey) -> None:
+        """All of a chunk is here: what was not announced is."""
+        news = self._news.pop(key, None)
+        if news is not None and news.pieces:
+            self._announce(key, news)
+
+    def withdrawn(self, key: ChunkKey) -> None:
+        """A chunk that was arriving is given up: nothing of it is here any more."""
+        self._news.pop(key, None)
+        for wanted in [one for one in self._by_key.get(key, ()) if not one.keeper]:
+            self._out.append(TellChild(wanted.child.link, Gone(wanted.number)))
+            del wanted.child.wants[wanted.number]
+            self._forget(wanted)
+
+    def _forget_idle(self, now_ns: int) -> None:
+        """Who has a chunk is known for a while after its last reader: those who come then have it from them."""
+        while self._idle:
+            key, since_ns = self._idle.popitem(last=False)
+            if now_ns - since_ns < KEPT_NS and len(self._kept) <= KEPT_MAX:
+                self._idle[key] = since_ns
+                self._idle.move_to_end(key, last=False)
+                return
+            del self._kept[key]
+
+    def _announce(self, key: ChunkKey, news: _News) -> None:
+        runs = list(runs_of(news.pieces))
+        for wanted in self._by_key.get(key, ()):
+            for first, count in runs:
+                self._out.append(TellChild(wanted.child.link, Run(RunKind.HAVE, wanted.number, first, count)))
+        news.pieces = 0
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def run(self, now_ns: int) -> None:
+        """What is due, and grants as far as there is room."""
+        self._now_ns = now_ns
+        self._forget_idle(now_ns)
+        due: list[int] = []
+        for key, news in self._news.items():
+            if news.pieces and now_ns - news.since_ns >= COALESCED_NS_MAX:
+                self._announce(key, news)
+            elif news.pieces:
+                due.append(news.since_ns + COALESCED_NS_MAX)
+        patience_ns = max(STALLED_NS, int(STALLED_TIMES * self._piece_ns * self._window))
+        for child in self._children.values():
+            while child.granted and now_ns - child.granted[0].at_ns >= patience_ns:
+                self._take_back(child.granted.popleft())
+                child.is_stalled = True
+        self._grant(now_ns)
+        oldest = [child.granted[0].at_ns for child in self._children.values() if child.granted]
+        if oldest:
+            due.append(min(oldest) + patience_ns)
+        self.wake_ns = min(due, default=None)

@@ -1,0 +1,293 @@
+"""A controller's core and agents' cores, joined by the messages themselves: agents that follow what they ask for know
+of it what the controller knows, whatever crosses on the way."""
+
+import random
+from collections import deque
+
+import pytest
+
+from controlplane.core.events import HelloReceived, MessageReceived, StreamEnded
+from hostagent import limits
+from hostagent.controller import convert
+from hostagent.controller.refusals import Refusals
+from hostagent.core import effects, events
+from kvchunk.ids import ChunkKey
+from kvclient.messages import Where
+from kvproto.rpc import control_pb2 as rpc
+from kvproto.wire.data import Fabric
+from tests.unit.controlplane.helpers import Scene as Cluster
+from tests.unit.controlplane.helpers import hello, key, record
+from tests.unit.hostagent.core_harness import ENGINE, PAGE
+from tests.unit.hostagent.core_harness import Scene as Agent
+
+AGENT = 9
+"""Session and number of the agent that follows."""
+
+
+class Follower:
+    """An agent's core on a stream to a cluster's controller; messages wait until they are passed on."""
+
+    def __init__(self, cluster: Cluster, rows_max: int = 1000, **changes: object) -> None:
+        self.cluster = cluster
+        self.agent = Agent(replica_bytes=rows_max * limits.REPLICA_ROW_BYTES)
+        self.up: deque[rpc.FromAgent] = deque()
+        self.session = AGENT
+        self.seen = 0
+        self.attach(**changes)
+
+    @property
+    def directory(self):
+        return self.agent.core.directory
+
+    def attach(self, **changes: object) -> None:
+        self.cluster.sent[self.session] = []
+        self.seen = 0
+        said = hello(AGENT, incarnation=self.session, takes_columns=True, follows=True, **changes)
+        self.cluster.handle(HelloReceived(self.session, said))
+        self.cluster.advance()
+
+    def attach_again(self, **changes: object) -> None:
+        """The stream breaks: what was on the way either way is lost."""
+        self.cluster.handle(StreamEnded(self.session))
+        self.up.clear()
+        self.agent.say(events.ControllerLost())
+        self.session += 100
+        self.attach(**changes)
+
+    def hear(self, count: int = 1 << 30) -> bool:
+        """Take in some of what the controller has said. False: there was nothing."""
+        said = self.cluster.sent[self.session][self.seen : self.seen + count]
+        self.seen += len(said)
+        for message in said:
+            assert not message.refusals.refused
+            for event in convert.events_of(message, Fabric(0, 0, 0, PAGE), Refusals()):
+                self.agent.say(event)
+        for kind in (effects.LookUp, effects.Announce):
+            self.up += [convert.message_of(effect, columns=True) for effect in self.agent.take(kind)]
+        return bool(said)
+
+    def speak(self, count: int = 1 << 30) -> bool:
+        """Let the controller hear some of what the agent has said."""
+        some = [self.up.popleft() for _ in range(min(count, len(self.up)))]
+        for message in some:
+            self.cluster.handle(MessageReceived(self.session, message))
+            self.cluster.advance()
+        return bool(some)
+
+    def settle(self) -> None:
+        """Let everything arrive."""
+        self.hear()
+        while self.speak() or self.hear():
+            self.hear()
+
+    def ask(self, *names: object) -> int:
+        """An engine asks where chunks are; the number of its request."""
+        self.agent.request += 1
+        keys = tuple(ChunkKey(key(name)) for name in names)
+        self.agent.say(events.PlacesRequested(ENGINE, self.agent.request, keys))
+        self.hear(0)
+        return self.agent.request
+
+    def answers(self) -> list[bytes]:
+        return [answer.values for answer in self.agent.take(effects.KeysAnswered)]
+
+    def knows(self, name: object) -> bool:
+        return self.directory.find(ChunkKey(key(name))) is not None
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(with_switch=False)
+    made.attach(1, [record("a"), record("b", "a", 1), record("z")])
+    return made
+
+
+def followed(cluster: Cluster, **changes: object) -> Follower:
+    follower = Follower(cluster, **changes)
+    follower.agent.say(events.EngineConnected(ENGINE, "t"))
+    follower.settle()
+    follower.agent.made.clear()
+    return follower
+
+
+def test_nothing_is_told_that_nobody_asked_for(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    cluster.announce(1, [record("c", "b", 2)])
+    follower.settle()
+    assert follower.directory.chunks_count == 0
+    assert follower.directory.node_named("n1") is not None
+
+
+def test_an_engine_waits_for_the_answer_and_gets_it(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("a", "b", "nowhere")
+    assert follower.answers() == []
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.REMOTE, Where.NOWHERE))]
+    follower.ask("a", "nowhere")
+    assert follower.answers() == [bytes((Where.REMOTE, Where.NOWHERE))], "both are known by now, one not to be there"
+
+
+def test_what_nobody_had_is_news_when_somebody_has_it(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("later")
+    follower.settle()
+    follower.answers()
+    cluster.announce(1, [record("later")])
+    follower.settle()
+    follower.ask("later")
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+
+
+def test_a_prefix_is_followed_where_it_grows(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("b")
+    follower.settle()
+    cluster.announce(1, [record("c", "b", 2), record("d", "c", 3), record("y", "z", 1)])
+    follower.settle()
+    assert [follower.knows(name) for name in ("a", "b", "c", "d", "y", "z")] == [False, True, True, True, False, False]
+
+
+def test_a_chunk_removed_while_it_is_asked_for_does_not_come_back(cluster: Cluster) -> None:
+    for removed_first in (False, True):
+        follower = followed(cluster)
+        follower.ask("b")
+        if not removed_first:
+            follower.speak()
+        cluster.say(1, announce=rpc.Announce(removed=[key("b")]))
+        follower.settle()
+        assert not follower.knows("b")
+        cluster.announce(1, [record("b", "a", 1)])
+        follower.settle()
+        assert follower.knows("b"), "and it is news again"
+        follower.cluster.handle(StreamEnded(follower.session))
+
+
+def test_news_of_what_was_let_go_is_out_of_date(cluster: Cluster) -> None:
+    follower = followed(cluster, rows_max=2)
+    follower.ask("a", "b", "z")
+    follower.hear()
+    follower.speak()
+    follower.hear()
+    assert follower.directory.chunks_count == 2, "the bound"
+    gone = next(name for name in ("a", "b", "z") if not follower.knows(name))
+    cluster.announce(1, [record(gone, size=7)] if gone != "b" else [record("b", "a", 1, size=7)])
+    follower.hear()
+    assert not follower.knows(gone), "the controller did not know yet that nobody wants it"
+    follower.settle()
+    cluster.say(1, announce=rpc.Announce(removed=[key(gone)]))
+    follower.settle()
+    follower.ask(gone)
+    follower.settle()
+    assert follower.answers()[-1] == bytes((Where.NOWHERE,))
+
+
+def test_a_stream_that_breaks_answers_who_waits_and_begins_anew(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("a")
+    follower.agent.say(events.ControllerLost())
+    assert follower.answers() == [bytes((Where.NOWHERE,))]
+    follower.attach_again()
+    follower.settle()
+    follower.ask("a")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+
+
+def test_a_silent_controller_holds_nobody_up(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("a")
+    follower.agent.pass_ms(limits.LOOK_UP_WAIT_S * 1e3 + 1)
+    assert follower.answers() == [bytes((Where.NOWHERE,))]
+    follower.settle()
+    assert follower.knows("a"), "a late answer is an answer"
+
+
+def test_nobody_hears_of_another_tenants_chunks() -> None:
+    cluster = Cluster(with_switch=False)
+    cluster.attach(1)
+    announced = rpc.Announce(added=[record("a")], namespaces=["theirs/x"])
+    cluster.say(1, announce=announced)
+    follower = followed(cluster, interests=rpc.Interests(namespaces=["ours/*"]))
+    follower.ask("a")
+    follower.settle()
+    cluster.say(1, announce=rpc.Announce(removed=[key("a")]))
+    cluster.say(1, announce=announced)
+    follower.settle()
+    told = [m for m in cluster.sent[follower.session] if m.looked_up.found.chunks or m.looked_up.found.columns.keys]
+    told += [m for m in cluster.sent[follower.session] if m.directory.chunks or m.directory.columns.keys]
+    assert told == []
+    assert not any(m.directory.chunks_gone for m in cluster.sent[follower.session])
+
+
+def test_who_follows_too_much_is_refused_and_knows_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.core.directory.following.FOLLOWED_PER_NODE_MAX", 2)
+    follower = followed(cluster)
+    follower.ask("a", "b", "z")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.NOWHERE,) * 3)]
+    follower.ask("a")
+    assert follower.answers() == [], "nothing is remembered of it"
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+
+
+def test_rows_that_only_a_stream_kept_go_with_it(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    table = cluster.core.directory.table
+    follower.ask(*(f"nobody {number}" for number in range(50)))
+    follower.settle()
+    assert all(table.row(ChunkKey(key(f"nobody {number}"))) >= 0 for number in range(50))
+    cluster.handle(StreamEnded(follower.session))
+    assert all(table.row(ChunkKey(key(f"nobody {number}"))) < 0 for number in range(50))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(with_switch=False)
+    for number in (1, 2, 3):
+        cluster.attach(number)
+    follower = followed(cluster, rows_max=rng.choice((6, 15, 1000)))
+    names = [f"{root}{at}" for root in "pqr" for at in range(12)]
+    above = {name: f"{name[0]}{int(name[1:]) - 1}" if name[1:] != "0" else None for name in names}
+    for _ in range(300):
+        name, number = rng.choice(names), rng.choice((1, 2, 3))
+        match rng.randrange(9):
+            case 0 | 1:
+                size = 4096 if rng.random() < 0.9 else 8192
+                cluster.announce(number, [record(name, above[name], int(name[1:]), size=size)])
+            case 2:
+                cluster.say(number, announce=rpc.Announce(removed=[key(name)]))
+            case 3 | 4:
+                at = names.index(name)
+                follower.ask(*names[at : at + rng.randrange(1, 5)])
+            case 5:
+                follower.speak(rng.randrange(1, 4))
+            case 6:
+                follower.hear(rng.randrange(1, 4))
+            case 7 if rng.random() < 0.1:
+                follower.attach_again()
+            case 8 if rng.random() < 0.3:
+                held = [one for one in names if rng.random() < 0.2]
+                cluster.handle(StreamEnded(number))
+                chunks = [record(one, above[one], int(one[1:])) for one in held]
+                cluster.attach(number, chunks, incarnation=2 + rng.randrange(1 << 30))
+    follower.settle()
+    agent, core = follower.agent.core, cluster.core
+    for one, entry in agent.directory.entries().items():
+        chunk = core.directory.get(one)
+        assert chunk is not None, f"{one!r} is nowhere"
+        assert (entry.size_bytes, set(entry.holders)) == (chunk.facts.size_bytes, set(chunk.holders)), one
+    for one in agent.fetches.look_ups.absent:
+        assert core.directory.get(one) is None, f"{one!r} is said to be nowhere"
+    assert agent.directory.chunks_count <= follower.agent.core.fetches.look_ups.rows_max
+    assert not agent.directory.let_go
+    follower.agent.pass_ms(100)
+    follower.agent.take(effects.KeysAnswered)
+    follower.ask(*names)
+    follower.settle()
+    (answer,) = follower.answers()
+    if agent.fetches.look_ups.rows_max >= len(names):
+        expected = [Where.NOWHERE if core.directory.get(ChunkKey(key(one))) is None else Where.REMOTE for one in names]
+        assert list(answer) == expected

@@ -1,0 +1,31 @@
+"""Puts or fetches one prefix at an agent: `work put|fetch SOCKET MODEL`; a fetch prints chunks, outcome and seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from kvchunk.ids import ChunkKey, KvIdentity, prefix_keys
+from kvclient import AgentClient
+
+DEADLINE_S = 30.0
+
+
+def main(what: str, socket: str, model: str) -> None:
+    keys = prefix_keys(KvIdentity(model=model), range(256 * 4))
+    with AgentClient(socket) as agent:
+        if what == "put":
+            parent: ChunkKey | None = None
+            for key in keys:
+                agent.put(key, parent, key * 4096)
+                parent = key
+            return
+        began_s = time.monotonic()
+        with agent.fetch(keys, deadline_s=DEADLINE_S) as got:
+            right = [bytes(view) == key * 4096 for key, view in zip(keys, got.views, strict=False)]
+            assert all(right), "wrong bytes"
+            print(got.count, got.outcome.name, time.monotonic() - began_s)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
