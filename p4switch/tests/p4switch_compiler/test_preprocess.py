@@ -71,6 +71,11 @@ def test_what_macros_make_of_a_line_is_bounded(tmp_path: Path) -> None:
         run(tmp_path, f"#define L {'x' * 5000}\n{'L ' * 300}")
 
 
+def test_strings_over_lines_keep_what_looks_like_a_comment(tmp_path: Path) -> None:
+    text = '@a("\n  // one\n  /* two */ three") x; // four\n#if 0\na lone " quote\n#endif\ny; // five'
+    assert run(tmp_path, text).text.split() == ['@a("', "//", "one", "/*", "two", "*/", 'three")', "x;", "y;"]
+
+
 def test_definitions_from_outside(tmp_path: Path) -> None:
     assert words(tmp_path, "#if SEGMENT_BYTES > 256\nbig\n#endif\nSEGMENT_BYTES", SEGMENT_BYTES="4096") == [
         "big",

@@ -107,7 +107,7 @@ class Preprocessor:
         lines = self.originals[shown]
         stack: list[_Conditional] = []
         number = 0
-        in_comment = False
+        in_comment = ""
         while number < len(lines):
             first = number
             self.line = first + 1
@@ -116,9 +116,11 @@ class Preprocessor:
             while text.endswith("\\") and number < len(lines):
                 text = text[:-1] + lines[number]
                 number += 1
-            if in_comment or "/" in text:
+            if in_comment or "/" in text or '"' in text:
                 text, in_comment = _strip_comments(text, in_comment)
             active = not stack or stack[-1].active
+            if in_comment == '"' and not active:
+                in_comment = ""  # words that nobody compiles may hold a lone quote
             match = _DIRECTIVE.match(text) if "#" in text else None
             if match is not None:
                 self._directive(match.group(1), match.group(2).strip(), stack, active, path, depth)
@@ -133,7 +135,7 @@ class Preprocessor:
         if stack:
             self.line = stack[-1].line
             raise self.error("this #if has no #endif")
-        if in_comment:
+        if in_comment == "/*":
             self.line = len(lines)
             raise self.error("a /* comment does not end")
 
@@ -254,7 +256,7 @@ class Preprocessor:
             self._pattern = re.compile(r"\b(?:" + "|".join(names) + r"|__LINE__|__FILE__)\b")
         return self._pattern.search(text) is not None
 
-    def _expand_line(self, text: str, lines: list[str], number: int, in_comment: bool) -> tuple[str, int, bool]:
+    def _expand_line(self, text: str, lines: list[str], number: int, in_comment: str) -> tuple[str, int, str]:
         """Expand a line, taking in the following ones while a macro call's parentheses are open."""
         while self._open_call(text) and number < len(lines):
             more, in_comment = _strip_comments(lines[number], in_comment)
@@ -426,31 +428,47 @@ def _split_arguments(text: str) -> list[str]:
 
 
 _COMMENT = re.compile(r'"(?:\\.|[^"\\])*"?|//.*|/\*')
+_STRING_END = re.compile(r'(?:\\.|[^"\\])*"')
 
 
-def _strip_comments(text: str, inside: bool) -> tuple[str, bool]:
-    """Blank out comments of one line, keeping columns; says whether a /* comment stays open."""
+def _strip_comments(text: str, inside: str) -> tuple[str, str]:
+    """Blank out comments of one line, keeping columns; says what stays open: a `/*` comment, a `"` string or nothing.
+
+    `inside`: what was open before the line. Strings may have line breaks, as annotations of sonic-pins do.
+    """
     out = ""
     at = 0
     while True:
-        if inside:
+        if inside == '"':
+            close = _STRING_END.match(text, at)
+            if close is None:
+                return out + text[at:], inside
+            out += close.group()
+            at = close.end()
+        elif inside:
             end = text.find("*/", at)
             if end < 0:
-                return out + " " * (len(text) - at), True
+                return out + " " * (len(text) - at), inside
             out += " " * (end + 2 - at)
             at = end + 2
-            inside = False
+        inside = ""
         match = _COMMENT.search(text, at)
-        while match is not None and match.group().startswith('"'):
+        while match is not None and match.group().startswith('"') and _closed(match.group()):
             match = _COMMENT.search(text, match.end())
         if match is None:
-            return out + text[at:], False
+            return out + text[at:], ""
+        if match.group().startswith('"'):
+            return out + text[at:], '"'
         out += text[at : match.start()]
         if match.group().startswith("//"):
-            return out, False
+            return out, ""
         out += "  "
         at = match.start() + 2
-        inside = True
+        inside = "/*"
+
+
+def _closed(string: str) -> bool:
+    return _STRING_END.fullmatch(string, 1) is not None
 
 
 def preprocess(
