@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
 from bmv2_testbed.switch_admin import port_options
 from controlplane.core.limits import TICK_NS
 from kvdaemon.programs import Architecture, program_for
+from p4switch.bmv2.names import tool_of_bmv2
 
 ADMIN_SOCKET: Final = "switch.sock"
 _DROP_PORT: Final = 511
@@ -66,8 +66,8 @@ def _bmv2_command(spec: TestbedSpec, endpoints: Endpoints) -> list[str]:
 def build_for_bmv2(spec: TestbedSpec, directory: Path) -> None:
     """Compile the program for bmv2 into the run's directory."""
     for tool in ("p4c-bm2-ss", "simple_switch_grpc"):
-        if shutil.which(tool) is None:
-            raise TestbedError(f"target bmv2 needs {tool} on PATH; without it use --target p4switch")
+        if tool_of_bmv2(tool) is None:
+            raise TestbedError(f"target bmv2 needs {tool} on PATH, bmv2's own; without it use --target p4switch")
     argv = [
         "p4c-bm2-ss",
         "--arch",

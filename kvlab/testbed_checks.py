@@ -9,10 +9,11 @@ from bmv2_testbed.network.namespaces import entry
 from bmv2_testbed.network.wired import have_mininet
 from hostagent.config import AgentConfig
 from kvcast.doctor.findings import Finding, Level, judged
+from p4switch.bmv2.names import tool_of_bmv2
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool"}
-_OPTIONAL = {
-    "redis-server": "apt install redis-server, for bench incast --peer redis",
+_OPTIONAL = {"redis-server": "apt install redis-server, for bench incast --peer redis"}
+_OF_BMV2 = {
     "p4c-bm2-ss": "build p4c, for --target bmv2",
     "simple_switch_grpc": "build bmv2, for --target bmv2",
 }
@@ -21,8 +22,11 @@ _OPTIONAL = {
 def examine(config: AgentConfig | None) -> list[Finding]:
     """The agent's configuration does not matter here: the testbed writes its own."""
     findings = [_namespaces(), _mininet()]
-    findings += [_tool(tool, Level.MISSING, f"apt install {package}") for tool, package in _TOOLS.items()]
-    findings += [_tool(tool, Level.NOTE, remedy) for tool, remedy in _OPTIONAL.items()]
+    findings += [
+        _tool(tool, shutil.which(tool), Level.MISSING, f"apt install {package}") for tool, package in _TOOLS.items()
+    ]
+    findings += [_tool(tool, shutil.which(tool), Level.NOTE, remedy) for tool, remedy in _OPTIONAL.items()]
+    findings += [_tool(tool, tool_of_bmv2(tool), Level.NOTE, remedy) for tool, remedy in _OF_BMV2.items()]
     return findings
 
 
@@ -40,8 +44,7 @@ def _mininet() -> Finding:
     return judged("mininet", _presence(good), "there", good, Level.MISSING, "apt install mininet")
 
 
-def _tool(tool: str, level: Level, remedy: str) -> Finding:
-    path = shutil.which(tool)
+def _tool(tool: str, path: str | None, level: Level, remedy: str) -> Finding:
     return judged(tool, path or "not on PATH", "on PATH", path is not None, level, remedy)
 
 

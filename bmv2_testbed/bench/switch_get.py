@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -48,6 +47,7 @@ from controlplane.p4runtime.p4runtime_target import P4RuntimeOptions, P4RuntimeT
 from p4switch.bench.packets import Measurement
 from p4switch.bench.peer import COMPILER, compared, process_cpu_ns, run_tool
 from p4switch.bench.wire import Wire, flow, namespace, switch_thread_cpu_ns
+from p4switch.bmv2.names import tool_of_bmv2
 from p4switch.device_config import ProgramSource
 from p4switch.errors import SwitchError
 from p4switch.ports import Interface, PortSpec
@@ -70,7 +70,7 @@ def run_get_comparison() -> Iterator[Measurement]:
     Raises:
         SwitchError: there are no rights to make a namespace, a switch cannot be programmed, or the two differ.
     """
-    missing = [name for name in (COMPILER, PEER) if shutil.which(name) is None]
+    missing = [name for name in (COMPILER, PEER) if tool_of_bmv2(name) is None]
     if missing:
         print(f"GET on simple_switch is left out: {' and '.join(missing)} not on PATH", flush=True)
         return

@@ -25,6 +25,7 @@ from typing import Protocol
 
 import finsy as fy
 
+from p4switch.bmv2.names import tool_of_bmv2
 from p4switch_server.control_session import ControlSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -291,9 +292,11 @@ class Bmv2Target:
 
     @staticmethod
     def missing() -> Missing | None:
-        for tool in ("p4c-bm2-ss", "simple_switch_grpc", "ip"):
-            if shutil.which(tool) is None:
+        for tool in ("p4c-bm2-ss", "simple_switch_grpc"):
+            if tool_of_bmv2(tool) is None:
                 return Missing(f"{tool} is not on PATH")
+        if shutil.which("ip") is None:
+            return Missing("ip is not on PATH")
         if os.geteuid() != 0:
             return Missing("needs root for network namespaces")
         return None

@@ -3,7 +3,6 @@ Tofino on p4switch."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,9 +16,10 @@ from bmv2_testbed.demo.run import MODES, DemoPlan, run_demo
 from bmv2_testbed.processes import child_environment
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Target
+from p4switch.bmv2.names import tool_of_bmv2
 from planner.workloads import workload_catalog as catalog
 
-_LACKS = [tool for tool in ("simple_switch_grpc", "p4c-bm2-ss") if shutil.which(tool) is None]
+_LACKS = [tool for tool in ("simple_switch_grpc", "p4c-bm2-ss") if tool_of_bmv2(tool) is None]
 BMV2 = pytest.param(
     Target.BMV2,
     marks=[

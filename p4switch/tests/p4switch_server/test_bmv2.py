@@ -395,3 +395,14 @@ def test_the_console_says_what_is_wrong_and_goes_on(typed, line: str, says: str)
 def test_where_no_switch_is_the_console_says_so(capsys: pytest.CaptureFixture[str]):
     assert console.main(["--grpc", "unix:/nonexistent/socket"]) == 1
     assert "no switch answers at unix:/nonexistent/socket" in capsys.readouterr().err
+
+
+def test_tools_of_bmv2_are_told_from_those_of_p4switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert names.tool_of_bmv2("simple_switch_grpc") is None
+    theirs = tmp_path / "simple_switch_grpc"
+    theirs.write_bytes(b"\x7fELF")
+    theirs.chmod(0o755)
+    assert names.tool_of_bmv2("simple_switch_grpc") == str(theirs)
+    names.write([str(tmp_path)])
+    assert names.tool_of_bmv2("simple_switch_grpc") is None

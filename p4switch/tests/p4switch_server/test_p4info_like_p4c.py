@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from p4switch.bmv2.names import tool_of_bmv2
 from p4switch.compiler import compile_to_ir
 from p4switch.p4info import p4info_of, render_p4info
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 @pytest.mark.bmv2
 @pytest.mark.parametrize("program", ["learning.p4", "matching.p4", "annotated.p4"])
 def test_same_text(program, tmp_path):
-    p4c = shutil.which("p4c-bm2-ss")
+    p4c = tool_of_bmv2("p4c-bm2-ss")
     if p4c is None:
         pytest.skip("p4c-bm2-ss is not on PATH")
     theirs = tmp_path / "p4c.txtpb"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from p4switch import cli
 from p4switch.bmv2 import console, p4c, simple_switch
@@ -20,6 +22,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "p4c": p4c.main_of_driver,
     "simple_switch_CLI": console.main,
 }
+_SCRIPT_BYTES_MAX: Final = 4096
 START = (
     "import sys; {root!r} in sys.path or sys.path.insert(0, {root!r});"
     " from p4switch.bmv2.names import main; sys.exit(main(sys.argv[1:]))"
@@ -29,6 +32,18 @@ START = (
 def main(arguments: Sequence[str]) -> int:
     """Run the command that the first argument names with the others."""
     return COMMANDS[arguments[0]](arguments[1:])
+
+
+def tool_of_bmv2(name: str) -> str | None:
+    """Where PATH finds a tool of bmv2's or p4c's; None: nowhere, or it is p4switch behind that name."""
+    path = shutil.which(name)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return None if __name__.encode() in file.read(_SCRIPT_BYTES_MAX) else path
+    except OSError:
+        return path
 
 
 def script(name: str, python: str, root: str) -> str:
