@@ -272,6 +272,8 @@ async def _send_events(writer: asyncio.StreamWriter, events: AsyncGenerator[byte
                 writer.write(event)
                 async with asyncio.timeout(STREAM_TIMEOUT_S):
                     await writer.drain()
+                # `drain` does not give way while the kernel takes all, and an event may have cost milliseconds.
+                await asyncio.sleep(0)
 
 
 async def _until_client_left(reader: asyncio.StreamReader) -> None:

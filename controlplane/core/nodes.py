@@ -359,6 +359,8 @@ class NodeRegistry:
                 if now_ns - node.gone_ns >= self.graces.member_ns:
                     nodes.append(node.index)
                     self._forget(node)
+        if nodes and self.numbered:
+            self._number()
         overdue = [port for port, (_, until_ns) in self._reserved.items() if until_ns <= now_ns]
         for port in overdue:
             del self._reserved[port]

@@ -85,7 +85,7 @@ class _Snapshot:
     sessions: set[int]
     row: int = 0
     """All rows before this one were told."""
-    missed: dict[ChunkKey, None] = field(default_factory=dict)
+    missed: dict[ChunkKey, set[str]] = field(default_factory=dict)
     """What changed meanwhile, of any row: told last, as it is then."""
     is_over: bool = False
 
@@ -200,7 +200,8 @@ class Publication:
         left = self._directory.take_left(changed)
         self._sequence += 1
         for snapshot in self._snapshots:
-            snapshot.missed |= dict.fromkeys(changed)
+            for key in changed:
+                snapshot.missed.setdefault(key, set()).update(left.get(key, ()))
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
             if not self._is_waiting(session):
@@ -303,17 +304,17 @@ class Publication:
         directory, first = self._directory, snapshot.row
         delta = rpc.DirectoryDelta(sequence=self._sequence, snapshot=True)
         gone: list[ChunkKey] = []
+        spaces: dict[ChunkKey, set[str]] = {}
         if first < len(directory.table) or not snapshot.missed:
             rows = directory.some_rows(first, SNAPSHOT_ROWS)
             snapshot.row += SNAPSHOT_ROWS
         else:
-            keys = list(islice(snapshot.missed, SNAPSHOT_ROWS))
-            for key in keys:
-                del snapshot.missed[key]
-            rows, gone = directory.rows_of(keys), [key for key in keys if key not in directory]
+            spaces = {key: snapshot.missed.pop(key) for key in list(islice(snapshot.missed, SNAPSHOT_ROWS))}
+            rows, gone = directory.rows_of(spaces), [key for key in spaces if key not in directory]
         directory.told(directory.untold(rows), self._values.score)
         gone += tell(delta, directory, rows, snapshot.view.shows, columns=snapshot.columns)
-        delta.chunks_gone.extend(gone)
+        # What it was never shown is not named to it either.
+        delta.chunks_gone.extend(key for key in gone if any(map(snapshot.view.shows, spaces.get(key, ()))))
         snapshot.is_over = snapshot.row >= len(directory.table) and not snapshot.missed
         if snapshot.is_over:
             delta.MergeFrom(self._empty_snapshot().directory)

@@ -6,7 +6,7 @@ node only its agent knows: ask that for the last word on one node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
@@ -94,6 +94,11 @@ class Quotes:
         costs = self._costs.over(priors(rate_bit_s)) if rate_bit_s else self._costs
         return quote(costs, offers, absent, question.prefill(node.facts.name), {})
 
+    def _reached(self, holders: Collection[NodeIndex]) -> Collection[NodeIndex]:
+        """Of these, the ones that others can read from."""
+        unreached = {one for one in holders if (node := self._nodes.get(one)) is not None and node.unreached}
+        return [one for one in holders if one not in unreached] if unreached else holders
+
     def _offer(self, chunk: Chunk, index: NodeIndex) -> Offer | None:
         size_bytes = chunk.facts.size_bytes
         if index in chunk.holders:
@@ -101,9 +106,10 @@ class Quotes:
         sources = [Tier.LOCAL_DISK] if index in chunk.disk_holders else []
         if chunk.served:
             sources.append(Tier.SWITCH)
-        elsewhere = chunk.holders or chunk.disk_holders - {index}
+        in_dram = self._reached(chunk.holders)
+        elsewhere = in_dram or self._reached(chunk.disk_holders - {index})
         if elsewhere:
-            sources.append(Tier.REMOTE_DRAM if chunk.holders else Tier.REMOTE_DISK)
+            sources.append(Tier.REMOTE_DRAM if in_dram else Tier.REMOTE_DISK)
         loads = [node.load for one in elsewhere if (node := self._nodes.get(one)) is not None]
         least = min(loads, key=lambda load: load.queued_bytes, default=IDLE)
         return Offer(size_bytes, tuple(sources), holder_load=least) if sources else None

@@ -102,15 +102,17 @@ def events_of(
 def fabric_of(message: pb.Fabric, current: Fabric, member: Member | None = None) -> Fabric:
     """The fabric; fields that the controller leaves out keep their current values. `member`: this node's number."""
     try:
+        fanout = _fanout(message.fanout)
+        has_numbers = fanout is Fanout.MULTICAST
         return Fabric(
             group=address_of(message.group_ip) if message.group_ip else current.group,
             qkey=message.qkey or current.qkey,
             source_qpn=current.source_qpn,
             segment_bytes=message.segment_bytes or current.segment_bytes,
             from_switch_dscp=message.from_switch_dscp or current.from_switch_dscp,
-            fanout=_fanout(message.fanout),
-            unasked_weight=message.unasked_weight,
-            member=member,
+            fanout=fanout,
+            unasked_weight=message.unasked_weight if has_numbers else 0.0,
+            member=member if has_numbers else None,
         )
     except ValueError as error:  # RecordError is one
         raise RemoteProtocolError(str(error)) from error

@@ -156,7 +156,10 @@ class DirectoryReplica:
     def forget_stale(self) -> Applied:
         """All agents have had time to announce themselves to the new controller: only its entries count now."""
         stale, self._stale = self._stale, None
-        return Applied(tuple(sorted(stale.chunks)) if stale is not None else ())
+        if stale is None:
+            return Applied(())
+        lost = tuple(name for name in stale.named if name not in self._current.named)
+        return Applied(tuple(sorted(stale.chunks)), lost)
 
     def apply(self, delta: Delta) -> Applied:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""

@@ -110,6 +110,8 @@ class DirectoryNews:
 
     def _stale_is_old(self) -> None:
         if self._fabric.connected:
-            self._tell_fetches(self._directory.forget_stale())
+            applied = self._directory.forget_stale()
+            self._paths.nodes_changed((), applied.nodes_lost)
+            self._tell_fetches(applied)
         else:
             self._forget_stale.set(self._clock.now_ns + _STALE_NS)

@@ -628,7 +628,8 @@ class PathProbed(AgentEvent):
     """A connection to a node was tried."""
 
     node: str
-    reached: bool
+    reached: bool | None
+    """None: this node could not even try."""
 
 
 @dataclass(frozen=True, slots=True)

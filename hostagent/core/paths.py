@@ -23,6 +23,8 @@ _S: Final = 1_000_000_000
 _FRESH_NS: Final = int(limits.PATH_FRESH_S * _S)
 _AGAIN_NS: Final = int(limits.PATH_AGAIN_S[0] * _S)
 _AGAIN_NS_MAX: Final = int(limits.PATH_AGAIN_S[1] * _S)
+_OWN_WORD_NS: Final = 10 * _S
+"""For so long what this node has found by itself counts for more than what others say."""
 _WITNESSED_NS: Final = int(limits.PATH_WITNESSED_S * _S)
 
 
@@ -80,8 +82,10 @@ class Paths:
             return
         if event.reached:
             self._reached(name)
-        else:
+        elif event.reached is not None:
             self._missed(name)
+        elif (state := self._unreached.get(name)) is not None:
+            state.due_ns = self._clock.now_ns + state.wait_ns
         self._set_alarm()
 
     def nodes_changed(self, nodes: Iterable[NodeEntry], lost: Iterable[str]) -> None:
@@ -96,8 +100,11 @@ class Paths:
                 if node.unreached and not self._hears_others():
                     self._try_witnesses(self._own)
             elif node.unreached and known is None:
-                self._unreached[node.name] = _Unreached(self._clock.now_ns)
-                self._mark(node.name)
+                if self._clock.now_ns - self._reached_ns.get(node.name, -_OWN_WORD_NS) < _OWN_WORD_NS:
+                    self._try(node.name)  # which this one has reached since: it finds out by itself
+                else:
+                    self._unreached[node.name] = _Unreached(self._clock.now_ns)
+                    self._mark(node.name)
             elif known is not None and not known.tried and not node.unreached:
                 self._forget(node.name)
             elif known is not None:
@@ -132,7 +139,7 @@ class Paths:
             self._emit(effects.PathChanged(name, reached=False))
         if known is None:
             self._mark(name)
-        if self._hears_others() or not set(self._directory.node_names()) - {name, self._own}:
+        if not set(self._directory.node_names()) - {name, self._own}:
             self._report((name,), reached=False)
         else:
             self._try_witnesses(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 
@@ -14,6 +15,15 @@ def host_port_of(endpoint: str) -> tuple[str, int]:
     """Its parts; the port is -1 where it is no number."""
     host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port) if port.isascii() and port.isdigit() else -1
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IPv4 or IPv6 address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def family_of(address: str) -> socket.AddressFamily:

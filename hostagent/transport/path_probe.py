@@ -6,16 +6,27 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from hostagent import limits
 from hostagent.transport.peer_connection import begin_connecting
+
+_VERDICTS: Final = {
+    0: True,
+    errno.ECONNREFUSED: True,  # a host whose agent does not listen is there, too
+    errno.ETIMEDOUT: False,
+    errno.EHOSTUNREACH: False,
+    errno.ENETUNREACH: False,
+}
+"""Whether the other node was reached, by errno; others, an own address that is gone among them, say nothing of it."""
 
 
 class PathProbes:
     """One at a time for each node; the core asks for no second one before it has heard of the first."""
 
-    def __init__(self, own_address: Callable[[], str], ended: Callable[[str, bool], None]) -> None:
-        """`own_address()`: where connections come from; `ended(node, reached)`: is told each outcome."""
+    def __init__(self, own_address: Callable[[], str], ended: Callable[[str, bool | None], None]) -> None:
+        """`own_address()`: where connections come from; `ended(node, reached)`: is told each outcome;
+        None: nothing was learned."""
         self._own_address = own_address
         self._ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
@@ -32,15 +43,17 @@ class PathProbes:
             task.cancel()
 
     async def _probe(self, node: str, endpoint: str) -> None:
-        reached = False
+        reached: bool | None = None
         for wait_s in limits.PATH_TRIES_S:
-            sock, code = begin_connecting(endpoint, self._own_address())
+            try:
+                sock, code = begin_connecting(endpoint, self._own_address())
+            except OSError:  # no descriptors, or no sockets of that family: nothing is known of the path
+                break
             with sock:
                 if code == errno.EINPROGRESS:
                     code = await _connected(sock, wait_s)
-            # A host whose agent does not listen is there, too.
-            reached = code in (0, errno.ECONNREFUSED)
-            if reached:
+            reached = _VERDICTS.get(code)
+            if reached is not False:
                 break
         self._ended(node, reached)
 

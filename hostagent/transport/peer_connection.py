@@ -18,7 +18,7 @@ from hostagent import limits
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.pull_thread import Pull, Pulled, What
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
-from hostagent.transport.endpoints import family_of, host_port_of
+from hostagent.transport.endpoints import family_of, host_port_of, is_address
 from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.read_protocol import (
     KIND_LEAVES,
@@ -84,12 +84,15 @@ class Reading:
 
 def begin_connecting(endpoint: str, own_address: str) -> tuple[socket.socket, int]:
     """(a non-blocking socket, an errno). `endpoint`: host:port; `own_address`: see `Reading`. 0 and EINPROGRESS: it is
-    being connected, and writable when that is over."""
+    being connected, and writable when that is over. Raises OSError where there are no sockets of its kind."""
     host, port = host_port_of(endpoint)
+    if not is_address(host):
+        # Never a name, which would be looked up while the event loop waits.
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC), errno.EINVAL
     sock = socket.socket(family_of(host), socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    watch_peer(sock)
     try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch_peer(sock)
         if own_address:
             sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
             sock.bind((own_address, 0))

@@ -156,7 +156,7 @@ class ServedConnection:
         """Bytes of a TOKEN request that are still to come, padding included."""
         self._tokens_bytes = 0
         self._tokens_come = b""
-        self._relays = serving.sink.relays()
+        self._sink = serving.sink
         self._link: RelayLink | None = None
         """Once the peer has made this a relay link,"""
         self._link_number = 0
@@ -171,7 +171,6 @@ class ServedConnection:
         self._fd = sock.fileno()
         self._loop = loop
         self._memory = serving.memory
-        self._sink = serving.sink
         self._counters = serving.counters
         self._closed = closed
         self._partial = b""
@@ -248,9 +247,9 @@ class ServedConnection:
             return
         self._open = False
         self._reader.close()
-        if self._link is not None and self._relays is not None:
+        if self._link is not None and (relays := self._sink.relays()) is not None:
             self._link.close()
-            self._relays.link_lost(self._link_number)
+            relays.link_lost(self._link_number)
         if self._native is not None and self._lent is not None:
             self._native.end(self._lent)
             self._lent = None
@@ -399,10 +398,11 @@ class ServedConnection:
         """From here on the connection is a relay link."""
         if self._answers or self._lingering or self._opened:
             raise ValueError("a link amid reads")
-        if self._relays is None:
+        relays = self._sink.relays()
+        if relays is None:
             raise ValueError("there are no relays here")
         self._loop.remove_reader(self._fd)
-        self._link_number = self._relays.link_made(self)
+        self._link_number = relays.link_made(self)
         self._link = RelayLink(self._loop, self._sock, self._link_told, self._link_lost)
 
     def tell(self, message: Message) -> None:
@@ -421,8 +421,8 @@ class ServedConnection:
                 return
             else:
                 allowed.append(message)
-        if self._relays is not None:
-            self._relays.link_told(self._link_number, tuple(allowed))
+        if allowed and (relays := self._sink.relays()) is not None:  # nothing at all is the end of a link
+            relays.link_told(self._link_number, tuple(allowed))
 
     def _link_lost(self, why: str) -> None:
         if why:
@@ -455,8 +455,8 @@ class ServedConnection:
         """Find the bytes to answer with; while they are on their way from disk, the answer stays open."""
         allowed = self._may_have(answer.key)
         extent = self._sink.open_extent(answer.key) if allowed else None
-        if extent is None and allowed and answer.left_bytes and self._relays is not None:
-            extent = self._relays.open_part(answer.key, answer.offset, answer.left_bytes)
+        if extent is None and allowed and answer.left_bytes and (relays := self._sink.relays()) is not None:
+            extent = relays.open_part(answer.key, answer.offset, answer.left_bytes)
         if extent is None and allowed and not again and self._prepare(answer.key, partial(self._resolve, answer)):
             return
         status = STATUS_ABSENT if extent is None else STATUS_OK

@@ -167,6 +167,7 @@ class SocketCasts(ExpectedCasts):
         if host.address == self._host.address:
             self._outgoing.leave_by_interface(host)
             return
+        self._leave()  # with several groups it has the port at every address
         fresh = SegmentSocket(host, host.config.cast_port)
         self._outgoing.give_up()
         self._outgoing.close()

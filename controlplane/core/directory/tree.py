@@ -404,7 +404,10 @@ class Directory:
         for (node, on_disk), rows in list(self._doomed.items()):
             remove = self.remove_disk_copy if on_disk else self.remove_copy
             while rows and count:
-                remove(node, self.table.key(rows.pop()))
+                row = rows.pop()
+                key = self.table.key(row)
+                if self._row(key) == row:  # else it was removed, and came back elsewhere
+                    remove(node, key)
                 count -= 1
             if not rows:
                 del self._doomed[node, on_disk]
