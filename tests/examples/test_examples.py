@@ -66,5 +66,7 @@ def test_without_a_socket_an_example_says_how_to_run_it(name: str) -> None:
 def test_every_example_is_on_the_page() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"} == {
-        name for name in ("share_a_prefix.py", "engine_loop.py", "own_program") if f"]({name})" in page
+        name
+        for name in ("share_a_prefix.py", "engine_loop.py", "route_in_time.py", "own_program")
+        if f"]({name})" in page
     }
