@@ -39,6 +39,7 @@ from kvproto.cells import CELLS_MAX, Cell, Cells
 from kvproto.fanout import Fanout
 from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
+from kvproto.limits import MEMBERS_MAX
 
 FANOUTS = ("switch", "multicast")
 _MS = 1_000_000
@@ -300,6 +301,13 @@ def _fabric(section: Section) -> FabricParameters:
     integrity = section.take("integrity", checks.one_of(tuple(one.value for one in Integrity)), Integrity.BLAKE3.value)
     segment_bytes = section.take("segment_bytes", _segment_bytes, 4096)
     fanout = section.take("fanout", checks.one_of(FANOUTS), FANOUTS[0])
+    last_ip = int.from_bytes(group_ip, "big") + 2 * MEMBERS_MAX - 1
+    if fanout == Fanout.MULTICAST.name.lower() and (group_ip[:3] == b"\xe0\x00\x00" or last_ip >> 28 != 0xE):
+        # RFC 5771: what is sent to 224.0.0.0/24 no switch filters, and behind 239.255.255.255 is no group.
+        raise ConfigError(
+            f"fabric.group: with multicast it and the {2 * MEMBERS_MAX - 1} addresses after it are groups: take one"
+            " from 224.0.1.0 to 239.255.255.128, 128 away from that of any other cluster"
+        )
     return FabricParameters(
         entry,
         qkey,

@@ -12,10 +12,8 @@ class Fanout(enum.Enum):
     """A kvcast switch keeps interest and replicates. Without one, everything is read reliably."""
     MULTICAST = 2
     """Any switch with IP multicast: holders keep interest, and cast to groups of blocks (`kvproto.blocks`)."""
-    RELAY = 3
-    """Nothing but unicast: readers pass chunks on while they arrive."""
 
     @property
     def keeps(self) -> bool:
         """Holders keep the interest in their chunks, and members are numbered by the controller."""
-        return self is not Fanout.SWITCH
+        return self is Fanout.MULTICAST

@@ -59,7 +59,6 @@ class _FanoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fanout.ValueTy
     """of a controller from before it was said: a kvcast switch, or nothing"""
     FANOUT_SWITCH: _Fanout.ValueType  # 1
     FANOUT_MULTICAST: _Fanout.ValueType  # 2
-    FANOUT_RELAY: _Fanout.ValueType  # 3
 
 class Fanout(_Fanout, metaclass=_FanoutEnumTypeWrapper):
     """How chunks are digested: the first byte of every digest.
@@ -70,7 +69,6 @@ FANOUT_UNSPECIFIED: Fanout.ValueType  # 0
 """of a controller from before it was said: a kvcast switch, or nothing"""
 FANOUT_SWITCH: Fanout.ValueType  # 1
 FANOUT_MULTICAST: Fanout.ValueType  # 2
-FANOUT_RELAY: Fanout.ValueType  # 3
 Global___Fanout: _TypeAlias = Fanout  # noqa: Y015
 
 class _Integrity:
