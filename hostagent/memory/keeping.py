@@ -98,12 +98,14 @@ def _kept_pool(size_bytes: int, huge_pages: HugePages, kept: Mapping[str, int]) 
     memory = PoolMemory(size_bytes, prefault=False, kept_fd=pool_fd)
     if huge_pages is not HugePages.IF_FREE and memory.huge_pages is not (huge_pages is HugePages.REQUIRED):
         log.warning("the pool of the agent before is given up: pool.huge_pages was another")
+        os.close(memory.readers_fd)  # or its memory would stay as long as this agent
         return None
     slots_count = size_bytes // limits.EXTENT_ALIGN_BYTES
     index = _index(index_fd, memory) if os.fstat(index_fd).st_size == index_bytes(slots_count) else None
     found = index.find(size_bytes) if index is not None else None
     if found is None:
         log.warning("the pool of the agent before is given up: its index is of another version or another pool")
+        os.close(memory.readers_fd)
         return None
     os.close(index_fd)
     ready_count = sum(one.ready for one in found)
