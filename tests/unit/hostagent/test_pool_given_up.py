@@ -56,6 +56,7 @@ def test_no_descriptor_of_it_is_left(why: str) -> None:
     first = open_pool(POOL_BYTES, HugePages.NEVER, holder, keep=True)
     inode = os.fstat(first.memory.fd).st_ino
     first.memory.close()
+    del first  # and with it the mapping, which has a descriptor, too
     if why == "index":
         os.pwrite(holder.files[INDEX_FILE], b"\xff" * 64, 0)
     wanted = HugePages.REQUIRED if why == "huge pages" else HugePages.NEVER
