@@ -143,13 +143,13 @@ class Relays:
             return
         link, messages = event.link, event.messages
         if isinstance(link, str):
-            made = relay.heard_parent(link, messages, now_ns) if messages else relay.parent_lost(link, now_ns)
-        elif messages:
+            made = relay.parent_lost(link, now_ns) if event.lost else relay.heard_parent(link, messages, now_ns)
+        elif event.lost:
+            made = relay.child_lost(link, now_ns)
+        else:
             is_good, made = relay.heard_child(link, messages, now_ns)
             if not is_good:
                 self._emit(effects.EndRelayLink(link))
-        else:
-            made = relay.child_lost(link, now_ns)
         self._carry_out(made)
 
     def read_ended(self, event: RelayReadEnded) -> None:
