@@ -30,6 +30,9 @@ from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peer
 ROOM_RUNS: Final = 3
 """Of its keeper a reader has so many runs granted or asked for: one arrives, one is on its way, one is being asked."""
 READS_PER_PARENT: Final = 2
+READS_GRANTED_MAX: Final = 64
+GRANTS_MAX: Final = 1 << 10
+"""No keeper grants so many runs that wait: a reader gives it room for a few."""
 READS_MAX: Final = 6
 """Of peers, in all: what waits in front of this node's own link makes grants wait, too."""
 UNSPREAD_RUNS: Final = 24
@@ -156,7 +159,7 @@ class Gathering:
         self._frontier = 0
         """The last piece, among all that were ever wanted, that is known to be granted to anybody."""
         self._orphans_ns: dict[tuple[int, int], int] = {}
-        """When the keeper was told of a piece that nobody has."""
+        """When, of late, the keeper was told of a piece that nobody has."""
         self._barred: set[str] = set()
         """Who gave wrong bytes, while anything is gathered."""
         self._idle_ns: int | None = None
@@ -242,6 +245,8 @@ class Gathering:
             case Gone():
                 self._forget_source(parent, arriving, now_ns)
             case Run(_, _, first, count) if first + count > arriving.pieces:
+                return False
+            case Run(RunKind.GRANT) if len(parent.granted) >= GRANTS_MAX:
                 return False
             case Run(RunKind.GRANT):
                 parent.granted.append(message)
@@ -394,7 +399,7 @@ class Gathering:
             arriving = self._by_number.get(run.number)
             if arriving is None:
                 continue
-            if not arriving.has_leaves:
+            if not arriving.has_leaves or len(parent.reads) >= READS_GRANTED_MAX:
                 waiting.append(run)
                 continue
             part = pieces_of(run.first, run.count)
@@ -506,6 +511,7 @@ class Gathering:
 
     def _tell_orphans(self, parent: _Parent, now_ns: int) -> None:
         """Pieces that nobody has though later ones are about: their owner died, or lies."""
+        self._orphans_ns = {one: at for one, at in self._orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
         quiet = now_ns - (self._came_ns[-1] if self._came_ns else now_ns) >= ORPHAN_NS
         end = self._frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
@@ -514,9 +520,9 @@ class Gathering:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
                 for piece in range(first, first + count):
-                    if sum(now_ns - at < ORPHAN_AGAIN_NS for at in self._orphans_ns.values()) >= ORPHANS_ASKED_MAX:
+                    if len(self._orphans_ns) >= ORPHANS_ASKED_MAX:
                         return
-                    if now_ns - self._orphans_ns.get((arriving.number, piece), -ORPHAN_AGAIN_NS) >= ORPHAN_AGAIN_NS:
+                    if (arriving.number, piece) not in self._orphans_ns:
                         self._orphans_ns[arriving.number, piece] = now_ns
                         self._tell(parent.endpoint, Run(RunKind.ORPHAN, arriving.number, piece, 1))
 
