@@ -7,7 +7,7 @@ from kvproto.limits import MS
 from kvproto.session.relay import gathering
 from kvproto.session.relay.relay_commands import LeaveParent, ReadRun, RelayCommand, TellChild, TellParent
 from kvproto.session.relay.relay_node import Relay
-from kvproto.wire.relay_messages import Leaves, Message, Run, RunKind
+from kvproto.wire.relay_messages import Drop, Hello, Leaves, Message, Room, Run, RunKind, Want
 from tests.unit.kvproto.relay_network import PIECE_BYTES, key_of
 
 PIECES = 16
@@ -72,3 +72,84 @@ def test_orphans_of_chunks_that_ended_are_forgotten() -> None:
     relay.unwant([KEY], 1_500 * MS)
     relay.handle_timer(1_900 * MS)
     assert len(relay.gathering._orphans_ns) <= gathering.ORPHANS_ASKED_MAX
+
+
+class Keeper:
+    """A keeper, and what its children say."""
+
+    def __init__(self, chunks: int = 1) -> None:
+        self.relay = node(chunks)
+        self.now_ns = 0
+        self.is_good = True
+
+    def hears(self, link: int, *messages: Message, after_ns: int = 200 * MS) -> list[RelayCommand]:
+        self.now_ns += after_ns
+        is_good, made = self.relay.heard_child(link, messages, self.now_ns)
+        self.is_good &= is_good
+        return made
+
+    def joins(self, link: int, *numbers: int) -> list[RelayCommand]:
+        wants = [Want(number, key_of(number), PIECES, keeper=True) for number in numbers]
+        return self.hears(link, Hello(f"c{link}:1"), *wants)
+
+
+def orphan(piece: int, number: int = 1) -> Run:
+    return Run(RunKind.ORPHAN, number, piece, 1)
+
+
+def done(piece: int, number: int = 1) -> Run:
+    return Run(RunKind.DONE, number, piece, 1)
+
+
+def owning(pieces: int) -> Keeper:
+    """A keeper of two chunks whose first child was granted the first pieces, and has them."""
+    keeper = Keeper(2)
+    keeper.joins(1, 1, 2)
+    keeper.joins(2, 1, 2)
+    for piece in range(pieces):
+        assert granted(keeper.hears(1, Room(1), after_ns=MS), 1) == 1
+        keeper.hears(1, done(piece), after_ns=MS)
+    return keeper
+
+
+def test_a_child_whose_pieces_nobody_gets_is_granted_no_more() -> None:
+    keeper = owning(6)
+    for piece in range(6):
+        keeper.hears(2, orphan(piece), done(piece))
+    assert granted(keeper.hears(1, Room(1)), 1) == 0
+
+
+def test_an_orphan_counts_once_however_many_tell_of_it() -> None:
+    keeper = owning(1)
+    for link in (3, 4, 5, 6, 7):
+        keeper.joins(link, 1)
+    for link in 6 * (2, 3, 4, 5, 6, 7):
+        keeper.hears(link, orphan(0), done(0))
+    assert all(granted(keeper.hears(link, Room(1)), link) for link in (1, 2, 3, 4, 5, 6, 7))
+
+
+def test_who_wants_a_chunk_no_more_has_no_orphans_of_it() -> None:
+    keeper = owning(6)
+    keeper.hears(1, Drop(1))
+    for piece in range(6):
+        keeper.hears(2, orphan(piece), done(piece))
+    assert granted(keeper.hears(1, Room(1)), 1) == 1
+
+
+def test_orphans_are_forgiven_when_all_is_over() -> None:
+    keeper = owning(6)
+    for piece in range(6):
+        keeper.hears(2, orphan(piece), done(piece))
+    keeper.hears(1, Drop(1), Drop(2), Want(3, key_of(2), PIECES, keeper=True))
+    assert granted(keeper.hears(1, Room(1)), 1) == 1
+
+
+def test_orphans_are_forgiven_for_what_is_done() -> None:
+    keeper = owning(8)
+    for piece in range(3):
+        keeper.hears(2, orphan(piece), done(piece))
+    for piece in range(8, 16):
+        keeper.hears(1, Room(1))
+        keeper.hears(1, done(piece))
+    keeper.hears(2, orphan(3), done(3))
+    assert granted(keeper.hears(1, Room(1)), 1) == 1

@@ -41,7 +41,9 @@ BEGS_MAX: Final = 64
 ADOPTED_NS: Final = 100 * MS
 """A piece is not given to yet another child before."""
 ORPHANS_MAX: Final = 4
-"""Who was granted so many pieces that the others did not get is granted no more."""
+"""Who was granted so many pieces that the others did not get is granted no more,"""
+ORPHANS_FORGIVEN: Final = 1 / 8
+"""until it has other chunks to get; for each piece that it has done, so much is forgiven."""
 ROOM_MAX: Final = 1 << 12
 NEAR: Final = 8
 """Members that are no further apart in the order of their coming read from each other, and those at powers of two."""
@@ -75,8 +77,8 @@ class _Child:
     wants: OrderedDict[int, "_Wanted"] = field(default_factory=OrderedDict)
     granted: deque[_Granted] = field(default_factory=deque)
     begs: deque[Run] = field(default_factory=deque)
-    orphans: int = 0
-    """Of its pieces that others did not get from it."""
+    orphans: float = 0.0
+    """Of its pieces that others did not get from it, less what is forgiven."""
     is_stalled: bool = False
     """It was granted what it did not do, and has said nothing since."""
 
@@ -239,6 +241,8 @@ class Passing:
             child.granted.remove(granted)
             self._take_back(granted)
         del child.wants[number]
+        if not child.wants:
+            child.orphans = 0.0
         self._forget(wanted)
 
     def _forget(self, wanted: _Wanted) -> None:
@@ -278,6 +282,7 @@ class Passing:
         self._done_ns = now_ns
         self._done_pieces += count
         child.granted.remove(granted)
+        child.orphans = max(0.0, child.orphans - ORPHANS_FORGIVEN * count)
         self._granted_pieces -= count
 
     def _take_back(self, granted: _Granted) -> None:
@@ -332,11 +337,12 @@ class Passing:
             return
         if any(now_ns - kept.adopted.get(piece, -ADOPTED_NS) < ADOPTED_NS for piece in range(first, first + count)):
             return
+        fresh = [piece for piece in range(first, first + count) if piece not in kept.adopted]
+        owners = {kept.owners.get(piece) for piece in fresh} - {child.link}
+        for one in self._by_key[wanted.key]:  # who wants it no more may have given it to all who asked
+            if one.keeper and one.child.link in owners:
+                one.child.orphans += 1
         kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
-        for owner in {kept.owners.get(piece) for piece in range(first, first + count)} - {None, child.link}:
-            lost = self._children.get(owner) if owner is not None else None
-            if lost is not None:
-                lost.orphans += 1
         kept.free &= ~pieces_of(first, count)
         self._give(wanted, first, count, now_ns)
 
