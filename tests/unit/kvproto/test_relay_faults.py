@@ -153,3 +153,19 @@ def test_orphans_are_forgiven_for_what_is_done() -> None:
         keeper.hears(1, done(piece))
     keeper.hears(2, orphan(3), done(3))
     assert granted(keeper.hears(1, Room(1)), 1) == 1
+
+
+def test_a_parent_whose_read_failed_hears_that_it_is_asked_no_more() -> None:
+    relay = node()
+    relay.want([(KEY, PIECES, ["k:1"])], 0)
+    relay.heard_parent("k:1", [Leaves(1, LEAVES), Peers(1, ("p:1",))], MS)
+    (read,) = reads(relay.heard_parent("p:1", [Run(RunKind.HAVE, 1, 0, 1)], 2 * MS))
+    assert told(relay.read_ended(read.read, None, 3 * MS), "p:1") == [Drop(1)]
+    assert told(relay.heard_parent("k:1", [Peers(1, ("p:1",))], 4 * MS), "p:1") == [Want(1, KEY, PIECES, keeper=False)]
+    assert not told(relay.heard_parent("p:1", [Gone(1)], 5 * MS), "p:1")
+
+
+def test_a_keeper_whose_leaves_are_wrong_hears_that_it_is_asked_no_more() -> None:
+    relay = node()
+    relay.want([(KEY, PIECES, ["k:1", "l:1"])], 0)
+    assert told(relay.heard_parent("k:1", [Leaves(1, b"no")], MS), "k:1") == [Drop(1)]

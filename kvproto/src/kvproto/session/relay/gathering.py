@@ -274,7 +274,7 @@ class Gathering:
             arriving.has_leaves = True
             return
         self._out.append(Blamed(parent.endpoint, arriving.key))
-        self._forget_source(parent, arriving, now_ns)
+        self._drop_source(parent, arriving, now_ns)
 
     def _meet(self, arriving: Arriving, endpoints: Iterable[str], now_ns: int) -> None:
         for endpoint in endpoints:
@@ -286,6 +286,11 @@ class Gathering:
             self._ask(arriving, endpoint, now_ns, keeper=False)
             if endpoint in self._parents:
                 self._parents[endpoint].has[arriving.key] = 0
+
+    def _drop_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
+        """A parent is asked for a chunk no more, and hears it: it may be asked again."""
+        self._tell(parent.endpoint, Drop(arriving.number))
+        self._forget_source(parent, arriving, now_ns)
 
     def _forget_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
         """A parent has nothing of a chunk, or what it has is not to be had."""
@@ -365,7 +370,7 @@ class Gathering:
         one = parent.reads.pop(read)
         del self._of_read[read]
         arriving.lacking |= pieces_of(one.first, one.count)
-        self._forget_source(parent, arriving, now_ns)
+        self._drop_source(parent, arriving, now_ns)
 
     def _give_back(self, parent: _Parent, reads: Iterable[ReadId]) -> None:
         """Reads are given up, and their pieces are to be had of others."""
