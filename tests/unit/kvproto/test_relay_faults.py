@@ -7,7 +7,7 @@ from kvproto.limits import MS
 from kvproto.session.relay import gathering
 from kvproto.session.relay.relay_commands import LeaveParent, ReadRun, RelayCommand, TellChild, TellParent
 from kvproto.session.relay.relay_node import Relay
-from kvproto.wire.relay_messages import Drop, Hello, Leaves, Message, Room, Run, RunKind, Want
+from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Room, Run, RunKind, Want
 from tests.unit.kvproto.relay_network import PIECE_BYTES, key_of
 
 PIECES = 16
@@ -128,11 +128,12 @@ def test_an_orphan_counts_once_however_many_tell_of_it() -> None:
     assert all(granted(keeper.hears(link, Room(1)), link) for link in (1, 2, 3, 4, 5, 6, 7))
 
 
-def test_who_wants_a_chunk_no_more_has_no_orphans_of_it() -> None:
+def test_who_wants_nothing_more_has_no_orphans() -> None:
     keeper = owning(6)
-    keeper.hears(1, Drop(1))
+    keeper.hears(1, Drop(1), Drop(2))
     for piece in range(6):
         keeper.hears(2, orphan(piece), done(piece))
+    keeper.hears(1, Want(3, key_of(2), PIECES, keeper=True))
     assert granted(keeper.hears(1, Room(1)), 1) == 1
 
 

@@ -40,8 +40,8 @@ WANTS_MAX: Final = 1 << 14
 BEGS_MAX: Final = 64
 ADOPTED_NS: Final = 100 * MS
 """A piece is not given to yet another child before."""
-ORPHANS_MAX: Final = 4
-"""Who was granted so many pieces that the others did not get is granted no more,"""
+ORPHANS_MAX: Final = 3
+"""Who was granted more pieces than so many that the others did not get is granted no more,"""
 ORPHANS_FORGIVEN: Final = 1 / 8
 """until it has other chunks to get; for each piece that it has done, so much is forgiven."""
 ROOM_MAX: Final = 1 << 12
@@ -315,7 +315,7 @@ class Passing:
                     self._out.append(TellChild(child.link, Rate(self.rate, has_room)))
 
     def _serve_room(self, child: _Child, run: int, now_ns: int) -> bool:
-        if not child.room or child.is_stalled or child.orphans >= ORPHANS_MAX:
+        if not child.room or child.is_stalled or child.orphans > ORPHANS_MAX:
             return False
         for wanted in child.wants.values():
             kept = self._kept.get(wanted.key) if wanted.keeper else None
@@ -339,9 +339,10 @@ class Passing:
             return
         fresh = [piece for piece in range(first, first + count) if piece not in kept.adopted]
         owners = {kept.owners.get(piece) for piece in fresh} - {child.link}
-        for one in self._by_key[wanted.key]:  # who wants it no more may have given it to all who asked
-            if one.keeper and one.child.link in owners:
-                one.child.orphans += 1
+        for owner in owners:
+            lost = self._children.get(owner) if owner is not None else None
+            if lost is not None and lost.wants:
+                lost.orphans += 1
         kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
         kept.free &= ~pieces_of(first, count)
         self._give(wanted, first, count, now_ns)
