@@ -170,3 +170,20 @@ def test_a_keeper_whose_leaves_are_wrong_hears_that_it_is_asked_no_more() -> Non
     relay = node()
     relay.want([(KEY, PIECES, ["k:1", "l:1"])], 0)
     assert told(relay.heard_parent("k:1", [Leaves(1, b"no")], MS), "k:1") == [Drop(1)]
+
+
+def test_pieces_of_readers_that_are_gone_are_granted_to_those_who_come_then() -> None:
+    keeper = owning(6)
+    keeper.hears(1, Drop(1), Drop(2))
+    keeper.relay.child_lost(1, keeper.now_ns)
+    made = keeper.joins(3, 1)
+    made += keeper.hears(3, Room(3))
+    assert TellChild(3, Run(RunKind.GRANT, 1, 0, 3)) in made
+
+
+def test_a_reader_to_whom_nothing_comes_at_all_tells_its_keeper_soon() -> None:
+    relay = node()
+    relay.want([(KEY, PIECES, ["k:1"])], 0)
+    relay.heard_parent("k:1", [Leaves(1, LEAVES)], MS)
+    assert relay.wake_ns == MS + gathering.ORPHAN_NS
+    assert orphan(0) in told(relay.handle_timer(relay.wake_ns), "k:1")

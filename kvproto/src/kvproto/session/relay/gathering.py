@@ -271,7 +271,8 @@ class Gathering:
 
     def _take_leaves(self, parent: _Parent, arriving: Arriving, leaves: bytes, now_ns: int) -> None:
         if arriving.has_leaves or self._accepts(arriving.key, leaves):
-            arriving.has_leaves = True
+            if not arriving.has_leaves:
+                arriving.has_leaves, arriving.moved_ns = True, now_ns
             return
         self._out.append(Blamed(parent.endpoint, arriving.key))
         self._drop_source(parent, arriving, now_ns)
@@ -517,11 +518,10 @@ class Gathering:
     def _tell_orphans(self, parent: _Parent, now_ns: int) -> None:
         """Pieces that nobody has though later ones are about: their owner died, or lies."""
         self._orphans_ns = {one: at for one, at in self._orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
-        quiet = now_ns - (self._came_ns[-1] if self._came_ns else now_ns) >= ORPHAN_NS
         end = self._frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
             orphans = arriving.lacking & ~arriving.some
-            if not quiet:
+            if now_ns - self._last_ns(arriving) < ORPHAN_NS:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
                 for piece in range(first, first + count):
@@ -553,11 +553,14 @@ class Gathering:
         for key in parent.has:
             self._count_again(self.chunks[key])
 
+    def _last_ns(self, arriving: Arriving) -> int:
+        """When something last came, of this chunk or of another that may have been before it."""
+        return max(arriving.moved_ns, self._came_ns[-1] if self._came_ns else 0)
+
     def _end_hopeless(self, now_ns: int) -> None:
-        last_ns = self._came_ns[-1] if self._came_ns else 0
         for arriving in list(self.chunks.values()):
             has_way = bool(arriving.keepers) or bool(arriving.some) or self._is_asked(arriving)
-            if now_ns - max(last_ns, arriving.moved_ns) >= HOPELESS_NS or not has_way:
+            if now_ns - self._last_ns(arriving) >= HOPELESS_NS or not has_way:
                 self._out.append(GaveUp(arriving.key))
                 self.unwant(arriving.key, now_ns)
 
@@ -567,11 +570,11 @@ class Gathering:
     def _set_wake(self, now_ns: int) -> None:
         due = [one.heard_ns + self._patience_ns(one) for one in self._parents.values() if one.reads]
         due += [one.muted_ns for one in self._parents.values() if one.muted_ns > now_ns]
-        last_ns = self._came_ns[-1] if self._came_ns else 0
-        due += [max(last_ns, one.moved_ns) + HOPELESS_NS for one in self.chunks.values()]
-        if self.chunks and self._came_ns:
-            quiet_ns = self._came_ns[-1] + ORPHAN_NS
-            due.append(quiet_ns if now_ns < quiet_ns else now_ns + ORPHAN_AGAIN_NS)
+        for arriving in self.chunks.values():
+            last_ns = self._last_ns(arriving)
+            due.append(last_ns + HOPELESS_NS)
+            if arriving.has_leaves:
+                due.append(last_ns + ORPHAN_NS if now_ns < last_ns + ORPHAN_NS else now_ns + ORPHAN_AGAIN_NS)
         if self._idle_ns is not None:
             if now_ns - self._idle_ns >= LINK_IDLE_NS:
                 self._idle_ns = None

@@ -222,6 +222,9 @@ class Passing:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
+        for piece, link in kept.owners.items():
+            if link not in self._children:  # whoever it gave it to may be gone, too
+                kept.free |= pieces_of(piece, 1)
         self._idle.pop(key, None)
         place = kept.members.index(child.endpoint) if child.endpoint in kept.members else len(kept.members)
         if place == len(kept.members):
