@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvproto.ids import ReadId
 from kvproto.limits import MS
 from kvproto.session.relay import gathering
-from kvproto.session.relay.relay_commands import LeaveParent, ReadRun, RelayCommand, TellChild, TellParent
+from kvproto.session.relay.relay_commands import GaveUp, LeaveParent, ReadRun, RelayCommand, TellChild, TellParent
 from kvproto.session.relay.relay_node import Relay
 from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Room, Run, RunKind, Want
 from tests.unit.kvproto.relay_network import PIECE_BYTES, key_of
@@ -187,3 +187,53 @@ def test_a_reader_to_whom_nothing_comes_at_all_tells_its_keeper_soon() -> None:
     relay.heard_parent("k:1", [Leaves(1, LEAVES)], MS)
     assert relay.wake_ns == MS + gathering.ORPHAN_NS
     assert orphan(0) in told(relay.handle_timer(relay.wake_ns), "k:1")
+
+
+def comes(relay: Relay, piece: int, now_ns: int) -> list[RelayCommand]:
+    """A piece of the second chunk comes from another keeper."""
+    made = relay.heard_parent("l:1", [grant(piece, 2)], now_ns)
+    return made + relay.read_ended(reads(made)[0].read, True, now_ns)
+
+
+def two_chunks(keepers: list[str]) -> Relay:
+    """A relay that gathers a chunk from these and another from a keeper that gives."""
+    relay = node()
+    relay.want([(KEY, PIECES, keepers), (key_of(2), PIECES, ["l:1"])], 0)
+    relay.heard_parent("k:1", [Leaves(1, LEAVES), Peers(1, ("p:1",))], MS)
+    relay.heard_parent("l:1", [Leaves(2, LEAVES)], MS)
+    return relay
+
+
+def test_a_chunk_whose_keeper_died_is_given_up_though_others_come() -> None:
+    relay = two_chunks(["k:1"])
+    (read,) = reads(relay.heard_parent("p:1", [Run(RunKind.HAVE, 1, 0, 1)], 2 * MS))
+    relay.read_ended(read.read, True, 3 * MS)
+    made = relay.parent_lost("k:1", 4 * MS)
+    assert GaveUp(KEY) not in made, "what others have may be on its way to be known"
+    for turn in range(3):
+        made += comes(relay, turn, (50 * turn + 5) * MS)
+    assert GaveUp(KEY) in made
+
+
+def test_what_peers_have_whole_needs_no_keeper() -> None:
+    relay = two_chunks(["k:1"])
+    made = relay.heard_parent("p:1", [Run(RunKind.HAVE, 1, 0, PIECES)], 2 * MS)
+    made += relay.parent_lost("k:1", 3 * MS)
+    made += relay.handle_timer(390 * MS)
+    assert GaveUp(KEY) not in made
+
+
+def test_a_keeper_that_says_nothing_more_makes_way_for_the_next() -> None:
+    relay = two_chunks(["k:1", "m:1"])
+    made: list[RelayCommand] = []
+    for turn in range(12):
+        made += comes(relay, turn, (100 * turn + 5) * MS)
+    assert told(made, "k:1")[-1] == Drop(1)
+    assert Want(1, KEY, PIECES, keeper=True) in told(made, "m:1")
+
+
+def test_a_parent_whose_node_is_gone_is_left() -> None:
+    relay = two_chunks(["k:1", "m:1"])
+    made = relay.leave_parents(["k:1", "z:1"], 2 * MS)
+    assert [one for one in made if isinstance(one, LeaveParent)] == [LeaveParent("k:1")]
+    assert Want(1, KEY, PIECES, keeper=True) in told(made, "m:1")

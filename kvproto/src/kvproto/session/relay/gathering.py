@@ -55,6 +55,8 @@ SILENCE_TIMES: Final = 4
 """and of others, so many times what a read took of late."""
 ORPHAN_NS: Final = 80 * MS
 """A piece that nobody has is begged for when nothing has come for so long."""
+KEEPER_SILENT_NS: Final = 1_000 * MS
+"""A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
 LINK_IDLE_NS: Final = 5_000 * MS
@@ -116,6 +118,8 @@ class _Parent:
     """A read, of late; 0: none yet."""
     heard_ns: int = 0
     """When it last gave something, or was asked after a pause."""
+    said_ns: int = 0
+    """When it last said or gave something, or was asked for a chunk."""
     is_silent: bool = False
     """What it has counts for nothing until it gives something."""
     muted_ns: int = 0
@@ -201,6 +205,7 @@ class Gathering:
                 return
             self._parents[endpoint] = _Parent(endpoint, heard_ns=now_ns)
             self._tell(endpoint, Hello(self._endpoint))
+        self._parents[endpoint].said_ns = now_ns
         self._tell(endpoint, Want(arriving.number, arriving.key, arriving.pieces, keeper))
 
     def _tell(self, endpoint: str, message: Message) -> None:
@@ -229,6 +234,7 @@ class Gathering:
         parent = self._parents.get(endpoint)
         if parent is None:
             return True  # of a link that was just left
+        parent.said_ns = now_ns
         if isinstance(message, Rate):
             parent.has_room, parent.rate = message.has_room, message.rate
             return True
@@ -313,6 +319,12 @@ class Gathering:
             arriving.many |= arriving.some & has
             arriving.some |= has
 
+    def leave(self, endpoint: str, now_ns: int) -> None:
+        """The link to a parent is to end, if there is one."""
+        if endpoint in self._parents:
+            self._out.append(LeaveParent(endpoint))
+            self.lost(endpoint, now_ns)
+
     def lost(self, endpoint: str, now_ns: int) -> None:
         """The link to a parent could not be made, or has ended."""
         parent = self._parents.pop(endpoint, None)
@@ -334,6 +346,7 @@ class Gathering:
         took_ns = now_ns - one.since_ns
         parent.took_ns = took_ns if not parent.took_ns else 0.75 * parent.took_ns + 0.25 * took_ns
         parent.heard_ns = max(now_ns, since_ns)
+        parent.said_ns = now_ns
         parent.muted_ns = 0
         if parent.is_silent:
             self._set_silent(parent, is_silent=False)
@@ -358,8 +371,7 @@ class Gathering:
             one.arriving.lacking |= pieces_of(one.first, one.count)
             self._out.append(Blamed(parent.endpoint, one.arriving.key))
             self._barred.add(parent.endpoint)
-            self._out.append(LeaveParent(parent.endpoint))
-            self.lost(parent.endpoint, now_ns)
+            self.leave(parent.endpoint, now_ns)
 
     def failed(self, read: ReadId, now_ns: int) -> None:
         """A read ended early."""
@@ -554,13 +566,21 @@ class Gathering:
             self._count_again(self.chunks[key])
 
     def _last_ns(self, arriving: Arriving) -> int:
-        """When something last came, of this chunk or of another that may have been before it."""
-        return max(arriving.moved_ns, self._came_ns[-1] if self._came_ns else 0)
+        """When something last came, of this chunk or of another that its keeper may have given first."""
+        return max(arriving.moved_ns, self._came_ns[-1] if self._came_ns and arriving.keepers else 0)
 
     def _end_hopeless(self, now_ns: int) -> None:
         for arriving in list(self.chunks.values()):
-            has_way = bool(arriving.keepers) or bool(arriving.some) or self._is_asked(arriving)
-            if now_ns - self._last_ns(arriving) >= HOPELESS_NS or not has_way:
+            with_nobody = arriving.lacking & ~arriving.some
+            keeper = self._parents.get(arriving.keepers[0]) if arriving.keepers else None
+            if keeper is not None and with_nobody and now_ns - keeper.said_ns >= KEEPER_SILENT_NS:
+                self._drop_source(keeper, arriving, now_ns)
+            quiet_ns = now_ns - self._last_ns(arriving)
+            has_way = bool(arriving.keepers) or not with_nobody or self._is_asked(arriving)
+            has_way |= (
+                bool(arriving.some) and quiet_ns < ORPHAN_NS
+            )  # what others have got may be on its way to be known
+            if quiet_ns >= HOPELESS_NS or not has_way:
                 self._out.append(GaveUp(arriving.key))
                 self.unwant(arriving.key, now_ns)
 
@@ -570,6 +590,7 @@ class Gathering:
     def _set_wake(self, now_ns: int) -> None:
         due = [one.heard_ns + self._patience_ns(one) for one in self._parents.values() if one.reads]
         due += [one.muted_ns for one in self._parents.values() if one.muted_ns > now_ns]
+        due += [at for one in self._keepers() if (at := one.said_ns + KEEPER_SILENT_NS) > now_ns]
         for arriving in self.chunks.values():
             last_ns = self._last_ns(arriving)
             due.append(last_ns + HOPELESS_NS)
