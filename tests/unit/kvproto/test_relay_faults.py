@@ -237,3 +237,18 @@ def test_a_parent_whose_node_is_gone_is_left() -> None:
     made = relay.leave_parents(["k:1", "z:1"], 2 * MS)
     assert [one for one in made if isinstance(one, LeaveParent)] == [LeaveParent("k:1")]
     assert Want(1, KEY, PIECES, keeper=True) in told(made, "m:1")
+
+
+def test_peers_leave_room_for_keepers_and_who_is_of_no_use_makes_room() -> None:
+    relay = node()
+    made = relay.want([(KEY, PIECES, ["k:1"])], 0)
+    made += relay.heard_parent("k:1", [Leaves(1, LEAVES), Peers(1, tuple(f"p{peer}:1" for peer in range(64)))], MS)
+    assert sum(isinstance(one, TellParent) and isinstance(one.message, Hello) for one in made) == gathering.PEERS_MAX
+    made = relay.want([(key_of(2), PIECES, ["l:1"])], 2 * MS)
+    assert told(made, "l:1")[1] == Want(2, key_of(2), PIECES, keeper=True)
+    relay.heard_parent("k:1", [Gone(1)], 3 * MS)
+    made = relay.want([(key_of(number), PIECES, [f"k{number}:1"]) for number in range(3, 99)], 4 * MS)
+    assert told(made, "k60:1"), "those that were asked for the first chunk are of no more use"
+    left = [one.endpoint for one in made if isinstance(one, LeaveParent)]
+    assert "l:1" not in left and "p7:1" in left
+    assert {one.key for one in made if isinstance(one, GaveUp)} == {key_of(number) for number in range(66, 99)}

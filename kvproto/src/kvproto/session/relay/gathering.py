@@ -61,6 +61,8 @@ HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
 LINK_IDLE_NS: Final = 5_000 * MS
 PARENTS_MAX: Final = 64
+PEERS_MAX: Final = 48
+"""A parent more is asked as a keeper only."""
 
 
 @dataclass(slots=True, eq=False)
@@ -196,17 +198,29 @@ class Gathering:
             self._passing.withdrawn(key)
 
     def _ask_keeper(self, arriving: Arriving, now_ns: int) -> None:
-        if arriving.keepers:
-            self._ask(arriving, arriving.keepers[0], now_ns, keeper=True)
+        while arriving.keepers and not self._ask(arriving, arriving.keepers[0], now_ns, keeper=True):
+            arriving.keepers.popleft()
 
-    def _ask(self, arriving: Arriving, endpoint: str, now_ns: int, *, keeper: bool) -> None:
+    def _ask(self, arriving: Arriving, endpoint: str, now_ns: int, *, keeper: bool) -> bool:
+        """False: there are too many parents."""
         if endpoint not in self._parents:
-            if len(self._parents) >= PARENTS_MAX:
-                return
+            if len(self._parents) >= (PARENTS_MAX if keeper else PEERS_MAX) and not self._leave_useless():
+                return False
             self._parents[endpoint] = _Parent(endpoint, heard_ns=now_ns)
             self._tell(endpoint, Hello(self._endpoint))
         self._parents[endpoint].said_ns = now_ns
         self._tell(endpoint, Want(arriving.number, arriving.key, arriving.pieces, keeper))
+        return True
+
+    def _leave_useless(self) -> bool:
+        """Leave a parent of which nothing is wanted. False: there is none."""
+        keepers = {one.keepers[0] for one in self.chunks.values() if one.keepers}
+        for endpoint, parent in self._parents.items():
+            if not (parent.reads or parent.granted or parent.has or endpoint in keepers):
+                del self._parents[endpoint]
+                self._out.append(LeaveParent(endpoint))
+                return True
+        return False
 
     def _tell(self, endpoint: str, message: Message) -> None:
         self._out.append(TellParent(endpoint, message))
@@ -290,8 +304,7 @@ class Gathering:
             is_known |= endpoint == self._endpoint or endpoint in arriving.keepers or endpoint in self._barred
             if is_known or not self._may_give(endpoint):
                 continue
-            self._ask(arriving, endpoint, now_ns, keeper=False)
-            if endpoint in self._parents:
+            if self._ask(arriving, endpoint, now_ns, keeper=False):
                 self._parents[endpoint].has[arriving.key] = 0
 
     def _drop_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
