@@ -292,6 +292,10 @@ class Arrivals:
         if news:
             self._tell(news)
         if self.relays is not None:
+            for key, refs in holders.items():
+                if key in self.under_way:
+                    self.under_way[key].holders = refs
+                self.relays.holders_changed(key, refs)
             self.relays.nodes_lost(one.node for one in lost)
 
     def switch_restarted(self) -> None:

@@ -102,6 +102,11 @@ class Relays:
         known = [node.read_endpoint for node in nodes if node is not None]
         return sorted(known, key=lambda endpoint: (crc32(key + endpoint.encode()), endpoint))
 
+    def holders_changed(self, key: ChunkKey, holders: Sequence[HolderRef]) -> None:
+        """Other nodes hold a chunk, as the directory says."""
+        if key in self._coming and self._relay is not None:
+            self._carry_out(self._relay.offer(key, self._keepers(key, holders), self._clock.now_ns))
+
     def is_coming(self, key: ChunkKey) -> bool:
         """Whether a chunk comes by relays."""
         return key in self._coming

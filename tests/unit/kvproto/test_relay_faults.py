@@ -252,3 +252,13 @@ def test_peers_leave_room_for_keepers_and_who_is_of_no_use_makes_room() -> None:
     left = [one.endpoint for one in made if isinstance(one, LeaveParent)]
     assert "l:1" not in left and "p7:1" in left
     assert {one.key for one in made if isinstance(one, GaveUp)} == {key_of(number) for number in range(66, 99)}
+
+
+def test_who_holds_a_chunk_by_now_is_its_next_keeper() -> None:
+    relay = two_chunks(["k:1"])
+    assert not told(relay.offer(KEY, ["k:1", "m:1", "p:1"], 2 * MS), "m:1"), "not before it is needed"
+    made = relay.parent_lost("k:1", 3 * MS)
+    assert Want(1, KEY, PIECES, keeper=True) in told(made, "m:1")
+    made = relay.parent_lost("m:1", 4 * MS)
+    assert GaveUp(KEY) in made
+    assert not told(made, "p:1")[1:], "it is asked as a peer already"

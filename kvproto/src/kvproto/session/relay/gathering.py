@@ -190,6 +190,20 @@ class Gathering:
         self._idle_ns = None
         self._ask_keeper(arriving, now_ns)
 
+    def offer(self, key: ChunkKey, keepers: Iterable[str], now_ns: int) -> None:
+        """These have a chunk whole by now."""
+        arriving = self.chunks.get(key)
+        if arriving is None:
+            return
+        had = len(arriving.keepers)
+        for endpoint in keepers:
+            parent = self._parents.get(endpoint)
+            is_known = parent is not None and key in parent.has
+            if not (is_known or endpoint in arriving.keepers or endpoint in self._barred):
+                arriving.keepers.append(endpoint)
+        if not had:
+            self._ask_keeper(arriving, now_ns)
+
     def unwant(self, key: ChunkKey, now_ns: int) -> None:
         """A chunk is wanted no more. When the commands have been carried out, nothing writes to its memory."""
         arriving = self.chunks.get(key)
@@ -590,9 +604,7 @@ class Gathering:
                 self._drop_source(keeper, arriving, now_ns)
             quiet_ns = now_ns - self._last_ns(arriving)
             has_way = bool(arriving.keepers) or not with_nobody or self._is_asked(arriving)
-            has_way |= (
-                bool(arriving.some) and quiet_ns < ORPHAN_NS
-            )  # what others have got may be on its way to be known
+            has_way |= bool(arriving.some) and quiet_ns < ORPHAN_NS  # others may be about to tell of more
             if quiet_ns >= HOPELESS_NS or not has_way:
                 self._out.append(GaveUp(arriving.key))
                 self.unwant(arriving.key, now_ns)

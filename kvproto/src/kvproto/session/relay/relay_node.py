@@ -50,6 +50,11 @@ class Relay:
             self.gathering.want(key, pieces, keepers, now_ns)
         return self.handle_timer(now_ns)
 
+    def offer(self, key: ChunkKey, keepers: Sequence[str], now_ns: int) -> list[RelayCommand]:
+        """A chunk that is wanted is at these endpoints whole."""
+        self.gathering.offer(key, keepers, now_ns)
+        return self.handle_timer(now_ns)
+
     def unwant(self, keys: Sequence[ChunkKey], now_ns: int) -> list[RelayCommand]:
         """These are wanted no more; nothing writes to their memory once the commands are carried out."""
         for key in keys:
