@@ -262,3 +262,14 @@ def test_who_holds_a_chunk_by_now_is_its_next_keeper() -> None:
     made = relay.parent_lost("m:1", 4 * MS)
     assert GaveUp(KEY) in made
     assert not told(made, "p:1")[1:], "it is asked as a peer already"
+
+
+def test_a_keeper_that_is_ahead_makes_no_orphans_of_another_keepers_pieces() -> None:
+    relay, pieces = node(), 64
+    relay.want([(KEY, pieces, ["k:1"]), (key_of(2), pieces, ["l:1"])], 0)
+    relay.heard_parent("k:1", [Leaves(1, LEAVES)], MS)
+    relay.heard_parent("l:1", [Leaves(2, LEAVES), grant(0, 2)], MS)
+    relay.read_ended(ReadId(1), True, 2 * MS)
+    made = relay.heard_parent("l:1", [grant(60, 2)], 3 * MS)
+    assert not told(made, "k:1")
+    assert orphan(1, 2) in told(made, "l:1"), "what this one has passed over is nowhere"

@@ -112,6 +112,8 @@ class _Parent:
     """As a keeper: pieces that it may still grant."""
     rate: int = 0
     """As a keeper: what it sends, bytes a second."""
+    frontier: int = 0
+    """As a keeper: the last piece, among all that were ever wanted, that it is known to have granted to anybody."""
     has_room: bool = False
     """As a keeper: for who begs."""
     begged_ns: int | None = None
@@ -162,8 +164,6 @@ class Gathering:
         self._run = 1
         """Pieces that a keeper grants at once, of late."""
         self._pieces_wanted = 0
-        self._frontier = 0
-        """The last piece, among all that were ever wanted, that is known to be granted to anybody."""
         self._orphans_ns: dict[tuple[int, int], int] = {}
         """When, of late, the keeper was told of a piece that nobody has."""
         self._barred: set[str] = set()
@@ -285,7 +285,7 @@ class Gathering:
             case Run(RunKind.GRANT):
                 parent.granted.append(message)
                 self._run = message.count
-                self._frontier = max(self._frontier, arriving.begins + message.first)
+                parent.frontier = max(parent.frontier, arriving.begins + message.first)
                 if parent.begged_ns is None:
                     parent.room = max(0, parent.room - message.count)
                     parent.has_room = False
@@ -298,7 +298,9 @@ class Gathering:
                     news = 0 if parent.is_silent else news
                     arriving.many |= arriving.some & news
                     arriving.some |= news
-                    self._frontier = max(self._frontier, arriving.begins + first + count - 1)
+                    keeper = self._keeper_of(arriving)
+                    if keeper is not None:
+                        keeper.frontier = max(keeper.frontier, arriving.begins + first + count - 1)
             case _:
                 return False
         return True
@@ -516,6 +518,9 @@ class Gathering:
         peers = sum(bool(one.has) for one in self._parents.values())
         return not self._share or owned * peers > self._share * proven
 
+    def _keeper_of(self, arriving: Arriving) -> _Parent | None:
+        return self._parents.get(arriving.keepers[0]) if arriving.keepers else None
+
     def _keepers(self) -> list[_Parent]:
         asked = {one.keepers[0] for one in self.chunks.values() if one.keepers}
         return [self._parents[one] for one in sorted(asked) if one in self._parents]
@@ -557,7 +562,7 @@ class Gathering:
     def _tell_orphans(self, parent: _Parent, now_ns: int) -> None:
         """Pieces that nobody has though later ones are about: their owner died, or lies."""
         self._orphans_ns = {one: at for one, at in self._orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
-        end = self._frontier - OVERDUE_RUNS * self._run
+        end = parent.frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
             orphans = arriving.lacking & ~arriving.some
             if now_ns - self._last_ns(arriving) < ORPHAN_NS:
@@ -599,7 +604,7 @@ class Gathering:
     def _end_hopeless(self, now_ns: int) -> None:
         for arriving in list(self.chunks.values()):
             with_nobody = arriving.lacking & ~arriving.some
-            keeper = self._parents.get(arriving.keepers[0]) if arriving.keepers else None
+            keeper = self._keeper_of(arriving)
             if keeper is not None and with_nobody and now_ns - keeper.said_ns >= KEEPER_SILENT_NS:
                 self._drop_source(keeper, arriving, now_ns)
             quiet_ns = now_ns - self._last_ns(arriving)
