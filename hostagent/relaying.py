@@ -105,7 +105,7 @@ class Relaying:
     def link_lost(self, link: int) -> None:
         """A peer's link has ended."""
         if self._children.pop(link, None) is not None:
-            self._handle(events.RelayHeard(link))
+            self._handle(events.RelayHeard(link, lost=True))
 
     # ------------------------------------------------------------------ links
 
@@ -122,7 +122,7 @@ class Relaying:
                 partial(self._parent_lost, endpoint),
             )
             if link is None:
-                self._loop.call_soon(self._handle, events.RelayHeard(endpoint))
+                self._loop.call_soon(self._handle, events.RelayHeard(endpoint, lost=True))
                 return
             self._parents[endpoint] = link
         link.send(effect.message)
@@ -131,7 +131,7 @@ class Relaying:
         if why:
             self._transport.counters.drop(why)
         self._parents.pop(endpoint, None)
-        self._handle(events.RelayHeard(endpoint))
+        self._handle(events.RelayHeard(endpoint, lost=True))
 
     def _leave_parent(self, effect: LeaveParent) -> None:
         link = self._parents.pop(effect.endpoint, None)

@@ -104,7 +104,7 @@ class RelayWay:
         """A child has ended its link."""
         number = self._children.pop(endpoint, None)
         if number is not None:
-            self._later(lambda: self._host.tell(events.RelayHeard(number)))
+            self._later(lambda: self._host.tell(events.RelayHeard(number, lost=True)))
 
     def _lose(self, endpoint: str) -> None:
         self._children.pop(endpoint, None)
@@ -114,7 +114,7 @@ class RelayWay:
 
     def tell_lost(self, endpoint: str) -> None:
         """A link to a parent has ended."""
-        self._host.tell(events.RelayHeard(endpoint))
+        self._host.tell(events.RelayHeard(endpoint, lost=True))
 
     def _later(self, call: Callable[[], None]) -> None:
         self._engine.at(self._engine.now_ns + LINK_NS, call)

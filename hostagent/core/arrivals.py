@@ -286,10 +286,17 @@ class Arrivals:
         self, holders: dict[ChunkKey, tuple[events.HolderRef, ...]], nodes_lost: Iterable[events.HolderLost]
     ) -> None:
         """Other nodes hold chunks that are on their way, or nodes are gone."""
+        lost = list(nodes_lost)
         news: list[events.ReaderEvent] = [events.HoldersChanged(holders)] if holders else []
-        news += nodes_lost
+        news += lost
         if news:
             self._tell(news)
+        if self.relays is not None:
+            for key, refs in holders.items():
+                if key in self.under_way:
+                    self.under_way[key].holders = refs
+                self.relays.holders_changed(key, refs)
+            self.relays.nodes_lost(one.node for one in lost)
 
     def switch_restarted(self) -> None:
         """Its tables are empty."""

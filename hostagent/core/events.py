@@ -657,11 +657,13 @@ class TimerFired(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class RelayHeard(AgentEvent):
-    """A relay link brought messages in order; none: it could not be made, or has ended."""
+    """A relay link brought messages in order, of those that its peer may send."""
 
     link: str | int
     """Endpoint of the parent that this node made it to, or the number of one that another node made."""
     messages: tuple[Message, ...] = ()
+    lost: bool = False
+    """It could not be made, or has ended."""
 
 
 @dataclass(frozen=True, slots=True)

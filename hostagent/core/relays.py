@@ -63,6 +63,8 @@ class Relays:
         self._coming: dict[ChunkKey, tuple[Chunk, ChunkEntry]] = {}
         self._leaves: dict[ChunkKey, bytes] = {}
         """Of those that are coming, once they are known to be right."""
+        self._endpoints: dict[str, str] = {}
+        """Of nodes that were keepers, by their names."""
 
     def listens(self, endpoint: str) -> None:
         """The transport answers peers there."""
@@ -96,8 +98,14 @@ class Relays:
     def _keepers(self, key: ChunkKey, holders: Sequence[HolderRef]) -> list[str]:
         """Where holders answer, the same first one for all who read the chunk: its keeper."""
         nodes = [self._directory.node_named(one.node) for one in holders if one.readable]
+        self._endpoints |= {node.name: node.read_endpoint for node in nodes if node is not None}
         known = [node.read_endpoint for node in nodes if node is not None]
         return sorted(known, key=lambda endpoint: (crc32(key + endpoint.encode()), endpoint))
+
+    def holders_changed(self, key: ChunkKey, holders: Sequence[HolderRef]) -> None:
+        """Other nodes hold a chunk, as the directory says."""
+        if key in self._coming and self._relay is not None:
+            self._carry_out(self._relay.offer(key, self._keepers(key, holders), self._clock.now_ns))
 
     def is_coming(self, key: ChunkKey) -> bool:
         """Whether a chunk comes by relays."""
@@ -143,14 +151,20 @@ class Relays:
             return
         link, messages = event.link, event.messages
         if isinstance(link, str):
-            made = relay.heard_parent(link, messages, now_ns) if messages else relay.parent_lost(link, now_ns)
-        elif messages:
+            made = relay.parent_lost(link, now_ns) if event.lost else relay.heard_parent(link, messages, now_ns)
+        elif event.lost:
+            made = relay.child_lost(link, now_ns)
+        else:
             is_good, made = relay.heard_child(link, messages, now_ns)
             if not is_good:
                 self._emit(effects.EndRelayLink(link))
-        else:
-            made = relay.child_lost(link, now_ns)
         self._carry_out(made)
+
+    def nodes_lost(self, names: Iterable[str]) -> None:
+        """These have left, or cannot be reached: nothing more comes from them."""
+        lost = [self._endpoints.pop(name) for name in names if name in self._endpoints]
+        if lost and self._relay is not None:
+            self._carry_out(self._relay.leave_parents(lost, self._clock.now_ns))
 
     def read_ended(self, event: RelayReadEnded) -> None:
         """A read of pieces is over; it is right when its leaves are the chunk's."""

@@ -30,6 +30,9 @@ from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peer
 ROOM_RUNS: Final = 3
 """Of its keeper a reader has so many runs granted or asked for: one arrives, one is on its way, one is being asked."""
 READS_PER_PARENT: Final = 2
+READS_GRANTED_MAX: Final = 64
+GRANTS_MAX: Final = 1 << 10
+"""No keeper grants so many runs that wait: a reader gives it room for a few."""
 READS_MAX: Final = 6
 """Of peers, in all: what waits in front of this node's own link makes grants wait, too."""
 UNSPREAD_RUNS: Final = 24
@@ -52,10 +55,14 @@ SILENCE_TIMES: Final = 4
 """and of others, so many times what a read took of late."""
 ORPHAN_NS: Final = 80 * MS
 """A piece that nobody has is begged for when nothing has come for so long."""
+KEEPER_SILENT_NS: Final = 1_000 * MS
+"""A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
 LINK_IDLE_NS: Final = 5_000 * MS
 PARENTS_MAX: Final = 64
+PEERS_MAX: Final = 48
+"""A parent more is asked as a keeper only."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +112,8 @@ class _Parent:
     """As a keeper: pieces that it may still grant."""
     rate: int = 0
     """As a keeper: what it sends, bytes a second."""
+    frontier: int = 0
+    """As a keeper: the last piece, among all that were ever wanted, that it is known to have granted to anybody."""
     has_room: bool = False
     """As a keeper: for who begs."""
     begged_ns: int | None = None
@@ -113,6 +122,8 @@ class _Parent:
     """A read, of late; 0: none yet."""
     heard_ns: int = 0
     """When it last gave something, or was asked after a pause."""
+    said_ns: int = 0
+    """When it last said or gave something, or was asked for a chunk."""
     is_silent: bool = False
     """What it has counts for nothing until it gives something."""
     muted_ns: int = 0
@@ -153,10 +164,8 @@ class Gathering:
         self._run = 1
         """Pieces that a keeper grants at once, of late."""
         self._pieces_wanted = 0
-        self._frontier = 0
-        """The last piece, among all that were ever wanted, that is known to be granted to anybody."""
         self._orphans_ns: dict[tuple[int, int], int] = {}
-        """When the keeper was told of a piece that nobody has."""
+        """When, of late, the keeper was told of a piece that nobody has."""
         self._barred: set[str] = set()
         """Who gave wrong bytes, while anything is gathered."""
         self._idle_ns: int | None = None
@@ -181,6 +190,20 @@ class Gathering:
         self._idle_ns = None
         self._ask_keeper(arriving, now_ns)
 
+    def offer(self, key: ChunkKey, keepers: Iterable[str], now_ns: int) -> None:
+        """These have a chunk whole by now."""
+        arriving = self.chunks.get(key)
+        if arriving is None:
+            return
+        had = len(arriving.keepers)
+        for endpoint in keepers:
+            parent = self._parents.get(endpoint)
+            is_known = parent is not None and key in parent.has
+            if not (is_known or endpoint in arriving.keepers or endpoint in self._barred):
+                arriving.keepers.append(endpoint)
+        if not had:
+            self._ask_keeper(arriving, now_ns)
+
     def unwant(self, key: ChunkKey, now_ns: int) -> None:
         """A chunk is wanted no more. When the commands have been carried out, nothing writes to its memory."""
         arriving = self.chunks.get(key)
@@ -189,16 +212,29 @@ class Gathering:
             self._passing.withdrawn(key)
 
     def _ask_keeper(self, arriving: Arriving, now_ns: int) -> None:
-        if arriving.keepers:
-            self._ask(arriving, arriving.keepers[0], now_ns, keeper=True)
+        while arriving.keepers and not self._ask(arriving, arriving.keepers[0], now_ns, keeper=True):
+            arriving.keepers.popleft()
 
-    def _ask(self, arriving: Arriving, endpoint: str, now_ns: int, *, keeper: bool) -> None:
+    def _ask(self, arriving: Arriving, endpoint: str, now_ns: int, *, keeper: bool) -> bool:
+        """False: there are too many parents."""
         if endpoint not in self._parents:
-            if len(self._parents) >= PARENTS_MAX:
-                return
+            if len(self._parents) >= (PARENTS_MAX if keeper else PEERS_MAX) and not self._leave_useless():
+                return False
             self._parents[endpoint] = _Parent(endpoint, heard_ns=now_ns)
             self._tell(endpoint, Hello(self._endpoint))
+        self._parents[endpoint].said_ns = now_ns
         self._tell(endpoint, Want(arriving.number, arriving.key, arriving.pieces, keeper))
+        return True
+
+    def _leave_useless(self) -> bool:
+        """Leave a parent of which nothing is wanted. False: there is none."""
+        keepers = {one.keepers[0] for one in self.chunks.values() if one.keepers}
+        for endpoint, parent in self._parents.items():
+            if not (parent.reads or parent.granted or parent.has or endpoint in keepers):
+                del self._parents[endpoint]
+                self._out.append(LeaveParent(endpoint))
+                return True
+        return False
 
     def _tell(self, endpoint: str, message: Message) -> None:
         self._out.append(TellParent(endpoint, message))
@@ -226,6 +262,7 @@ class Gathering:
         parent = self._parents.get(endpoint)
         if parent is None:
             return True  # of a link that was just left
+        parent.said_ns = now_ns
         if isinstance(message, Rate):
             parent.has_room, parent.rate = message.has_room, message.rate
             return True
@@ -243,10 +280,12 @@ class Gathering:
                 self._forget_source(parent, arriving, now_ns)
             case Run(_, _, first, count) if first + count > arriving.pieces:
                 return False
+            case Run(RunKind.GRANT) if len(parent.granted) >= GRANTS_MAX:
+                return False
             case Run(RunKind.GRANT):
                 parent.granted.append(message)
                 self._run = message.count
-                self._frontier = max(self._frontier, arriving.begins + message.first)
+                parent.frontier = max(parent.frontier, arriving.begins + message.first)
                 if parent.begged_ns is None:
                     parent.room = max(0, parent.room - message.count)
                     parent.has_room = False
@@ -259,17 +298,20 @@ class Gathering:
                     news = 0 if parent.is_silent else news
                     arriving.many |= arriving.some & news
                     arriving.some |= news
-                    self._frontier = max(self._frontier, arriving.begins + first + count - 1)
+                    keeper = self._keeper_of(arriving)
+                    if keeper is not None:
+                        keeper.frontier = max(keeper.frontier, arriving.begins + first + count - 1)
             case _:
                 return False
         return True
 
     def _take_leaves(self, parent: _Parent, arriving: Arriving, leaves: bytes, now_ns: int) -> None:
         if arriving.has_leaves or self._accepts(arriving.key, leaves):
-            arriving.has_leaves = True
+            if not arriving.has_leaves:
+                arriving.has_leaves, arriving.moved_ns = True, now_ns
             return
         self._out.append(Blamed(parent.endpoint, arriving.key))
-        self._forget_source(parent, arriving, now_ns)
+        self._drop_source(parent, arriving, now_ns)
 
     def _meet(self, arriving: Arriving, endpoints: Iterable[str], now_ns: int) -> None:
         for endpoint in endpoints:
@@ -278,9 +320,13 @@ class Gathering:
             is_known |= endpoint == self._endpoint or endpoint in arriving.keepers or endpoint in self._barred
             if is_known or not self._may_give(endpoint):
                 continue
-            self._ask(arriving, endpoint, now_ns, keeper=False)
-            if endpoint in self._parents:
+            if self._ask(arriving, endpoint, now_ns, keeper=False):
                 self._parents[endpoint].has[arriving.key] = 0
+
+    def _drop_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
+        """A parent is asked for a chunk no more, and hears it: it may be asked again."""
+        self._tell(parent.endpoint, Drop(arriving.number))
+        self._forget_source(parent, arriving, now_ns)
 
     def _forget_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
         """A parent has nothing of a chunk, or what it has is not to be had."""
@@ -301,6 +347,12 @@ class Gathering:
             has = 0 if parent.is_silent else parent.has.get(arriving.key, 0)
             arriving.many |= arriving.some & has
             arriving.some |= has
+
+    def leave(self, endpoint: str, now_ns: int) -> None:
+        """The link to a parent is to end, if there is one."""
+        if endpoint in self._parents:
+            self._out.append(LeaveParent(endpoint))
+            self.lost(endpoint, now_ns)
 
     def lost(self, endpoint: str, now_ns: int) -> None:
         """The link to a parent could not be made, or has ended."""
@@ -323,6 +375,7 @@ class Gathering:
         took_ns = now_ns - one.since_ns
         parent.took_ns = took_ns if not parent.took_ns else 0.75 * parent.took_ns + 0.25 * took_ns
         parent.heard_ns = max(now_ns, since_ns)
+        parent.said_ns = now_ns
         parent.muted_ns = 0
         if parent.is_silent:
             self._set_silent(parent, is_silent=False)
@@ -347,8 +400,7 @@ class Gathering:
             one.arriving.lacking |= pieces_of(one.first, one.count)
             self._out.append(Blamed(parent.endpoint, one.arriving.key))
             self._barred.add(parent.endpoint)
-            self._out.append(LeaveParent(parent.endpoint))
-            self.lost(parent.endpoint, now_ns)
+            self.leave(parent.endpoint, now_ns)
 
     def failed(self, read: ReadId, now_ns: int) -> None:
         """A read ended early."""
@@ -360,7 +412,7 @@ class Gathering:
         one = parent.reads.pop(read)
         del self._of_read[read]
         arriving.lacking |= pieces_of(one.first, one.count)
-        self._forget_source(parent, arriving, now_ns)
+        self._drop_source(parent, arriving, now_ns)
 
     def _give_back(self, parent: _Parent, reads: Iterable[ReadId]) -> None:
         """Reads are given up, and their pieces are to be had of others."""
@@ -394,7 +446,7 @@ class Gathering:
             arriving = self._by_number.get(run.number)
             if arriving is None:
                 continue
-            if not arriving.has_leaves:
+            if not arriving.has_leaves or len(parent.reads) >= READS_GRANTED_MAX:
                 waiting.append(run)
                 continue
             part = pieces_of(run.first, run.count)
@@ -466,6 +518,9 @@ class Gathering:
         peers = sum(bool(one.has) for one in self._parents.values())
         return not self._share or owned * peers > self._share * proven
 
+    def _keeper_of(self, arriving: Arriving) -> _Parent | None:
+        return self._parents.get(arriving.keepers[0]) if arriving.keepers else None
+
     def _keepers(self) -> list[_Parent]:
         asked = {one.keepers[0] for one in self.chunks.values() if one.keepers}
         return [self._parents[one] for one in sorted(asked) if one in self._parents]
@@ -506,17 +561,17 @@ class Gathering:
 
     def _tell_orphans(self, parent: _Parent, now_ns: int) -> None:
         """Pieces that nobody has though later ones are about: their owner died, or lies."""
-        quiet = now_ns - (self._came_ns[-1] if self._came_ns else now_ns) >= ORPHAN_NS
-        end = self._frontier - OVERDUE_RUNS * self._run
+        self._orphans_ns = {one: at for one, at in self._orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
+        end = parent.frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
             orphans = arriving.lacking & ~arriving.some
-            if not quiet:
+            if now_ns - self._last_ns(arriving) < ORPHAN_NS:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
                 for piece in range(first, first + count):
-                    if sum(now_ns - at < ORPHAN_AGAIN_NS for at in self._orphans_ns.values()) >= ORPHANS_ASKED_MAX:
+                    if len(self._orphans_ns) >= ORPHANS_ASKED_MAX:
                         return
-                    if now_ns - self._orphans_ns.get((arriving.number, piece), -ORPHAN_AGAIN_NS) >= ORPHAN_AGAIN_NS:
+                    if (arriving.number, piece) not in self._orphans_ns:
                         self._orphans_ns[arriving.number, piece] = now_ns
                         self._tell(parent.endpoint, Run(RunKind.ORPHAN, arriving.number, piece, 1))
 
@@ -542,11 +597,20 @@ class Gathering:
         for key in parent.has:
             self._count_again(self.chunks[key])
 
+    def _last_ns(self, arriving: Arriving) -> int:
+        """When something last came, of this chunk or of another that its keeper may have given first."""
+        return max(arriving.moved_ns, self._came_ns[-1] if self._came_ns and arriving.keepers else 0)
+
     def _end_hopeless(self, now_ns: int) -> None:
-        last_ns = self._came_ns[-1] if self._came_ns else 0
         for arriving in list(self.chunks.values()):
-            has_way = bool(arriving.keepers) or bool(arriving.some) or self._is_asked(arriving)
-            if now_ns - max(last_ns, arriving.moved_ns) >= HOPELESS_NS or not has_way:
+            with_nobody = arriving.lacking & ~arriving.some
+            keeper = self._keeper_of(arriving)
+            if keeper is not None and with_nobody and now_ns - keeper.said_ns >= KEEPER_SILENT_NS:
+                self._drop_source(keeper, arriving, now_ns)
+            quiet_ns = now_ns - self._last_ns(arriving)
+            has_way = bool(arriving.keepers) or not with_nobody or self._is_asked(arriving)
+            has_way |= bool(arriving.some) and quiet_ns < ORPHAN_NS  # others may be about to tell of more
+            if quiet_ns >= HOPELESS_NS or not has_way:
                 self._out.append(GaveUp(arriving.key))
                 self.unwant(arriving.key, now_ns)
 
@@ -556,11 +620,12 @@ class Gathering:
     def _set_wake(self, now_ns: int) -> None:
         due = [one.heard_ns + self._patience_ns(one) for one in self._parents.values() if one.reads]
         due += [one.muted_ns for one in self._parents.values() if one.muted_ns > now_ns]
-        last_ns = self._came_ns[-1] if self._came_ns else 0
-        due += [max(last_ns, one.moved_ns) + HOPELESS_NS for one in self.chunks.values()]
-        if self.chunks and self._came_ns:
-            quiet_ns = self._came_ns[-1] + ORPHAN_NS
-            due.append(quiet_ns if now_ns < quiet_ns else now_ns + ORPHAN_AGAIN_NS)
+        due += [at for one in self._keepers() if (at := one.said_ns + KEEPER_SILENT_NS) > now_ns]
+        for arriving in self.chunks.values():
+            last_ns = self._last_ns(arriving)
+            due.append(last_ns + HOPELESS_NS)
+            if arriving.has_leaves:
+                due.append(last_ns + ORPHAN_NS if now_ns < last_ns + ORPHAN_NS else now_ns + ORPHAN_AGAIN_NS)
         if self._idle_ns is not None:
             if now_ns - self._idle_ns >= LINK_IDLE_NS:
                 self._idle_ns = None

@@ -40,8 +40,10 @@ WANTS_MAX: Final = 1 << 14
 BEGS_MAX: Final = 64
 ADOPTED_NS: Final = 100 * MS
 """A piece is not given to yet another child before."""
-ORPHANS_MAX: Final = 4
-"""Who was granted so many pieces that the others did not get is granted no more."""
+ORPHANS_MAX: Final = 3
+"""Who was granted more pieces than so many that the others did not get is granted no more,"""
+ORPHANS_FORGIVEN: Final = 1 / 8
+"""until it has other chunks to get; for each piece that it has done, so much is forgiven."""
 ROOM_MAX: Final = 1 << 12
 NEAR: Final = 8
 """Members that are no further apart in the order of their coming read from each other, and those at powers of two."""
@@ -75,8 +77,8 @@ class _Child:
     wants: OrderedDict[int, "_Wanted"] = field(default_factory=OrderedDict)
     granted: deque[_Granted] = field(default_factory=deque)
     begs: deque[Run] = field(default_factory=deque)
-    orphans: int = 0
-    """Of its pieces that others did not get from it."""
+    orphans: float = 0.0
+    """Of its pieces that others did not get from it, less what is forgiven."""
     is_stalled: bool = False
     """It was granted what it did not do, and has said nothing since."""
 
@@ -220,6 +222,9 @@ class Passing:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
+        for piece, link in kept.owners.items():
+            if link not in self._children:  # whoever it gave it to may be gone, too
+                kept.free |= pieces_of(piece, 1)
         self._idle.pop(key, None)
         place = kept.members.index(child.endpoint) if child.endpoint in kept.members else len(kept.members)
         if place == len(kept.members):
@@ -239,6 +244,8 @@ class Passing:
             child.granted.remove(granted)
             self._take_back(granted)
         del child.wants[number]
+        if not child.wants:
+            child.orphans = 0.0
         self._forget(wanted)
 
     def _forget(self, wanted: _Wanted) -> None:
@@ -278,6 +285,7 @@ class Passing:
         self._done_ns = now_ns
         self._done_pieces += count
         child.granted.remove(granted)
+        child.orphans = max(0.0, child.orphans - ORPHANS_FORGIVEN * count)
         self._granted_pieces -= count
 
     def _take_back(self, granted: _Granted) -> None:
@@ -310,7 +318,7 @@ class Passing:
                     self._out.append(TellChild(child.link, Rate(self.rate, has_room)))
 
     def _serve_room(self, child: _Child, run: int, now_ns: int) -> bool:
-        if not child.room or child.is_stalled or child.orphans >= ORPHANS_MAX:
+        if not child.room or child.is_stalled or child.orphans > ORPHANS_MAX:
             return False
         for wanted in child.wants.values():
             kept = self._kept.get(wanted.key) if wanted.keeper else None
@@ -332,11 +340,13 @@ class Passing:
             return
         if any(now_ns - kept.adopted.get(piece, -ADOPTED_NS) < ADOPTED_NS for piece in range(first, first + count)):
             return
-        kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
-        for owner in {kept.owners.get(piece) for piece in range(first, first + count)} - {None, child.link}:
+        fresh = [piece for piece in range(first, first + count) if piece not in kept.adopted]
+        owners = {kept.owners.get(piece) for piece in fresh} - {child.link}
+        for owner in owners:
             lost = self._children.get(owner) if owner is not None else None
-            if lost is not None:
+            if lost is not None and lost.wants:
                 lost.orphans += 1
+        kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
         kept.free &= ~pieces_of(first, count)
         self._give(wanted, first, count, now_ns)
 

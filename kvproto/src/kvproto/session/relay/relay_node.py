@@ -3,13 +3,13 @@
 want, unwant, heard_parent, heard_child, ..., handle_timer -> commands; `wake_ns`: when the timer is due
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.session.relay.gathering import Gathering
 from kvproto.session.relay.passing import Passing
-from kvproto.session.relay.relay_commands import LeaveParent, RelayCommand
+from kvproto.session.relay.relay_commands import RelayCommand
 from kvproto.wire.relay_messages import Message
 
 
@@ -50,6 +50,11 @@ class Relay:
             self.gathering.want(key, pieces, keepers, now_ns)
         return self.handle_timer(now_ns)
 
+    def offer(self, key: ChunkKey, keepers: Sequence[str], now_ns: int) -> list[RelayCommand]:
+        """A chunk that is wanted is at these endpoints whole."""
+        self.gathering.offer(key, keepers, now_ns)
+        return self.handle_timer(now_ns)
+
     def unwant(self, keys: Sequence[ChunkKey], now_ns: int) -> list[RelayCommand]:
         """These are wanted no more; nothing writes to their memory once the commands are carried out."""
         for key in keys:
@@ -60,9 +65,14 @@ class Relay:
         """Over a link that this node made."""
         for message in messages:
             if not self.gathering.heard(endpoint, message, now_ns):
-                self._out.append(LeaveParent(endpoint))
-                self.gathering.lost(endpoint, now_ns)
+                self.gathering.leave(endpoint, now_ns)
                 break
+        return self.handle_timer(now_ns)
+
+    def leave_parents(self, endpoints: Iterable[str], now_ns: int) -> list[RelayCommand]:
+        """Their nodes are gone, whatever becomes of the links."""
+        for endpoint in endpoints:
+            self.gathering.leave(endpoint, now_ns)
         return self.handle_timer(now_ns)
 
     def parent_lost(self, endpoint: str, now_ns: int) -> list[RelayCommand]:
