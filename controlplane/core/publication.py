@@ -249,7 +249,7 @@ class Publication:
         answer = rpc.LookedUp(number=number)
         twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
         keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
-        if self.following.has_room(session, len(keys)):
+        if self.following.has_room(session, keys):
             self.following.follow(session, keys)
             view, columns = self._ear(session)
             rows = self._directory.rows_of(keys)

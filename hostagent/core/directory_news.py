@@ -65,7 +65,7 @@ class DirectoryNews:
         if delta.nodes or applied.nodes_lost:
             self._paths.nodes_changed(delta.nodes, applied.nodes_lost)
         if self._look_ups.is_partial:
-            self._look_ups.told(chunk.key for chunk in delta.chunks)
+            self._look_ups.told((chunk.key for chunk in delta.chunks), () if delta.snapshot else delta.chunks_gone)
         self._tell_fetches(applied)
         self._tell_waits(delta, applied)
         if self._look_ups.is_partial:

@@ -35,7 +35,7 @@ class LookUps:
         self._node = node
         self._replica = node.directory
         self._is_in_use = is_in_use
-        self.rows_max = node.options.replica_bytes // limits.REPLICA_ROW_BYTES
+        self.rows_max = min(node.options.replica_bytes // limits.REPLICA_ROW_BYTES, limits.REPLICA_ROWS_MAX)
         """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
@@ -75,10 +75,11 @@ class LookUps:
         self._ask(_Look(wanted, then, self._node.clock.now_ns + _WAIT_NS))
         return True
 
-    def told(self, delta_keys: Iterable[ChunkKey]) -> None:
-        """Somebody has these."""
-        for key in delta_keys:
+    def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
+        """Somebody has these, and nobody has those any more: they are followed still."""
+        for key in keys:
             self.absent.pop(key, None)
+        self.absent.update(dict.fromkeys(key for key in gone if key not in self._replica.let_go))
 
     def answered(self, event: events.LookedUp) -> None:
         """The controller's answer; what it found is in the replica by now."""

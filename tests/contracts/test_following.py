@@ -13,6 +13,7 @@ from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
+from kvproto.chunk_table import KEPT
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from tests.unit.controlplane.helpers import Scene as Cluster
@@ -240,6 +241,45 @@ def test_rows_that_only_a_stream_kept_go_with_it(cluster: Cluster) -> None:
     assert all(table.row(ChunkKey(key(f"nobody {number}"))) >= 0 for number in range(50))
     cluster.handle(StreamEnded(follower.session))
     assert all(table.row(ChunkKey(key(f"nobody {number}"))) < 0 for number in range(50))
+
+
+def followed_by(cluster: Cluster, *names: object) -> list[object]:
+    """Those that the controller keeps rows of although nobody may have them."""
+    table = cluster.core.directory.table
+    rows = {name: table.row(ChunkKey(key(name))) for name in names}
+    return [name for name, row in rows.items() if row >= 0 and table.flags[row] & KEPT]
+
+
+def test_what_went_is_let_go_like_what_nobody_had(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOOK_UP_ABSENT_MAX", 4)
+    follower = followed(cluster)
+    names = [f"short-lived {number}" for number in range(20)]
+    cluster.announce(1, [record(name) for name in names])
+    follower.ask(*names)
+    follower.settle()
+    cluster.say(1, announce=rpc.Announce(removed=list(map(key, names))))
+    follower.settle()
+    assert len(follower.agent.core.fetches.look_ups.absent) == 4
+    assert followed_by(cluster, *names) == names[16:]
+    follower.answers()
+    follower.ask(*names[16:])
+    assert follower.answers() == [bytes((Where.NOWHERE,) * 4)], "known without a question"
+
+
+def test_an_agent_follows_its_own_copies_that_are_taken_and_no_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.core.directory.following.FOLLOWED_PER_NODE_MAX", 3)
+    cluster = Cluster(with_switch=False, copies_max=2)
+    followed(cluster)
+    cluster.announce(AGENT, [record("p"), record("q"), record("refused")])
+    assert followed_by(cluster, "p", "q", "refused") == ["p", "q"]
+    cluster.say(AGENT, announce=rpc.Announce(removed=[key("p"), key("q")]))
+    cluster.announce(AGENT, [record("r"), record("s")])
+    assert followed_by(cluster, "p", "q", "r", "s") == ["p", "q", "r"]
+    keys = b"".join(map(key, "pqr"))
+    cluster.say(AGENT, look_up=rpc.LookUp(number=1, keys=keys))
+    assert not cluster.sent[AGENT][-1].looked_up.refused, "it follows these already"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -58,14 +58,16 @@ class Following:
         """Whether `advance` has something to do."""
         return bool(self._ended)
 
-    def has_room(self, session: int, count: int) -> bool:
-        """Whether a session may follow so many more chunks."""
-        return self._counts[session] + count <= FOLLOWED_PER_NODE_MAX
+    def has_room(self, session: int, keys: Sequence[ChunkKey]) -> bool:
+        """Whether a session may follow all of these."""
+        room = FOLLOWED_PER_NODE_MAX - self._counts[session]
+        return len(keys) <= room or sum(not self._follows(session, self._table.row(key)) for key in keys) <= room
 
     def follow(self, session: int, keys: Iterable[ChunkKey]) -> None:
-        """A session is told of these from now on."""
+        """A session is told of these from now on, as far as it may follow more."""
         for key in keys:
-            self._take(session, self._table.place(key))
+            if self._counts[session] < FOLLOWED_PER_NODE_MAX:
+                self._take(session, self._table.place(key))
 
     def release(self, session: int, keys: Iterable[ChunkKey]) -> None:
         """A session is told of these no more."""
@@ -81,7 +83,9 @@ class Following:
         for row in rows:
             sessions, above = values[self._of[row]], parents[row]
             if above != NONE and (more := values[self._of[above]] - sessions):
-                more = frozenset(one for one in more if one in self.sessions and self.has_room(one, 1))
+                more = frozenset(
+                    one for one in more if one in self.sessions and self._counts[one] < FOLLOWED_PER_NODE_MAX
+                )
                 for session in more:
                     self._take(session, row)
                 sessions |= more
@@ -101,6 +105,9 @@ class Following:
         return told
 
     # -- inside
+
+    def _follows(self, session: int, row: int) -> bool:
+        return 0 <= row < len(self._of) and session in self._sets.values[self._of[row]]
 
     def _extend(self) -> None:
         if (missing := len(self._table) - len(self._of)) > 0:
