@@ -39,6 +39,8 @@ class LookUps:
         """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
+        self._follows = False
+        """A snapshot came on this stream already: what is known or remembered is followed."""
         self._number = 0
         self._looks: dict[int, _Look] = {}
         self.absent: OrderedDict[ChunkKey, None] = OrderedDict()
@@ -50,9 +52,11 @@ class LookUps:
         """A controller listens, which knows nothing of what was followed."""
         self.stream_ended()
         self.is_partial = takes_look_ups and self.rows_max > 0
+        self._follows = False
 
     def stream_ended(self) -> None:
         """Nobody answers: who waits goes on with what is known."""
+        self.is_partial = False
         looks = list(self._looks.values())
         self._looks.clear()
         self.absent.clear()
@@ -81,6 +85,14 @@ class LookUps:
             self.absent.pop(key, None)
         self.absent.update(dict.fromkeys(key for key in gone if key not in self._replica.let_go))
 
+    def snapshot_ended(self, changed: Iterable[ChunkKey]) -> None:
+        """A snapshot is whole; of what was followed it says nothing, and what nobody had may be shown now."""
+        released = [key for key in changed if self._replica.find(key) is None] if self._follows else []
+        self._follows = True
+        released += self.absent
+        self.absent.clear()
+        self._let_go(released)
+
     def answered(self, event: events.LookedUp) -> None:
         """The controller's answer; what it found is in the replica by now."""
         let_go = self._replica.let_go
@@ -105,17 +117,20 @@ class LookUps:
         released = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
         while len(self.absent) > limits.LOOK_UP_ABSENT_MAX:
             released.append(self.absent.popitem(last=False)[0])
+        self._let_go(released)
+
+    def close(self) -> None:
+        """Those who wait are not told any more."""
+        self._looks.clear()
+        self._alarm.due_ns = None
+
+    def _let_go(self, released: Sequence[ChunkKey]) -> None:
         for at in range(0, len(released), limits.LOOK_UP_KEYS_MAX):
             some = released[at : at + limits.LOOK_UP_KEYS_MAX]
             self._number += 1
             self._released[self._number] = some
             self._replica.let_go.update(dict.fromkeys(some, self._number))
             self._node.emit(effects.LookUp(self._number, (), tuple(some)))
-
-    def close(self) -> None:
-        """Those who wait are not told any more."""
-        self._looks.clear()
-        self._alarm.due_ns = None
 
     def _ask(self, look: _Look) -> None:
         self._number += 1

@@ -188,6 +188,8 @@ def test_a_stream_that_breaks_answers_who_waits_and_begins_anew(cluster: Cluster
     follower.ask("a")
     follower.agent.say(events.ControllerLost())
     assert follower.answers() == [bytes((Where.NOWHERE,))]
+    follower.ask("a")
+    assert follower.answers() == [bytes((Where.NOWHERE,))], "nobody is there to be asked"
     follower.attach_again()
     follower.settle()
     follower.ask("a")
@@ -282,6 +284,24 @@ def test_an_agent_follows_its_own_copies_that_are_taken_and_no_more_than_it_may(
     assert not cluster.sent[AGENT][-1].looked_up.refused, "it follows these already"
 
 
+def test_whose_engines_use_more_namespaces_asks_anew(cluster: Cluster) -> None:
+    cluster.say(1, announce=rpc.Announce(added=[record("theirs")], namespaces=["theirs/x"]))
+    cluster.say(1, announce=rpc.Announce(added=[record("ours")], namespaces=["ours/x"]))
+    follower = followed(cluster, interests=rpc.Interests(namespaces=["ours/*"]))
+    for _ in range(2):
+        follower.ask("ours", "theirs")
+        follower.settle()
+    assert follower.answers()[-1] == bytes((Where.REMOTE, Where.NOWHERE))
+    cluster.say(AGENT, interests=rpc.Interests(all=True))
+    follower.settle()
+    assert followed_by(cluster, "ours", "theirs") == [], "the replica is empty, and the controller knows that"
+    follower.ask("ours", "theirs")
+    follower.settle()
+    assert follower.answers()[-1] == bytes((Where.REMOTE, Where.REMOTE))
+    assert followed_by(cluster, "ours", "theirs") == ["ours", "theirs"]
+    assert not follower.directory.let_go
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
     rng = random.Random(seed)
@@ -323,6 +343,8 @@ def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
         assert core.directory.get(one) is None, f"{one!r} is said to be nowhere"
     assert agent.directory.chunks_count <= follower.agent.core.fetches.look_ups.rows_max
     assert not agent.directory.let_go
+    known = {*agent.directory.entries(), *agent.fetches.look_ups.absent}
+    assert {one for one in names if ChunkKey(key(one)) in known} == set(followed_by(cluster, *names))
     follower.agent.pass_ms(100)
     follower.agent.take(effects.KeysAnswered)
     follower.ask(*names)
