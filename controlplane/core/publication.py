@@ -36,13 +36,15 @@ class Settling:
     _waiting: set[int] = field(default_factory=set)
     _over: bool = False
 
-    def must_wait(self, session: int, replica_of: int, replica_nodes: int, incarnation: int) -> bool:
-        """An agent attaches. True: its snapshot comes with `take_settled`."""
-        if self._over or replica_of in (0, incarnation):
+    def must_wait(self, session: int, facts: NodeFacts, incarnation: int) -> bool:
+        """An agent attaches. True: its snapshot comes with `take_settled`. One that follows what it asks for waits for
+        nothing: its snapshot is empty, and its questions are answered as soon as it has asked them."""
+        if self._over or facts.replica_of in (0, incarnation):
             return False
-        self._expected = max(self._expected, replica_nodes)
-        self._waiting.add(session)
-        return True
+        self._expected = max(self._expected, facts.replica_nodes)
+        if not facts.follows:
+            self._waiting.add(session)
+        return not facts.follows
 
     def stream_ended(self, session: int) -> None:
         """An agent went away: it waits for nothing."""
@@ -154,7 +156,7 @@ class Publication:
             self._take_columns.add(session)
         if facts.follows:
             self.following.sessions.add(session)
-        if not self.settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
+        if not self.settling.must_wait(session, facts, incarnation):
             self._snapshot([session])
 
     def stream_ended(self, session: int) -> None:

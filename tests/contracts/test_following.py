@@ -302,6 +302,33 @@ def test_whose_engines_use_more_namespaces_asks_anew(cluster: Cluster) -> None:
     assert not follower.directory.let_go
 
 
+def test_after_a_controllers_restart_followers_learn_who_has_what(cluster: Cluster) -> None:
+    cluster.attach(2, [record("e")])
+    follower = followed(cluster)
+    follower.ask("a", "e")
+    follower.settle()
+    follower.answers()
+    follower.cluster = restarted = Cluster(with_switch=False, incarnation=1001)
+    restarted.attach(3, [record("f")])
+    follower.attach_again(replica_of=1000, replica_nodes=3)
+    follower.settle()
+    follower.ask("a", "e", "f", "late")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.REMOTE, Where.REMOTE, Where.NOWHERE))]
+    entry = follower.directory.find(ChunkKey(key("f")))
+    assert [node.name for node in follower.directory.holders_elsewhere(entry.key)[0]] == ["n3"]
+    restarted.attach(2, [record("late")], replica_of=1000, replica_nodes=3)
+    restarted.attach(1, [record("a")], replica_of=1000, replica_nodes=3)
+    follower.settle()
+    follower.ask("late")
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+    assert follower.directory.has_stale, "what the predecessor said counts for a while"
+    follower.agent.pass_ms(limits.STALE_DIRECTORY_S * 1e3 + 1)
+    follower.ask("a", "e", "f", "late")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.NOWHERE, Where.REMOTE, Where.REMOTE))]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
     rng = random.Random(seed)
