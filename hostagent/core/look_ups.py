@@ -70,14 +70,23 @@ class LookUps:
     def look(self, keys: Iterable[ChunkKey], then: Callable[[], None]) -> bool:
         """Ask for those of these chunks of which nothing is known. True: `then` is called later, once, when the answer
         is here or has taken too long; False: go on without."""
-        if not self.is_partial or len(self._looks) >= limits.LOOK_UPS_MAX:
+        room = limits.LOOK_UPS_MAX - len(self._looks)
+        if not self.is_partial or room <= 0:
             return False
         wanted = [key for key in keys if key not in self.absent and self._replica.find(key) is None]
-        del wanted[limits.LOOK_UP_KEYS_MAX :]
-        if not wanted:
-            return False
-        self._ask(_Look(wanted, then, self._node.clock.now_ns + _WAIT_NS))
-        return True
+        step = limits.LOOK_UP_KEYS_MAX
+        parts = [wanted[at : at + step] for at in range(0, len(wanted), step)][:room]
+        left = len(parts)
+
+        def one_answered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for part in parts:
+            self._ask(_Look(part, one_answered, self._node.clock.now_ns + _WAIT_NS))
+        return bool(parts)
 
     def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
         """Somebody has these, and nobody has those any more: they are followed still."""

@@ -11,6 +11,8 @@ from hostagent import limits
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
+from hostagent.core.fetches import Fetches
+from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
 from kvproto.chunk_table import KEPT
@@ -327,6 +329,41 @@ def test_after_a_controllers_restart_followers_learn_who_has_what(cluster: Clust
     follower.ask("a", "e", "f", "late")
     follower.settle()
     assert follower.answers() == [bytes((Where.REMOTE, Where.NOWHERE, Where.REMOTE, Where.REMOTE))]
+
+
+def test_a_long_request_is_asked_for_whole_in_several_questions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"long {number}" for number in range(2 * limits.LOOK_UP_KEYS_MAX + 100)]
+    cluster.announce(1, [record(names[-1])])
+    follower = followed(cluster)
+    follower.ask(*names)
+    follower.speak(2)
+    follower.hear()
+    assert follower.answers() == [], "one question of three has no answer"
+    follower.settle()
+    assert follower.answers() == [bytes((Where.NOWHERE,) * (len(names) - 1) + (Where.REMOTE,))]
+    monkeypatch.setattr(limits, "LOOK_UPS_MAX", 2)
+    follower.ask(*(f"more {name}" for name in names))
+    assert [len(said.look_up.keys) // 16 for said in follower.up] == [limits.LOOK_UP_KEYS_MAX] * 2
+
+
+def test_a_long_fetch_looks_for_its_chunks_window_by_window(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[ChunkKey] = []
+    monkeypatch.setattr(Fetches, "is_nowhere", lambda self, one: looked_at.append(one) or True)
+    follower = followed(cluster)
+    keys = tuple(ChunkKey(key(f"long {number}")) for number in range(10 * WINDOW))
+    follower.agent.say(events.ChunksRequested(ENGINE, 1, keys, 10.0, None))
+    turns = 0
+    while not follower.agent.take(effects.LookUp):
+        assert len(looked_at) <= turns * WINDOW
+        follower.agent.say(events.TimerFired())
+        turns += 1
+    assert turns >= 10
+    assert looked_at == list(keys)
+    follower.agent.pass_ms(limits.LOOK_UP_WAIT_S * 1e3 + 1)
+    assert follower.agent.take(effects.FetchAnswered)
+    assert follower.agent.core.idle
 
 
 @pytest.mark.parametrize("seed", range(20))
