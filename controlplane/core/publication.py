@@ -235,6 +235,8 @@ class Publication:
                 unseen = tell(part, self._directory, theirs, view.shows, columns=columns)
                 lost = [*theirs_gone, *unseen]
                 part.chunks_gone.extend(key for key in lost if any(map(view.shows, left.get(key, ()))))
+                if not (news or part.chunks or part.columns.keys or part.chunks_gone):
+                    continue
                 self._told_sequence.update(dict.fromkeys(followers, self._sequence))
                 self._send(followers, rpc.ToAgent(directory=part))
         for index in nodes_gone:

@@ -70,8 +70,8 @@ class DirectoryNews:
                 self._look_ups.snapshot_ended(applied.changed)
         self._tell_fetches(applied)
         self._tell_waits(delta, applied)
-        if self._look_ups.is_partial:
-            self._look_ups.make_room()
+        if evicted := self._look_ups.make_room():
+            self._lone_changed(evicted)
 
     def looked_up(self, event: events.LookedUp) -> None:
         """The controller says who has what this node asked for."""

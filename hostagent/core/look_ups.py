@@ -119,14 +119,16 @@ class LookUps:
         if look.then is not None:
             look.then()
 
-    def make_room(self) -> None:
-        """Let go what is worth least of what is too much."""
+    def make_room(self) -> Sequence[ChunkKey]:
+        """Let go what is worth least of what is too much; returns those of which nothing is known any more."""
         if not self.is_partial:
-            return
-        released = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
+            return ()
+        evicted = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
+        released = list(evicted)
         while len(self.absent) > limits.LOOK_UP_ABSENT_MAX:
             released.append(self.absent.popitem(last=False)[0])
         self._let_go(released)
+        return evicted
 
     def close(self) -> None:
         """Those who wait are not told any more."""

@@ -223,6 +223,8 @@ def test_nobody_hears_of_another_tenants_chunks() -> None:
     told += [m for m in cluster.sent[follower.session] if m.directory.chunks or m.directory.columns.keys]
     assert told == []
     assert not any(m.directory.chunks_gone for m in cluster.sent[follower.session])
+    news = [m for m in cluster.sent[follower.session] if m.directory.HasField("after") and not m.directory.nodes]
+    assert news == [], "nor that anything changed"
 
 
 def test_who_follows_too_much_is_refused_and_knows_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +366,16 @@ def test_a_long_fetch_looks_for_its_chunks_window_by_window(cluster: Cluster, mo
     follower.agent.pass_ms(limits.LOOK_UP_WAIT_S * 1e3 + 1)
     assert follower.agent.take(effects.FetchAnswered)
     assert follower.agent.core.idle
+
+
+def test_what_is_let_go_is_offered_to_no_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = followed(cluster, rows_max=2)
+    changed: list[ChunkKey] = []
+    monkeypatch.setattr(follower.agent.core._directory_news, "_lone_changed", changed.extend)
+    follower.ask("a", "b", "z")
+    follower.settle()
+    gone = next(name for name in ("a", "b", "z") if not follower.knows(name))
+    assert changed[-1:] == [key(gone)]
 
 
 @pytest.mark.parametrize("seed", range(20))
