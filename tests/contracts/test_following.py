@@ -378,6 +378,27 @@ def test_what_is_let_go_is_offered_to_no_engine(cluster: Cluster, monkeypatch: p
     assert changed[-1:] == [key(gone)]
 
 
+def test_many_followers_cost_as_much_as_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = range(100, 130)
+    for session in sessions:
+        cluster.attach(session, takes_columns=True, follows=True)
+        cluster.say(session, look_up=rpc.LookUp(number=1, keys=key("b") + (key("z") if session % 2 else b"")))
+        cluster.sent[session].clear()
+    taken: list[object] = []
+    following = cluster.core.publication.following
+    monkeypatch.setattr(following._sets, "take", lambda one, take=following._sets.take: taken.append(one) or take(one))
+    added = [record("y", "z", 1), record("c", "b", 2), record("d", "c", 3)]
+    cluster.say(1, announce=rpc.Announce(added=added, removed=[key("a")]))
+    for session in sessions:
+        names = {"c", "d", "y"} if session % 2 else {"c", "d"}
+        assert set(cluster.replica(session)) == {key(name) for name in names}
+    assert len(taken) == 3, "one for each chunk"
+    messages = {id(cluster.sent[session][-1]) for session in sessions}
+    assert len(messages) == 2, "those who follow the same get the same"
+    cluster.say(1, announce=rpc.Announce(removed=[key("c")]))
+    assert all(list(cluster.sent[session][-1].directory.chunks_gone) == [key("c")] for session in sessions)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
     rng = random.Random(seed)
