@@ -7,7 +7,7 @@ from kvclient.messages import KEYS_MAX
 from kvproto.integrity import Integrity
 from kvproto.limits import CHUNK_BYTES_MAX as CHUNK_BYTES_MAX
 from kvproto.limits import CLAIM_S_MAX as CLAIM_S_MAX
-from kvproto.limits import CLAIMS_PER_NODE_MAX, SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
+from kvproto.limits import CLAIMS_PER_NODE_MAX, FOLLOWED_PER_NODE_MAX, SEGMENT_BLOCK_BYTES, SEGMENT_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -261,6 +261,8 @@ LOOK_UPS_MAX = 256
 """Questions without an answer."""
 LOOK_UP_ABSENT_MAX = 65_536
 """Chunks remembered that nobody has; the oldest are let go."""
+REPLICA_ROWS_MAX = FOLLOWED_PER_NODE_MAX - LOOK_UP_ABSENT_MAX - LOOK_UPS_MAX * LOOK_UP_KEYS_MAX
+"""Of a replica that is a part: with what is asked for and what nobody has, no more than a node may follow."""
 CONTROLLER_NAME_S = 5.0
 """Looking up what a controller's name stands for takes no longer."""
 CONTROLLER_FAREWELL_S = 0.5

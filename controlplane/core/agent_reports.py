@@ -94,6 +94,7 @@ class AgentReports:
         grant = self._cluster.namespace_rules.grant(node.facts.name)
         copies = parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity)
         allowed = {namespace: grant.allows(namespace) for namespace in {copy.namespace for copy in copies}}
+        taken: list[ChunkKey] = []
         for copy in copies:
             key, on_disk = copy.key, bool(copy.flags & ON_DISK)
             if not allowed[copy.namespace]:
@@ -110,6 +111,7 @@ class AgentReports:
                 if outcome is AddOutcome.CYCLE:
                     self.refusals.add("copy", key, "its parents lead back to it")
                 continue
+            taken.append(key)
             if on_disk:
                 continue
             if key in claimed:
@@ -124,7 +126,7 @@ class AgentReports:
         for key in parse.keys(announce.removed_from_disk, "removed_from_disk", self.refusals):
             self._directory.remove_disk_copy(node.index, key)
         if node.facts.follows:
-            self._publication.following.follow(node.session, [copy.key for copy in copies])
+            self._publication.following.follow(node.session, taken)
         if announce.snapshot_end:
             self._directory.end_snapshot(node.index)
             self._publication.settling.announced.add(node.index)

@@ -7,6 +7,7 @@ from typing import Final
 from kvproto.limits import CHUNK_BYTES_MAX as CHUNK_BYTES_MAX
 from kvproto.limits import CLAIM_S_MAX as CLAIM_S_MAX
 from kvproto.limits import CLAIMS_PER_NODE_MAX as CLAIMS_PER_NODE_MAX
+from kvproto.limits import FOLLOWED_PER_NODE_MAX as FOLLOWED_PER_NODE_MAX
 from kvproto.limits import NAMESPACE_BYTES_MAX as NAMESPACE_BYTES_MAX
 from kvproto.limits import PREFIX_CHUNKS_MAX as PREFIX_CHUNKS_MAX
 
@@ -49,9 +50,6 @@ CLAIMS_SHARED: Final = 1 << 20
 CLAIMS_LATE_AT_ONCE: Final = 4096
 """Withdrawn in one sweep."""
 
-FOLLOWED_PER_NODE_MAX: Final = 1 << 20
-"""Chunks that one agent may follow, known or not; 4 bytes each where their followers are alike, and a row of 90 where
-nobody has them."""
 LOOK_UP_KEYS_MAX: Final = 4096
 """Of one look-up, and as many that are released: 20 ms."""
 

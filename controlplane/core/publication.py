@@ -36,13 +36,15 @@ class Settling:
     _waiting: set[int] = field(default_factory=set)
     _over: bool = False
 
-    def must_wait(self, session: int, replica_of: int, replica_nodes: int, incarnation: int) -> bool:
-        """An agent attaches. True: its snapshot comes with `take_settled`."""
-        if self._over or replica_of in (0, incarnation):
+    def must_wait(self, session: int, facts: NodeFacts, incarnation: int) -> bool:
+        """An agent attaches. True: its snapshot comes with `take_settled`. One that follows what it asks for waits for
+        nothing: its snapshot is empty, and its questions are answered as soon as it has asked them."""
+        if self._over or facts.replica_of in (0, incarnation):
             return False
-        self._expected = max(self._expected, replica_nodes)
-        self._waiting.add(session)
-        return True
+        self._expected = max(self._expected, facts.replica_nodes)
+        if not facts.follows:
+            self._waiting.add(session)
+        return not facts.follows
 
     def stream_ended(self, session: int) -> None:
         """An agent went away: it waits for nothing."""
@@ -154,7 +156,7 @@ class Publication:
             self._take_columns.add(session)
         if facts.follows:
             self.following.sessions.add(session)
-        if not self.settling.must_wait(session, facts.replica_of, facts.replica_nodes, incarnation):
+        if not self.settling.must_wait(session, facts, incarnation):
             self._snapshot([session])
 
     def stream_ended(self, session: int) -> None:
@@ -206,8 +208,12 @@ class Publication:
         for session in sessions:
             if not self._is_waiting(session):
                 views.setdefault(self._ear(session), []).append(session)
-        followed = self.following.listeners(rows) if self.following.sessions else {}
-        followed_gone = self.following.listeners_of_gone(gone) if self.following.sessions else {}
+        heard = self.following.listeners(rows, gone) if self.following.sessions else {}
+        hears: dict[int, list[int]] = {}
+        for number, followers in enumerate(heard):
+            for session in followers:
+                hears.setdefault(session, []).append(number)
+        parts = list(heard.values())
         news = bool(nodes or nodes_gone or loads or claims)
         self._speakers |= {
             node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
@@ -222,20 +228,22 @@ class Publication:
                 unseen = tell(whole, self._directory, rows, view.shows, columns=columns)
                 whole.chunks_gone.extend(key for key in [*gone, *unseen] if any(map(view.shows, left.get(key, ()))))
                 self._send(everything, rpc.ToAgent(directory=whole))
-            alike: dict[tuple[int, tuple[int, ...], tuple[ChunkKey, ...]], list[int]] = {}
+            alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
             for session in sorted(self.following.sessions.intersection(told)):
-                rows_told, keys_gone = followed.get(session, []), followed_gone.get(session, [])
-                if news or rows_told or keys_gone:
-                    after = self._told_sequence.get(session, 0)
-                    alike.setdefault((after, tuple(rows_told), tuple(keys_gone)), []).append(session)
-            for (after, theirs, theirs_gone), followers in alike.items():
+                if news or session in hears:
+                    key = self._told_sequence.get(session, 0), tuple(hears.get(session, ()))
+                    alike.setdefault(key, []).append(session)
+            for (after, numbers), hearers in alike.items():
+                theirs = [row for number in numbers for row in parts[number][0]]
                 part = rpc.DirectoryDelta(after=after)
                 part.MergeFrom(delta)
                 unseen = tell(part, self._directory, theirs, view.shows, columns=columns)
-                lost = [*theirs_gone, *unseen]
+                lost = [*(key for number in numbers for key in parts[number][1]), *unseen]
                 part.chunks_gone.extend(key for key in lost if any(map(view.shows, left.get(key, ()))))
-                self._told_sequence.update(dict.fromkeys(followers, self._sequence))
-                self._send(followers, rpc.ToAgent(directory=part))
+                if not (news or part.chunks or part.columns.keys or part.chunks_gone):
+                    continue
+                self._told_sequence.update(dict.fromkeys(hearers, self._sequence))
+                self._send(hearers, rpc.ToAgent(directory=part))
         for index in nodes_gone:
             self._speakers.pop(index, None)
 
@@ -250,7 +258,7 @@ class Publication:
         answer = rpc.LookedUp(number=number)
         twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
         keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
-        if self.following.has_room(session, len(keys)):
+        if self.following.has_room(session, keys):
             self.following.follow(session, keys)
             view, columns = self._ear(session)
             rows = self._directory.rows_of(keys)

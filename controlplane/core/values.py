@@ -48,7 +48,7 @@ class Hottest:
         """The `count` chunks fetched most, in that order; fewer if no more were fetched."""
         if len(self._ranks) < count and self._border is not None:
             self._border = None
-            ranks = (self._rank(chunk.key) for chunk in self._directory)
+            ranks = map(self._rank, self._directory.keys())
             self._ranks = {rank[1]: rank for rank in ranks if rank is not None}
             self._clean_up(max(count, KEPT))
         return [key for _, key in heapq.nsmallest(count, self._ranks.values())]
@@ -56,7 +56,7 @@ class Hottest:
     def of(self, namespace: str) -> list[ChunkKey]:
         """The chunks of a namespace that were fetched, those fetched most first; no twins. One pass over the
         directory."""
-        ranks = (self._rank(chunk.key) for chunk in self._directory if chunk.facts.namespace == namespace)
+        ranks = map(self._rank, self._directory.keys(namespace))
         keys = [key for _, key in sorted(rank for rank in ranks if rank is not None)]
         return [key for key in keys if (chunk := self._directory.get(key)) is not None and not chunk.facts.is_twin]
 

@@ -126,6 +126,8 @@ class DirectoryReplica:
         self.own_name = node_name
         self._current = _Content()
         self._staged: _Content | None = None
+        self._staged_changed: dict[ChunkKey, None] = {}
+        """Keys of the staged content that may be known otherwise."""
         self._stale: _Content | None = None
         self._controller: int | None = None
         self._keep_stale = False
@@ -159,7 +161,7 @@ class DirectoryReplica:
         if stale is None:
             return Applied(())
         lost = tuple(name for name in stale.named if name not in self._current.named)
-        return Applied(tuple(sorted(stale.chunks)), lost)
+        return Applied(tuple(stale.chunks), lost)
 
     def apply(self, delta: Delta) -> Applied:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
@@ -308,7 +310,12 @@ class DirectoryReplica:
     def _apply_snapshot(self, delta: Delta) -> Applied:
         if self._staged is None:
             self._staged = _Content()
-        _merge(self._staged, delta, self._current.chunks)
+            self._staged_changed = {}
+            self._current.chunks.begin_naming()
+        known = self._current.chunks
+        _merge(self._staged, delta, known)
+        different = [chunk.key for chunk in delta.chunks if not known.named(chunk)]
+        self._staged_changed |= dict.fromkeys((*different, *delta.chunks_gone))
         if not delta.snapshot_end:
             return Applied()
         before, self._current, self._staged = self._current, self._staged, None
@@ -317,14 +324,13 @@ class DirectoryReplica:
             self._keep_stale = False
         self.sequence = delta.sequence
         self._sequence_known = True
-        after = self._current.chunks
-        changed = {key for key in after if not after.same(key, before.chunks)}
-        changed |= {key for key in before.chunks if key not in after}
+        changed, self._staged_changed = self._staged_changed, {}
+        changed |= dict.fromkeys(known.not_named())
         names = {node.name for node in self._current.nodes.values()}
         lost = tuple(node.name for node in before.nodes.values() if node.name not in names)
         if self._stale is not None:
             lost = ()
-        return Applied(tuple(sorted(changed)), lost)
+        return Applied(tuple(changed), lost)
 
 
 _is_draining = attrgetter("draining")

@@ -65,11 +65,13 @@ class DirectoryNews:
         if delta.nodes or applied.nodes_lost:
             self._paths.nodes_changed(delta.nodes, applied.nodes_lost)
         if self._look_ups.is_partial:
-            self._look_ups.told(chunk.key for chunk in delta.chunks)
+            self._look_ups.told((chunk.key for chunk in delta.chunks), () if delta.snapshot else delta.chunks_gone)
+            if delta.snapshot_end:
+                self._look_ups.snapshot_ended(applied.changed)
         self._tell_fetches(applied)
         self._tell_waits(delta, applied)
-        if self._look_ups.is_partial:
-            self._look_ups.make_room()
+        if evicted := self._look_ups.make_room():
+            self._lone_changed(evicted)
 
     def looked_up(self, event: events.LookedUp) -> None:
         """The controller says who has what this node asked for."""

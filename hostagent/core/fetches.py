@@ -7,6 +7,7 @@ it is decided which are worth waiting for, who is answered, and who hears of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from hostagent import limits
@@ -119,8 +120,12 @@ class Fetches:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
-        if request.may_wait and self.look_ups.is_partial and self._looks_up(fetch):
-            return fetch.number
+        if request.may_wait and self.look_ups.is_partial:
+            if len(request.keys) > WINDOW:
+                self._long.find_nowhere(fetch, partial(self._look_up_or_begin, fetch))
+                return fetch.number
+            if self._looks_up(fetch, filter(self.is_nowhere, request.keys)):
+                return fetch.number
         self._begin(fetch)
         return fetch.number if fetch.number in self._fetches else None
 
@@ -140,14 +145,18 @@ class Fetches:
     def _may_look_into_cold(self, request: FetchRequest) -> bool:
         return request.deadline_ns - self._clock.now_ns >= 4e9 * self._sources.cold.wait_max_s
 
-    def _looks_up(self, fetch: Fetch) -> bool:
+    def _look_up_or_begin(self, fetch: Fetch, nowhere: Iterable[ChunkKey]) -> None:
+        if not self._looks_up(fetch, nowhere):
+            self._begin(fetch)
+
+    def _looks_up(self, fetch: Fetch, nowhere: Iterable[ChunkKey]) -> bool:
         """Whether it goes on when the controller has said who has what nothing is known of."""
 
         def go_on() -> None:
             if fetch.number in self._fetches:
                 self._begin(fetch)
 
-        return self.look_ups.look((key for key in fetch.request.keys if self.is_nowhere(key)), go_on)
+        return self.look_ups.look(nowhere, go_on)
 
     def _begin(self, fetch: Fetch) -> None:
         """All is known that others can say of who has its chunks, but the cold store."""

@@ -56,6 +56,11 @@ class LongFetches:
         fetch.unasked = deque(fetch.request.keys)
         self._windows.begin(self._planned(fetch) if look_into_cold is None else self._looked_up(fetch, look_into_cold))
 
+    def find_nowhere(self, fetch: Fetch, found: Callable[[list[ChunkKey]], None]) -> None:
+        """Call `found` with what nobody is known to have of it, unless it ends before that is known."""
+        fetch.unasked = deque(fetch.request.keys)
+        self._windows.begin(self._told_nowhere(fetch, found))
+
     def bring_more(self, fetch: Fetch, keys: Iterable[ChunkKey]) -> None:
         """Further chunks of a fetch can be brought."""
         is_idle = not fetch.unasked
@@ -65,13 +70,19 @@ class LongFetches:
 
     def _looked_up(self, fetch: Fetch, look_into_cold: Callable[[Fetch, list[ChunkKey]], bool]) -> Work:
         nowhere: list[ChunkKey] = []
+        yield from self._told_nowhere(fetch, nowhere.extend)
+        if self._fetches.is_under_way(fetch) and not (nowhere and look_into_cold(fetch, nowhere)):
+            yield from self._planned(fetch)
+
+    def _told_nowhere(self, fetch: Fetch, found: Callable[[list[ChunkKey]], None]) -> Work:
+        nowhere: list[ChunkKey] = []
         for first in range(0, len(fetch.request.keys), WINDOW):
             if not self._fetches.is_under_way(fetch):
                 return
             nowhere += filter(self._fetches.is_nowhere, fetch.request.keys[first : first + WINDOW])
             yield
-        if self._fetches.is_under_way(fetch) and not (nowhere and look_into_cold(fetch, nowhere)):
-            yield from self._planned(fetch)
+        if self._fetches.is_under_way(fetch):
+            found(nowhere)
 
     def _planned(self, fetch: Fetch) -> Work:
         """Look for all of it, decide, and ask for it."""

@@ -35,10 +35,12 @@ class LookUps:
         self._node = node
         self._replica = node.directory
         self._is_in_use = is_in_use
-        self.rows_max = node.options.replica_bytes // limits.REPLICA_ROW_BYTES
+        self.rows_max = min(node.options.replica_bytes // limits.REPLICA_ROW_BYTES, limits.REPLICA_ROWS_MAX)
         """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
+        self._follows = False
+        """A snapshot came on this stream already: what is known or remembered is followed."""
         self._number = 0
         self._looks: dict[int, _Look] = {}
         self.absent: OrderedDict[ChunkKey, None] = OrderedDict()
@@ -50,9 +52,11 @@ class LookUps:
         """A controller listens, which knows nothing of what was followed."""
         self.stream_ended()
         self.is_partial = takes_look_ups and self.rows_max > 0
+        self._follows = False
 
     def stream_ended(self) -> None:
         """Nobody answers: who waits goes on with what is known."""
+        self.is_partial = False
         looks = list(self._looks.values())
         self._looks.clear()
         self.absent.clear()
@@ -66,19 +70,37 @@ class LookUps:
     def look(self, keys: Iterable[ChunkKey], then: Callable[[], None]) -> bool:
         """Ask for those of these chunks of which nothing is known. True: `then` is called later, once, when the answer
         is here or has taken too long; False: go on without."""
-        if not self.is_partial or len(self._looks) >= limits.LOOK_UPS_MAX:
+        room = limits.LOOK_UPS_MAX - len(self._looks)
+        if not self.is_partial or room <= 0:
             return False
         wanted = [key for key in keys if key not in self.absent and self._replica.find(key) is None]
-        del wanted[limits.LOOK_UP_KEYS_MAX :]
-        if not wanted:
-            return False
-        self._ask(_Look(wanted, then, self._node.clock.now_ns + _WAIT_NS))
-        return True
+        step = limits.LOOK_UP_KEYS_MAX
+        parts = [wanted[at : at + step] for at in range(0, len(wanted), step)][:room]
+        left = len(parts)
 
-    def told(self, delta_keys: Iterable[ChunkKey]) -> None:
-        """Somebody has these."""
-        for key in delta_keys:
+        def one_answered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for part in parts:
+            self._ask(_Look(part, one_answered, self._node.clock.now_ns + _WAIT_NS))
+        return bool(parts)
+
+    def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
+        """Somebody has these, and nobody has those any more: they are followed still."""
+        for key in keys:
             self.absent.pop(key, None)
+        self.absent.update(dict.fromkeys(key for key in gone if key not in self._replica.let_go))
+
+    def snapshot_ended(self, changed: Iterable[ChunkKey]) -> None:
+        """A snapshot is whole; of what was followed it says nothing, and what nobody had may be shown now."""
+        released = [key for key in changed if self._replica.find(key) is None] if self._follows else []
+        self._follows = True
+        released += self.absent
+        self.absent.clear()
+        self._let_go(released)
 
     def answered(self, event: events.LookedUp) -> None:
         """The controller's answer; what it found is in the replica by now."""
@@ -97,24 +119,29 @@ class LookUps:
         if look.then is not None:
             look.then()
 
-    def make_room(self) -> None:
-        """Let go what is worth least of what is too much."""
+    def make_room(self) -> Sequence[ChunkKey]:
+        """Let go what is worth least of what is too much; returns those of which nothing is known any more."""
         if not self.is_partial:
-            return
-        released = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
+            return ()
+        evicted = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
+        released = list(evicted)
         while len(self.absent) > limits.LOOK_UP_ABSENT_MAX:
             released.append(self.absent.popitem(last=False)[0])
+        self._let_go(released)
+        return evicted
+
+    def close(self) -> None:
+        """Those who wait are not told any more."""
+        self._looks.clear()
+        self._alarm.due_ns = None
+
+    def _let_go(self, released: Sequence[ChunkKey]) -> None:
         for at in range(0, len(released), limits.LOOK_UP_KEYS_MAX):
             some = released[at : at + limits.LOOK_UP_KEYS_MAX]
             self._number += 1
             self._released[self._number] = some
             self._replica.let_go.update(dict.fromkeys(some, self._number))
             self._node.emit(effects.LookUp(self._number, (), tuple(some)))
-
-    def close(self) -> None:
-        """Those who wait are not told any more."""
-        self._looks.clear()
-        self._alarm.due_ns = None
 
     def _ask(self, look: _Look) -> None:
         self._number += 1

@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from hostagent.core.chunk_entry import ChunkEntry, Variant
 from kvchunk.ids import ChunkKey
 from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
@@ -18,6 +20,8 @@ from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
 _SERVED: Final = 2
 _PINNED: Final = 4
 _OTHERS: Final = 8
+_NAMED: Final = 32
+"""The snapshot that is coming has it, too."""
 _COMPARED: Final = 16
 _LOOKED_AT_MAX: Final = 4096
 """Rows, until something is evicted, or nothing."""
@@ -101,10 +105,34 @@ class ReplicaTable:
         row = self._row(key)
         return self._values[row] if row != NONE else math.nan
 
-    def same(self, key: ChunkKey, other: ReplicaTable) -> bool:
-        """Whether another table has the same entry."""
-        mine, theirs = self._row(key), other._row(key)
-        return mine != NONE and theirs != NONE and self._entry(mine, key) == other._entry(theirs, key)
+    def begin_naming(self) -> None:
+        """Nothing is `named` yet. What changes after that counts as not named."""
+        flags = np.array(self._table.flags, np.uint8)
+        self._table.flags[:] = (flags & ~np.uint8(_NAMED)).tobytes()
+
+    def named(self, entry: ChunkEntry) -> bool:
+        """Somebody names a chunk. Whether it is known exactly so."""
+        table, row = self._table, self._row(entry.key)
+        if row == NONE:
+            return False
+        table.flags[row] |= _NAMED
+        flags, above = table.flags[row], table.parents[row]
+        return (
+            self._nodes.values[self._in_pool[row]] == entry.holders
+            and self._nodes.values[self._on_disk[row]] == entry.disk_holders
+            and self._values[row] == entry.value
+            and flags & (_SERVED | _PINNED) == _SERVED * entry.served | _PINNED * entry.pinned
+            and (table.sizes[row], table.positions[row]) == (entry.size_bytes, entry.position)
+            and table.digest(row) == entry.digest
+            and (None if above == NONE else table.key(above)) == entry.parent
+            and table.namespace(row) == entry.namespace
+            and (self._others[entry.key] if flags & _OTHERS else ()) == entry.others
+        )
+
+    def not_named(self) -> list[ChunkKey]:
+        """Chunks that nobody has named."""
+        flags = np.array(self._table.flags, np.uint8) & (KNOWN | _NAMED)
+        return list(map(self._table.key, np.flatnonzero(flags == KNOWN).tolist()))
 
     def least(self, is_in_use: Callable[[ChunkKey], bool]) -> ChunkKey | None:
         """Of the next few chunks, round and round, the one that is worth least; those on which others hang are spared

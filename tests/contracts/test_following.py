@@ -11,8 +11,11 @@ from hostagent import limits
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
+from hostagent.core.fetches import Fetches
+from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
+from kvproto.chunk_table import KEPT
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from tests.unit.controlplane.helpers import Scene as Cluster
@@ -187,6 +190,8 @@ def test_a_stream_that_breaks_answers_who_waits_and_begins_anew(cluster: Cluster
     follower.ask("a")
     follower.agent.say(events.ControllerLost())
     assert follower.answers() == [bytes((Where.NOWHERE,))]
+    follower.ask("a")
+    assert follower.answers() == [bytes((Where.NOWHERE,))], "nobody is there to be asked"
     follower.attach_again()
     follower.settle()
     follower.ask("a")
@@ -218,6 +223,8 @@ def test_nobody_hears_of_another_tenants_chunks() -> None:
     told += [m for m in cluster.sent[follower.session] if m.directory.chunks or m.directory.columns.keys]
     assert told == []
     assert not any(m.directory.chunks_gone for m in cluster.sent[follower.session])
+    news = [m for m in cluster.sent[follower.session] if m.directory.HasField("after") and not m.directory.nodes]
+    assert news == [], "nor that anything changed"
 
 
 def test_who_follows_too_much_is_refused_and_knows_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +247,156 @@ def test_rows_that_only_a_stream_kept_go_with_it(cluster: Cluster) -> None:
     assert all(table.row(ChunkKey(key(f"nobody {number}"))) >= 0 for number in range(50))
     cluster.handle(StreamEnded(follower.session))
     assert all(table.row(ChunkKey(key(f"nobody {number}"))) < 0 for number in range(50))
+
+
+def followed_by(cluster: Cluster, *names: object) -> list[object]:
+    """Those that the controller keeps rows of although nobody may have them."""
+    table = cluster.core.directory.table
+    rows = {name: table.row(ChunkKey(key(name))) for name in names}
+    return [name for name, row in rows.items() if row >= 0 and table.flags[row] & KEPT]
+
+
+def test_what_went_is_let_go_like_what_nobody_had(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOOK_UP_ABSENT_MAX", 4)
+    follower = followed(cluster)
+    names = [f"short-lived {number}" for number in range(20)]
+    cluster.announce(1, [record(name) for name in names])
+    follower.ask(*names)
+    follower.settle()
+    cluster.say(1, announce=rpc.Announce(removed=list(map(key, names))))
+    follower.settle()
+    assert len(follower.agent.core.fetches.look_ups.absent) == 4
+    assert followed_by(cluster, *names) == names[16:]
+    follower.answers()
+    follower.ask(*names[16:])
+    assert follower.answers() == [bytes((Where.NOWHERE,) * 4)], "known without a question"
+
+
+def test_an_agent_follows_its_own_copies_that_are_taken_and_no_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.core.directory.following.FOLLOWED_PER_NODE_MAX", 3)
+    cluster = Cluster(with_switch=False, copies_max=2)
+    followed(cluster)
+    cluster.announce(AGENT, [record("p"), record("q"), record("refused")])
+    assert followed_by(cluster, "p", "q", "refused") == ["p", "q"]
+    cluster.say(AGENT, announce=rpc.Announce(removed=[key("p"), key("q")]))
+    cluster.announce(AGENT, [record("r"), record("s")])
+    assert followed_by(cluster, "p", "q", "r", "s") == ["p", "q", "r"]
+    keys = b"".join(map(key, "pqr"))
+    cluster.say(AGENT, look_up=rpc.LookUp(number=1, keys=keys))
+    assert not cluster.sent[AGENT][-1].looked_up.refused, "it follows these already"
+
+
+def test_whose_engines_use_more_namespaces_asks_anew(cluster: Cluster) -> None:
+    cluster.say(1, announce=rpc.Announce(added=[record("theirs")], namespaces=["theirs/x"]))
+    cluster.say(1, announce=rpc.Announce(added=[record("ours")], namespaces=["ours/x"]))
+    follower = followed(cluster, interests=rpc.Interests(namespaces=["ours/*"]))
+    for _ in range(2):
+        follower.ask("ours", "theirs")
+        follower.settle()
+    assert follower.answers()[-1] == bytes((Where.REMOTE, Where.NOWHERE))
+    cluster.say(AGENT, interests=rpc.Interests(all=True))
+    follower.settle()
+    assert followed_by(cluster, "ours", "theirs") == [], "the replica is empty, and the controller knows that"
+    follower.ask("ours", "theirs")
+    follower.settle()
+    assert follower.answers()[-1] == bytes((Where.REMOTE, Where.REMOTE))
+    assert followed_by(cluster, "ours", "theirs") == ["ours", "theirs"]
+    assert not follower.directory.let_go
+
+
+def test_after_a_controllers_restart_followers_learn_who_has_what(cluster: Cluster) -> None:
+    cluster.attach(2, [record("e")])
+    follower = followed(cluster)
+    follower.ask("a", "e")
+    follower.settle()
+    follower.answers()
+    follower.cluster = restarted = Cluster(with_switch=False, incarnation=1001)
+    restarted.attach(3, [record("f")])
+    follower.attach_again(replica_of=1000, replica_nodes=3)
+    follower.settle()
+    follower.ask("a", "e", "f", "late")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.REMOTE, Where.REMOTE, Where.NOWHERE))]
+    entry = follower.directory.find(ChunkKey(key("f")))
+    assert [node.name for node in follower.directory.holders_elsewhere(entry.key)[0]] == ["n3"]
+    restarted.attach(2, [record("late")], replica_of=1000, replica_nodes=3)
+    restarted.attach(1, [record("a")], replica_of=1000, replica_nodes=3)
+    follower.settle()
+    follower.ask("late")
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+    assert follower.directory.has_stale, "what the predecessor said counts for a while"
+    follower.agent.pass_ms(limits.STALE_DIRECTORY_S * 1e3 + 1)
+    follower.ask("a", "e", "f", "late")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.NOWHERE, Where.REMOTE, Where.REMOTE))]
+
+
+def test_a_long_request_is_asked_for_whole_in_several_questions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"long {number}" for number in range(2 * limits.LOOK_UP_KEYS_MAX + 100)]
+    cluster.announce(1, [record(names[-1])])
+    follower = followed(cluster)
+    follower.ask(*names)
+    follower.speak(2)
+    follower.hear()
+    assert follower.answers() == [], "one question of three has no answer"
+    follower.settle()
+    assert follower.answers() == [bytes((Where.NOWHERE,) * (len(names) - 1) + (Where.REMOTE,))]
+    monkeypatch.setattr(limits, "LOOK_UPS_MAX", 2)
+    follower.ask(*(f"more {name}" for name in names))
+    assert [len(said.look_up.keys) // 16 for said in follower.up] == [limits.LOOK_UP_KEYS_MAX] * 2
+
+
+def test_a_long_fetch_looks_for_its_chunks_window_by_window(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[ChunkKey] = []
+    monkeypatch.setattr(Fetches, "is_nowhere", lambda self, one: looked_at.append(one) or True)
+    follower = followed(cluster)
+    keys = tuple(ChunkKey(key(f"long {number}")) for number in range(10 * WINDOW))
+    follower.agent.say(events.ChunksRequested(ENGINE, 1, keys, 10.0, None))
+    turns = 0
+    while not follower.agent.take(effects.LookUp):
+        assert len(looked_at) <= turns * WINDOW
+        follower.agent.say(events.TimerFired())
+        turns += 1
+    assert turns >= 10
+    assert looked_at == list(keys)
+    follower.agent.pass_ms(limits.LOOK_UP_WAIT_S * 1e3 + 1)
+    assert follower.agent.take(effects.FetchAnswered)
+    assert follower.agent.core.idle
+
+
+def test_what_is_let_go_is_offered_to_no_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = followed(cluster, rows_max=2)
+    changed: list[ChunkKey] = []
+    monkeypatch.setattr(follower.agent.core._directory_news, "_lone_changed", changed.extend)
+    follower.ask("a", "b", "z")
+    follower.settle()
+    gone = next(name for name in ("a", "b", "z") if not follower.knows(name))
+    assert changed[-1:] == [key(gone)]
+
+
+def test_many_followers_cost_as_much_as_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = range(100, 130)
+    for session in sessions:
+        cluster.attach(session, takes_columns=True, follows=True)
+        cluster.say(session, look_up=rpc.LookUp(number=1, keys=key("b") + (key("z") if session % 2 else b"")))
+        cluster.sent[session].clear()
+    taken: list[object] = []
+    following = cluster.core.publication.following
+    monkeypatch.setattr(following._sets, "take", lambda one, take=following._sets.take: taken.append(one) or take(one))
+    added = [record("y", "z", 1), record("c", "b", 2), record("d", "c", 3)]
+    cluster.say(1, announce=rpc.Announce(added=added, removed=[key("a")]))
+    for session in sessions:
+        names = {"c", "d", "y"} if session % 2 else {"c", "d"}
+        assert set(cluster.replica(session)) == {key(name) for name in names}
+    assert len(taken) == 3, "one for each chunk"
+    messages = {id(cluster.sent[session][-1]) for session in sessions}
+    assert len(messages) == 2, "those who follow the same get the same"
+    cluster.say(1, announce=rpc.Announce(removed=[key("c")]))
+    assert all(list(cluster.sent[session][-1].directory.chunks_gone) == [key("c")] for session in sessions)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -283,6 +440,8 @@ def test_whatever_crosses_both_agree_in_the_end(seed: int) -> None:
         assert core.directory.get(one) is None, f"{one!r} is said to be nowhere"
     assert agent.directory.chunks_count <= follower.agent.core.fetches.look_ups.rows_max
     assert not agent.directory.let_go
+    known = {*agent.directory.entries(), *agent.fetches.look_ups.absent}
+    assert {one for one in names if ChunkKey(key(one)) in known} == set(followed_by(cluster, *names))
     follower.agent.pass_ms(100)
     follower.agent.take(effects.KeysAnswered)
     follower.ask(*names)

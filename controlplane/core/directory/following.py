@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from controlplane.core.directory.tree import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, FOLLOWED_PER_NODE_MAX
 from kvproto.chunk_table import KEPT, KNOWN, NONE, Interned
+
+Heard: TypeAlias = dict[frozenset[int], tuple[list[int], list[ChunkKey]]]
+"""Rows of chunks, and keys of those that are gone, by who is told of them."""
 
 
 class Following:
@@ -58,14 +62,16 @@ class Following:
         """Whether `advance` has something to do."""
         return bool(self._ended)
 
-    def has_room(self, session: int, count: int) -> bool:
-        """Whether a session may follow so many more chunks."""
-        return self._counts[session] + count <= FOLLOWED_PER_NODE_MAX
+    def has_room(self, session: int, keys: Sequence[ChunkKey]) -> bool:
+        """Whether a session may follow all of these."""
+        room = FOLLOWED_PER_NODE_MAX - self._counts[session]
+        return len(keys) <= room or sum(not self._follows(session, self._table.row(key)) for key in keys) <= room
 
     def follow(self, session: int, keys: Iterable[ChunkKey]) -> None:
-        """A session is told of these from now on."""
+        """A session is told of these from now on, as far as it may follow more."""
         for key in keys:
-            self._take(session, self._table.place(key))
+            if self._counts[session] < FOLLOWED_PER_NODE_MAX:
+                self._take(frozenset((session,)), self._table.place(key))
 
     def release(self, session: int, keys: Iterable[ChunkKey]) -> None:
         """A session is told of these no more."""
@@ -73,49 +79,42 @@ class Following:
             if (row := self._table.row(key)) != NONE:
                 self._let_go(session, row)
 
-    def listeners(self, rows: Sequence[int]) -> dict[int, list[int]]:
-        """Which of these changed chunks each session is to be told of; it follows them from now on."""
-        told: dict[int, list[int]] = {}
+    def listeners(self, rows: Sequence[int], gone: Iterable[ChunkKey]) -> Heard:
+        """Who is to be told of which of these changed chunks, and of those that nobody has any more; they follow them
+        from now on. By the sets of those who follow them, of which there are few."""
+        heard: Heard = {}
         values, parents = self._sets.values, self._table.parents
         self._extend()
         for row in rows:
-            sessions, above = values[self._of[row]], parents[row]
-            if above != NONE and (more := values[self._of[above]] - sessions):
-                more = frozenset(one for one in more if one in self.sessions and self.has_room(one, 1))
-                for session in more:
-                    self._take(session, row)
-                sessions |= more
-            for session in sessions:
-                if session in self.sessions:
-                    told.setdefault(session, []).append(row)
-        return told
-
-    def listeners_of_gone(self, keys: Iterable[ChunkKey]) -> dict[int, list[ChunkKey]]:
-        """Which of these chunks, that nobody has any more, each session is to be told of; it follows them still."""
-        told: dict[int, list[ChunkKey]] = {}
-        self._extend()
-        for key in keys:
-            if (row := self._table.row(key)) != NONE:
-                for session in self._sets.values[self._of[row]] & self.sessions:
-                    told.setdefault(session, []).append(key)
-        return told
+            above = parents[row]
+            if above != NONE and (more := values[self._of[above]] - values[self._of[row]]):
+                may = (one for one in more if one in self.sessions and self._counts[one] < FOLLOWED_PER_NODE_MAX)
+                self._take(frozenset(may), row)
+            if sessions := values[self._of[row]]:
+                heard.setdefault(sessions, ([], []))[0].append(row)
+        for key in gone:
+            if (row := self._table.row(key)) != NONE and (sessions := values[self._of[row]]):
+                heard.setdefault(sessions, ([], []))[1].append(key)
+        return heard
 
     # -- inside
+
+    def _follows(self, session: int, row: int) -> bool:
+        return 0 <= row < len(self._of) and session in self._sets.values[self._of[row]]
 
     def _extend(self) -> None:
         if (missing := len(self._table) - len(self._of)) > 0:
             self._of.extend(array("I", [0]) * missing)
 
-    def _take(self, session: int, row: int) -> None:
+    def _take(self, sessions: frozenset[int], row: int) -> None:
         self._extend()
         number = self._of[row]
         before = self._sets.values[number]
-        if session in before:
-            return
-        self._of[row] = self._sets.take(before | {session})
-        self._sets.drop(number)
-        self._table.flags[row] |= KEPT
-        self._counts[session] += 1
+        if more := sessions - before:
+            self._of[row] = self._sets.take(before | more)
+            self._sets.drop(number)
+            self._table.flags[row] |= KEPT
+            self._counts.update(more)
 
     def _let_go(self, session: int, row: int) -> None:
         number = self._of[row] if row < len(self._of) else 0

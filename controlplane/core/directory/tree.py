@@ -117,6 +117,16 @@ class Directory:
         row = self._row(key)
         return None if row == NONE else self._chunk(row)
 
+    def keys(self, namespace: str | None = None) -> Iterator[ChunkKey]:
+        """All keys, or those of a namespace, as they are at the beginning."""
+        table = self.table
+        wanted = np.array(table.flags, np.uint8) & KNOWN != 0
+        if namespace is not None:
+            if (number := table.namespaces.find(namespace)) == NONE:
+                return iter(())
+            wanted &= _numbers(table.namespace_numbers) == number
+        return map(table.key, np.flatnonzero(wanted).tolist())
+
     def in_order(self) -> Iterator[ChunkKey]:
         """All keys by namespace, position and key, as they were at the beginning."""
         table = self.table

@@ -46,6 +46,9 @@ CLAIMERS_PER_CHUNK_MAX: Final = 32
 """Who says to compute one chunk: each fetch of it asks all of them."""
 CLAIM_S_MAX: Final = 600.0
 """No claim is believed to take longer."""
+FOLLOWED_PER_NODE_MAX: Final = 1 << 20
+"""Chunks that one agent may follow, known or not. The controller has 4 bytes of each where their followers are alike,
+and a row of 90 where nobody has them."""
 
 assert SEGMENT_BYTES_DEFAULT <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX % 4 == 0

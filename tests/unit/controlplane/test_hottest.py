@@ -86,3 +86,18 @@ def test_a_look_at_the_pool_looks_at_what_it_shows(monkeypatch: pytest.MonkeyPat
     status = views.status(scene.core, "p4switch", "", scene.now)
     assert status.nodes[0].last_copies == 3000
     assert len(set(looked)) == 10
+
+
+def test_looking_through_all_of_them_makes_no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory()
+    values = ClusterValues(directory)
+    hottest = Hottest(directory, values)
+    for name in range(30):
+        directory.add_copy(NodeIndex(1), of_model(name))
+    values.fetched([key(name) for name in range(30)], SECOND)
+    hottest._border = (0.0, key(0))
+    hottest._ranks.clear()
+    monkeypatch.setattr(Directory, "__iter__", lambda _: pytest.fail("a look at every chunk"))
+    assert len(hottest.first(20)) == 20
+    assert len(hottest.of("a")) == 10
+    assert hottest.of("unknown") == []

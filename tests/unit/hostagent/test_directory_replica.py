@@ -8,6 +8,8 @@ import pytest
 
 from hostagent.core.chunk_entry import ChunkEntry, Variant
 from hostagent.core.directory import Delta, DirectoryReplica, NodeEntry, SequenceGapError
+from hostagent.core.replica_table import ReplicaTable
+from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 from kvproto.ids import parse_address
 from tests.digests import digest
@@ -76,6 +78,43 @@ def test_same_controller_again_is_the_whole_truth() -> None:
     assert applied.nodes_lost == ("b",)
     assert made.find(key(1)) is None
     assert not made.has_stale
+
+
+def test_a_snapshot_is_compared_as_it_comes_and_no_entry_is_made_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [dataclasses.replace(chunk(number, 0), parent=key(number - 1) if number else None) for number in range(20)]
+    made = replica(Delta(5, snapshot=True, snapshot_end=True, chunks=tuple(chunks)))
+
+    def again(*parts: tuple[ChunkEntry, ...], gone: tuple[ChunkKey, ...] = ()) -> set[ChunkKey]:
+        with monkeypatch.context() as patched:
+            patched.setattr(ReplicaTable, "_entry", lambda *_: pytest.fail("an entry is made"))
+            made.restart(1)
+            for part in parts:
+                assert made.apply(Delta(6, snapshot=True, chunks=part)).changed == ()
+            changed = made.apply(Delta(6, snapshot=True, snapshot_end=True, chunks_gone=gone)).changed
+        return set(changed)
+
+    assert again(tuple(chunks[:9]), tuple(chunks[9:])) == set()
+    changes = {
+        "parent": key(50),
+        "size_bytes": 7,
+        "digest": digest(8),
+        "position": 1,
+        "holders": (1,),
+        "served": True,
+        "pinned": True,
+        "value": 0.5,
+        "disk_holders": (0,),
+        "namespace": "m",
+        "others": (Variant(1, digest(9), (1,)),),
+    }
+    for name, value in changes.items():
+        chunks[3] = dataclasses.replace(chunks[3], **{name: value})
+        assert again(tuple(chunks)) == {key(3)}, name
+        assert made.find(key(3)) == chunks[3]
+    made.restart(1)
+    made.apply(Delta(7, snapshot=True, chunks=tuple(chunks)))
+    assert again(tuple(chunks[:5]), tuple(chunks[6:]), gone=(key(7),)) == {key(5), key(7)}, "the one before broke off"
+    assert (made.find(key(5)), made.find(key(7)), made.chunks_count) == (None, None, 18)
 
 
 def test_new_controller_does_not_make_known_copies_unknown() -> None:
