@@ -202,8 +202,8 @@ class Publication:
         left = self._directory.take_left(changed)
         self._sequence += 1
         for snapshot in self._snapshots:
-            for key in changed:
-                snapshot.missed.setdefault(key, set()).update(left.get(key, ()))
+            for one in changed:
+                snapshot.missed.setdefault(one, set()).update(left.get(one, ()))
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
             if not self._is_waiting(session):
