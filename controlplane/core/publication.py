@@ -37,8 +37,7 @@ class Settling:
     _over: bool = False
 
     def must_wait(self, session: int, facts: NodeFacts, incarnation: int) -> bool:
-        """An agent attaches. True: its snapshot comes with `take_settled`. One that follows what it asks for waits for
-        nothing: its snapshot is empty, and its questions are answered as soon as it has asked them."""
+        """An agent attaches. True: its snapshot comes with `take_settled`. A follower's is empty, and never waits."""
         if self._over or facts.replica_of in (0, incarnation):
             return False
         self._expected = max(self._expected, facts.replica_nodes)

@@ -98,6 +98,8 @@ class _Content:
     numbered: dict[int, NodeEntry] = field(default_factory=dict)
     """By member."""
     chunks: ReplicaTable = field(default_factory=ReplicaTable)
+    changed: dict[ChunkKey, None] = field(default_factory=dict)
+    """While it is staged: keys that may be known otherwise."""
 
     def enter(self, node: NodeEntry) -> None:
         """A node is known so from now on."""
@@ -126,8 +128,6 @@ class DirectoryReplica:
         self.own_name = node_name
         self._current = _Content()
         self._staged: _Content | None = None
-        self._staged_changed: dict[ChunkKey, None] = {}
-        """Keys of the staged content that may be known otherwise."""
         self._stale: _Content | None = None
         self._controller: int | None = None
         self._keep_stale = False
@@ -310,12 +310,11 @@ class DirectoryReplica:
     def _apply_snapshot(self, delta: Delta) -> Applied:
         if self._staged is None:
             self._staged = _Content()
-            self._staged_changed = {}
             self._current.chunks.begin_naming()
         known = self._current.chunks
         _merge(self._staged, delta, known)
         different = [chunk.key for chunk in delta.chunks if not known.named(chunk)]
-        self._staged_changed |= dict.fromkeys((*different, *delta.chunks_gone))
+        self._staged.changed |= dict.fromkeys((*different, *delta.chunks_gone))
         if not delta.snapshot_end:
             return Applied()
         before, self._current, self._staged = self._current, self._staged, None
@@ -324,7 +323,7 @@ class DirectoryReplica:
             self._keep_stale = False
         self.sequence = delta.sequence
         self._sequence_known = True
-        changed, self._staged_changed = self._staged_changed, {}
+        changed, self._current.changed = self._current.changed, {}
         changed |= dict.fromkeys(known.not_named())
         names = {node.name for node in self._current.nodes.values()}
         lost = tuple(node.name for node in before.nodes.values() if node.name not in names)

@@ -120,13 +120,12 @@ class Fetches:
             ended(FetchResult(Status.BUSY, ()))
             return None
         fetch = self._record(request, ended, progressed)
-        if request.may_wait and self.look_ups.is_partial:
-            if len(request.keys) > WINDOW:
-                self._long.find_nowhere(fetch, partial(self._look_up_or_begin, fetch))
-                return fetch.number
-            if self._looks_up(fetch, filter(self.is_nowhere, request.keys)):
-                return fetch.number
-        self._begin(fetch)
+        if not (request.may_wait and self.look_ups.is_partial):
+            self._begin(fetch)
+        elif len(request.keys) > WINDOW:
+            self._long.find_nowhere(fetch, partial(self._look_up, fetch))
+        else:
+            self._look_up(fetch, filter(self.is_nowhere, request.keys))
         return fetch.number if fetch.number in self._fetches else None
 
     def _record(
@@ -145,18 +144,15 @@ class Fetches:
     def _may_look_into_cold(self, request: FetchRequest) -> bool:
         return request.deadline_ns - self._clock.now_ns >= 4e9 * self._sources.cold.wait_max_s
 
-    def _look_up_or_begin(self, fetch: Fetch, nowhere: Iterable[ChunkKey]) -> None:
-        if not self._looks_up(fetch, nowhere):
-            self._begin(fetch)
-
-    def _looks_up(self, fetch: Fetch, nowhere: Iterable[ChunkKey]) -> bool:
-        """Whether it goes on when the controller has said who has what nothing is known of."""
+    def _look_up(self, fetch: Fetch, nowhere: Iterable[ChunkKey]) -> None:
+        """Go on when the controller has said who has what nothing is known of."""
 
         def go_on() -> None:
             if fetch.number in self._fetches:
                 self._begin(fetch)
 
-        return self.look_ups.look(nowhere, go_on)
+        if not self.look_ups.look(nowhere, go_on):
+            self._begin(fetch)
 
     def _begin(self, fetch: Fetch) -> None:
         """All is known that others can say of who has its chunks, but the cold store."""

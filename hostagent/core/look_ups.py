@@ -74,19 +74,11 @@ class LookUps:
         if not self.is_partial or room <= 0:
             return False
         wanted = [key for key in keys if key not in self.absent and self._replica.find(key) is None]
-        step = limits.LOOK_UP_KEYS_MAX
-        parts = [wanted[at : at + step] for at in range(0, len(wanted), step)][:room]
-        left = len(parts)
-
-        def one_answered() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                then()
-
-        for part in parts:
-            self._ask(_Look(part, one_answered, self._node.clock.now_ns + _WAIT_NS))
-        return bool(parts)
+        step, due_ns = limits.LOOK_UP_KEYS_MAX, self._node.clock.now_ns + _WAIT_NS
+        starts = range(0, len(wanted), step)[:room]
+        for at in starts:  # the answer to the last comes last
+            self._ask(_Look(wanted[at : at + step], then if at == starts[-1] else None, due_ns))
+        return bool(starts)
 
     def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
         """Somebody has these, and nobody has those any more: they are followed still."""
@@ -123,12 +115,11 @@ class LookUps:
         """Let go what is worth least of what is too much; returns those of which nothing is known any more."""
         if not self.is_partial:
             return ()
-        evicted = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
-        released = list(evicted)
+        released = self._replica.evict(self._replica.chunks_count - self.rows_max, self._is_in_use)
         while len(self.absent) > limits.LOOK_UP_ABSENT_MAX:
             released.append(self.absent.popitem(last=False)[0])
         self._let_go(released)
-        return evicted
+        return released
 
     def close(self) -> None:
         """Those who wait are not told any more."""

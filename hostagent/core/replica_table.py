@@ -112,22 +112,11 @@ class ReplicaTable:
 
     def named(self, entry: ChunkEntry) -> bool:
         """Somebody names a chunk. Whether it is known exactly so."""
-        table, row = self._table, self._row(entry.key)
+        row = self._row(entry.key)
         if row == NONE:
             return False
-        table.flags[row] |= _NAMED
-        flags, above = table.flags[row], table.parents[row]
-        return (
-            self._nodes.values[self._in_pool[row]] == entry.holders
-            and self._nodes.values[self._on_disk[row]] == entry.disk_holders
-            and self._values[row] == entry.value
-            and flags & (_SERVED | _PINNED) == _SERVED * entry.served | _PINNED * entry.pinned
-            and (table.sizes[row], table.positions[row]) == (entry.size_bytes, entry.position)
-            and table.digest(row) == entry.digest
-            and (None if above == NONE else table.key(above)) == entry.parent
-            and table.namespace(row) == entry.namespace
-            and (self._others[entry.key] if flags & _OTHERS else ()) == entry.others
-        )
+        self._table.flags[row] |= _NAMED
+        return self._entry(row, entry.key) == entry
 
     def not_named(self) -> list[ChunkKey]:
         """Chunks that nobody has named."""

@@ -122,9 +122,7 @@ class Directory:
         table = self.table
         wanted = np.array(table.flags, np.uint8) & KNOWN != 0
         if namespace is not None:
-            if (number := table.namespaces.find(namespace)) == NONE:
-                return iter(())
-            wanted &= _numbers(table.namespace_numbers) == number
+            wanted &= _numbers(table.namespace_numbers) == np.int64(table.namespaces.find(namespace))
         return map(table.key, np.flatnonzero(wanted).tolist())
 
     def in_order(self) -> Iterator[ChunkKey]:

@@ -80,16 +80,16 @@ def test_same_controller_again_is_the_whole_truth() -> None:
     assert not made.has_stale
 
 
-def test_a_snapshot_is_compared_as_it_comes_and_no_entry_is_made_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_compared_as_it_comes_and_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = [dataclasses.replace(chunk(number, 0), parent=key(number - 1) if number else None) for number in range(20)]
     made = replica(Delta(5, snapshot=True, snapshot_end=True, chunks=tuple(chunks)))
 
     def again(*parts: tuple[ChunkEntry, ...], gone: tuple[ChunkKey, ...] = ()) -> set[ChunkKey]:
+        made.restart(1)
+        for part in parts:
+            assert made.apply(Delta(6, snapshot=True, chunks=part)).changed == ()
         with monkeypatch.context() as patched:
             patched.setattr(ReplicaTable, "_entry", lambda *_: pytest.fail("an entry is made"))
-            made.restart(1)
-            for part in parts:
-                assert made.apply(Delta(6, snapshot=True, chunks=part)).changed == ()
             changed = made.apply(Delta(6, snapshot=True, snapshot_end=True, chunks_gone=gone)).changed
         return set(changed)
 
