@@ -83,17 +83,17 @@ def test_the_kernel_says_when_the_data_network_is_gone() -> None:
         from hostagent.data_network import group_fault, network_fault
         from hostagent.transport.host import group_socket
         def ip(words): subprocess.run(["ip", *words.split()], check=True)
+        def until(flag):  # the kernel looks at carriers when it has time
+            while flag not in subprocess.check_output(["ip", "link", "show", "data0"], text=True): pass
         def said(): print(network_fault("192.168.77.1", "data0"), group_fault(0xEF4B6401, "data0"), sep=" | ")
         ip("link set lo up")  # without any address the kernel takes every one for its own
         said()
         ip("link add data0 type veth peer name far0"); ip("link set far0 up")
         said()
-        ip("link set data0 up"); said()
+        ip("link set data0 up"); until("LOWER_UP"); said()
         ip("address add 192.168.77.1/24 dev data0"); said()
         held = group_socket("192.168.77.1", ("239.75.100.1",), 4793); said()
-        ip("link set far0 down")
-        while "NO-CARRIER" not in subprocess.check_output(["ip", "link", "show", "data0"], text=True): pass
-        said()
+        ip("link set far0 down"); until("NO-CARRIER"); said()
         """
     )
     subprocess.run(["ip", "netns", "add", space], check=True)

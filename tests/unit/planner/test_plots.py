@@ -87,7 +87,7 @@ def test_colours_are_far_enough_apart() -> None:
 
     for colour in palette.SOURCES.values():
         assert 1.05 / (luminance(colour) + 0.05) > 1.9, "seen on white"
-    assert len({*palette.SOURCES.values(), palette.REPLICAS, palette.RELAY, palette.PEER, palette.LIMIT}) == 11
+    assert len({*palette.SOURCES.values(), palette.REPLICAS, palette.RELAY, palette.LIMIT}) == 10
     assert palette.lighter("#000000", 0.5) == "#808080"
 
 
