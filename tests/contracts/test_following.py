@@ -12,10 +12,11 @@ from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
 from hostagent.core.fetches import Fetches
+from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
-from kvproto.chunk_table import KEPT
+from kvproto.chunk_table import KEPT, Interned
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from tests.unit.controlplane.helpers import Scene as Cluster
@@ -369,9 +370,9 @@ def test_a_long_fetch_looks_for_its_chunks_window_by_window(cluster: Cluster, mo
 
 
 def test_what_is_let_go_is_offered_to_no_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = followed(cluster, rows_max=2)
     changed: list[ChunkKey] = []
-    monkeypatch.setattr(follower.agent.core._directory_news, "_lone_changed", changed.extend)
+    monkeypatch.setattr(LoneChunks, "directory_changed", lambda self, keys: changed.extend(keys))
+    follower = followed(cluster, rows_max=2)
     follower.ask("a", "b", "z")
     follower.settle()
     gone = next(name for name in ("a", "b", "z") if not follower.knows(name))
@@ -385,14 +386,15 @@ def test_many_followers_cost_as_much_as_few(cluster: Cluster, monkeypatch: pytes
         cluster.say(session, look_up=rpc.LookUp(number=1, keys=key("b") + (key("z") if session % 2 else b"")))
         cluster.sent[session].clear()
     taken: list[object] = []
-    following = cluster.core.publication.following
-    monkeypatch.setattr(following._sets, "take", lambda one, take=following._sets.take: taken.append(one) or take(one))
+    take = Interned.take
+    monkeypatch.setattr(Interned, "take", lambda self, one: taken.append(one) or take(self, one))
     added = [record("y", "z", 1), record("c", "b", 2), record("d", "c", 3)]
     cluster.say(1, announce=rpc.Announce(added=added, removed=[key("a")]))
     for session in sessions:
         names = {"c", "d", "y"} if session % 2 else {"c", "d"}
         assert set(cluster.replica(session)) == {key(name) for name in names}
-    assert len(taken) == 3, "one for each chunk"
+    followers = [one for one in taken if isinstance(one, frozenset) and one & set(sessions)]
+    assert len(followers) == 3, "one for each chunk"
     messages = {id(cluster.sent[session][-1]) for session in sessions}
     assert len(messages) == 2, "those who follow the same get the same"
     cluster.say(1, announce=rpc.Announce(removed=[key("c")]))

@@ -95,8 +95,6 @@ def test_looking_through_all_of_them_makes_no_chunks(monkeypatch: pytest.MonkeyP
     for name in range(30):
         directory.add_copy(NodeIndex(1), of_model(name))
     values.fetched([key(name) for name in range(30)], SECOND)
-    hottest._border = (0.0, key(0))
-    hottest._ranks.clear()
     monkeypatch.setattr(Directory, "__iter__", lambda _: pytest.fail("a look at every chunk"))
     assert len(hottest.first(20)) == 20
     assert len(hottest.of("a")) == 10

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from hostagent.core import replica_table
 from hostagent.core.chunk_entry import ChunkEntry, Variant
 from hostagent.core.directory import Delta, DirectoryReplica, NodeEntry, SequenceGapError
-from hostagent.core.replica_table import ReplicaTable
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 from kvproto.ids import parse_address
@@ -89,7 +89,7 @@ def test_a_snapshot_is_compared_as_it_comes_and_not_at_its_end(monkeypatch: pyte
         for part in parts:
             assert made.apply(Delta(6, snapshot=True, chunks=part)).changed == ()
         with monkeypatch.context() as patched:
-            patched.setattr(ReplicaTable, "_entry", lambda *_: pytest.fail("an entry is made"))
+            patched.setattr(replica_table, "ChunkEntry", lambda *_, **__: pytest.fail("an entry is made"))
             changed = made.apply(Delta(6, snapshot=True, snapshot_end=True, chunks_gone=gone)).changed
         return set(changed)
 

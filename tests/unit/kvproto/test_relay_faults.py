@@ -71,7 +71,7 @@ def test_orphans_of_chunks_that_ended_are_forgotten() -> None:
         relay.handle_timer((2 + 100 * turn) * MS)
     relay.unwant([KEY], 1_500 * MS)
     relay.handle_timer(1_900 * MS)
-    assert len(relay.gathering._orphans_ns) <= gathering.ORPHANS_ASKED_MAX
+    assert len(relay.gathering.orphans_ns) <= gathering.ORPHANS_ASKED_MAX
 
 
 class Keeper:

@@ -164,7 +164,7 @@ class Gathering:
         self._run = 1
         """Pieces that a keeper grants at once, of late."""
         self._pieces_wanted = 0
-        self._orphans_ns: dict[tuple[int, int], int] = {}
+        self.orphans_ns: dict[tuple[int, int], int] = {}
         """When, of late, the keeper was told of a piece that nobody has."""
         self._barred: set[str] = set()
         """Who gave wrong bytes, while anything is gathered."""
@@ -253,7 +253,7 @@ class Gathering:
             self._best_ns = 0.0
             self._came_ns.clear()
             self._barred.clear()
-            self._orphans_ns.clear()
+            self.orphans_ns.clear()
 
     # --- what parents say --------------------------------------------------------------------------------------------
 
@@ -561,7 +561,7 @@ class Gathering:
 
     def _tell_orphans(self, parent: _Parent, now_ns: int) -> None:
         """Pieces that nobody has though later ones are about: their owner died, or lies."""
-        self._orphans_ns = {one: at for one, at in self._orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
+        self.orphans_ns = {one: at for one, at in self.orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
         end = parent.frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
             orphans = arriving.lacking & ~arriving.some
@@ -569,10 +569,10 @@ class Gathering:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
                 for piece in range(first, first + count):
-                    if len(self._orphans_ns) >= ORPHANS_ASKED_MAX:
+                    if len(self.orphans_ns) >= ORPHANS_ASKED_MAX:
                         return
-                    if (arriving.number, piece) not in self._orphans_ns:
-                        self._orphans_ns[arriving.number, piece] = now_ns
+                    if (arriving.number, piece) not in self.orphans_ns:
+                        self.orphans_ns[arriving.number, piece] = now_ns
                         self._tell(parent.endpoint, Run(RunKind.ORPHAN, arriving.number, piece, 1))
 
     # --- time --------------------------------------------------------------------------------------------------------
