@@ -29,7 +29,7 @@ from hostagent.transport.base import Transport
 from hostagent.transport.interfaces import entry_of, mtu_bytes
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
-from kvclient.messages import Status
+from kvclient.messages import Kind, Status
 from kvproto.ids import format_address
 from kvproto.probes import PROBE_MAGIC, PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
@@ -287,7 +287,7 @@ class Examined:
 
     @staticmethod
     def _drop_event(key: ChunkKey, request: int) -> events.EngineEvent:
-        return events.DropRequested(EXAMINING_ENGINE, request, (key,))
+        return events.KeysRequested(EXAMINING_ENGINE, request, Kind.DROP, (key,))
 
     def _keep(self, key: ChunkKey, size_bytes: int) -> None:
         """Have the chunk dropped in time, whatever becomes of it. Raises _StepError for what is too much."""

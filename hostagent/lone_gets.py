@@ -9,7 +9,6 @@ request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import errno
 import logging
@@ -30,7 +29,7 @@ from hostagent.core import effects, events
 from hostagent.core.events import EngineId
 from hostagent.memory import seals
 from hostagent.memory.pool_memory import PoolMemory, address_of
-from hostagent.native.get_thread import COUNTS, PEERS_MAX, GetterConfig, Got
+from hostagent.native.library import DECLARED, NativeThread, counters, structure
 from hostagent.tier_metrics import PREFIX
 from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import ANSWER_HEAD, READ_HEAD, pack_tokens
@@ -42,6 +41,8 @@ from kvproto.integrity import Integrity, digest_of
 
 log = logging.getLogger(__name__)
 _NS: Final = 1_000_000_000
+_PEERS_MAX: Final = DECLARED.constants["DP_GET_PEERS"]
+_COUNTS: Final = counters("dp_get_count", "DP_GET_")
 
 
 @dataclass(slots=True, eq=False)
@@ -79,36 +80,13 @@ class LoneGets:
         self._landings: dict[EngineId, mmap.mmap] = {}
         self.peers: dict[str, _Peer] = {}
         self._numbered: dict[int, _Peer] = {}
-        self._got = (Got * limits.LONE_GET_BUFFERS)()
+        self._got = (structure("got") * limits.LONE_GET_BUFFERS)()
         self._kept: dict[int, tuple[int, int]] = {}
         """Address and bytes of what the core has not decided about, by buffer."""
-        self._wishes = (ctypes.c_uint32 * PEERS_MAX)()
-        self._counts = (ctypes.c_uint64 * len(COUNTS))()
-        self._context = ROOT_CONTEXT.encode()
-        with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            config = GetterConfig(
-                wait_ns=int(limits.LONE_GET_WAIT_S * _NS),
-                spin_ns=int(limits.LONE_GET_SPIN_S * _NS),
-                owed_ns=int(limits.LONE_GET_RECONNECT_S * _NS),
-                tell_ns=int(limits.LONE_GETS_TOLD_S * _NS),
-                chunks_max=limits.LONE_GET_CHUNKS_MAX,
-                context=self._context,
-                context_bytes=len(self._context),
-                buffers=limits.LONE_GET_BUFFERS,
-                wake=self._wake,
-            )
-            config.request_head[:], config.answer_head[:] = READ_HEAD, ANSWER_HEAD
-            self._getter = library.dp_getter_new(ctypes.byref(config))
-            if not self._getter:
-                raise MemoryError("no memory for the thread that serves lone gets")
-            undo.callback(library.dp_getter_free, self._getter)
-            if error := library.dp_getter_start(self._getter):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self.learn)
-            undo.callback(loop.remove_reader, self._wake)
-            self._closing = undo.pop_all()
+        self._wishes = (ctypes.c_uint32 * _PEERS_MAX)()
+        self._counts = (ctypes.c_uint64 * len(_COUNTS))()
+        self._thread = NativeThread(library, "getter", loop, lambda wake: (ctypes.byref(_config(wake)),), self.learn)
+        self._getter = self._thread.pointer
 
     def close(self) -> None:
         """Engines are served no more; the core hears of what they got before. Idempotent."""
@@ -117,7 +95,7 @@ class LoneGets:
         self.learn()
         for peer in self.peers.values():
             self._leave(peer)
-        self._closing.close()
+        self._thread.close()
         self._getter = None
         self._landings.clear()
 
@@ -205,7 +183,7 @@ class LoneGets:
         for place in range(self._library.dp_getter_take_wishes(self._getter, self._wishes)):
             self._connect_soon(self._numbered[self._wishes[place]])
 
-    def _event(self, got: Got) -> events.LoneGot:
+    def _event(self, got: ctypes.Structure) -> events.LoneGot:
         self._kept[got.buffer] = got.bytes, got.size_bytes
         return events.LoneGot(
             EngineId(got.engine),
@@ -221,7 +199,7 @@ class LoneGets:
         """What became of requests, running totals by outcome."""
         if self._getter:
             self._library.dp_getter_read_counts(self._getter, self._counts)
-        return dict(zip(COUNTS, self._counts, strict=True))
+        return dict(zip(_COUNTS, self._counts, strict=True))
 
     # ------------------------------------------------------------------ peers
 
@@ -229,7 +207,7 @@ class LoneGets:
         """None: there are as many as the thread knows. A node that has begun anew listens elsewhere."""
         peer = self.peers.get(node)
         if peer is None:
-            if len(self.peers) == PEERS_MAX:
+            if len(self.peers) == _PEERS_MAX:
                 return None
             peer = self.peers[node] = _Peer(len(self.peers), node, endpoint)
             self._numbered[peer.number] = peer
@@ -296,6 +274,23 @@ class LoneGets:
             self._loop.remove_writer(peer.connecting.fileno())
             peer.connecting.close()
             peer.connecting = None
+
+
+def _config(wake: int) -> ctypes.Structure:
+    context = ROOT_CONTEXT.encode()
+    config = structure("getter_config")(
+        wait_ns=int(limits.LONE_GET_WAIT_S * _NS),
+        spin_ns=int(limits.LONE_GET_SPIN_S * _NS),
+        owed_ns=int(limits.LONE_GET_RECONNECT_S * _NS),
+        tell_ns=int(limits.LONE_GETS_TOLD_S * _NS),
+        chunks_max=limits.LONE_GET_CHUNKS_MAX,
+        context=context,
+        context_bytes=len(context),
+        buffers=limits.LONE_GET_BUFFERS,
+        wake=wake,
+    )
+    config.request_head[:], config.answer_head[:] = READ_HEAD, ANSWER_HEAD
+    return config
 
 
 class WatchedLoneGets(Collector):

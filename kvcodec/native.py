@@ -5,46 +5,21 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from ctypes import POINTER, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import c_void_p
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from kvcodec.declarations import Declarations
 from kvcodec.loops import LANES, Bytes, Coded, Element, Place, Quantised, States, Steps
 from kvcodec.shipped import load
 
 _PATH = Path(__file__).with_name("kvcodec.so")
 
 
-class _Place(ctypes.Structure):
-    """struct kc_place"""
-
-    _fields_ = (
-        ("token_at", c_void_p),
-        ("head_at", c_void_p),
-        ("tokens", c_uint64),
-        ("heads", c_uint64),
-        ("head_numbers", c_uint64),
-    )
-
-
-_SIGNATURES = {
-    "kc_split": (None, (c_void_p, c_uint64, c_uint32, c_void_p)),
-    "kc_join": (None, (POINTER(c_void_p), c_uint64, c_uint32, c_void_p)),
-    "kc_rans_encode": (c_int64, (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64)),
-    "kc_rans_decode": (c_int64, (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64)),
-    "kc_largest": (None, (c_void_p, c_int, POINTER(_Place), c_void_p)),
-    "kc_quantise": (
-        c_int64,
-        (c_void_p, c_int, POINTER(_Place), c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p),
-    ),
-    "kc_restore": (
-        c_int64,
-        (c_void_p, c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, POINTER(_Place), c_int, c_void_p, c_void_p),
-    ),
-    "kc_use_level": (c_int, (c_int,)),
-}
+_DECLARED: Final = Declarations.of([Path(__file__).parent / "src" / "kvcodec.h"])
 
 
 class NativeLoops:
@@ -142,7 +117,7 @@ class NativeLoops:
 @functools.cache
 def native_loops() -> NativeLoops:
     """The loops. Raises NotShippedError."""
-    return NativeLoops(load(_PATH, _SIGNATURES))
+    return NativeLoops(load(_PATH, _DECLARED.functions))
 
 
 def _at(array: npt.NDArray[np.generic]) -> int:
@@ -150,5 +125,7 @@ def _at(array: npt.NDArray[np.generic]) -> int:
     return array.ctypes.data
 
 
-def _place(place: Place) -> _Place:
-    return _Place(_at(place.token_at), _at(place.head_at), len(place.token_at), len(place.head_at), place.head_numbers)
+def _place(place: Place) -> ctypes.Structure:
+    return _DECLARED.structures["kc_place"](
+        _at(place.token_at), _at(place.head_at), len(place.token_at), len(place.head_at), place.head_numbers
+    )

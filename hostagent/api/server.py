@@ -618,10 +618,9 @@ class EngineConnection(asyncio.Protocol):
     def _on_lock(self, frame: Frame) -> None:
         (hold_us,) = messages.LOCK.unpack_from(frame.body)
         hold_s = min(hold_us / 1e6, limits.API_LOCK_S_MAX)
-        self._handle(events.LockRequested(self._engine, frame.request, _keys(frame, messages.LOCK.size), hold_s))
-
-    def _on_unlock(self, frame: Frame) -> None:
-        self._handle(events.UnlockRequested(self._engine, frame.request, _keys(frame)))
+        self._handle(
+            events.KeysRequested(self._engine, frame.request, Kind.LOCK, _keys(frame, messages.LOCK.size), hold_s)
+        )
 
     def _on_cancel(self, frame: Frame) -> None:
         self._handle(events.CancelRequested(self._engine, messages.CANCEL.unpack(frame.body)[0]))
@@ -651,17 +650,8 @@ class EngineConnection(asyncio.Protocol):
     def _on_abort(self, frame: Frame) -> None:
         self._handle(events.AbortRequested(self._engine, _lease(frame)))
 
-    def _on_contains(self, frame: Frame) -> None:
-        self._handle(events.PlacesRequested(self._engine, frame.request, _keys(frame)))
-
-    def _on_pin(self, frame: Frame) -> None:
-        self._handle(events.PinRequested(self._engine, frame.request, _keys(frame)))
-
-    def _on_unpin(self, frame: Frame) -> None:
-        self._handle(events.UnpinRequested(self._engine, frame.request, _keys(frame)))
-
-    def _on_drop(self, frame: Frame) -> None:
-        self._handle(events.DropRequested(self._engine, frame.request, _keys(frame)))
+    def _on_keys(self, frame: Frame) -> None:
+        self._handle(events.KeysRequested(self._engine, frame.request, Kind(frame.kind), _keys(frame)))
 
     def _on_claim(self, frame: Frame) -> None:
         size_bytes, keys, etas_s = messages.unpack_claim(frame)
@@ -711,10 +701,10 @@ HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
     Kind.FETCH: EngineConnection._on_fetch,
     Kind.FETCH_STREAM: EngineConnection._on_fetch,
     Kind.RELEASE: EngineConnection._on_release,
-    Kind.CONTAINS: EngineConnection._on_contains,
-    Kind.PIN: EngineConnection._on_pin,
-    Kind.UNPIN: EngineConnection._on_unpin,
-    Kind.DROP: EngineConnection._on_drop,
+    Kind.CONTAINS: EngineConnection._on_keys,
+    Kind.PIN: EngineConnection._on_keys,
+    Kind.UNPIN: EngineConnection._on_keys,
+    Kind.DROP: EngineConnection._on_keys,
     Kind.STATS: EngineConnection._on_stats,
     Kind.HINT: EngineConnection._on_hint,
     Kind.WARM: EngineConnection._on_warm,
@@ -724,5 +714,5 @@ HANDLERS: dict[int, Callable[[EngineConnection, Frame], None]] = {
     Kind.FETCH_EACH: EngineConnection._on_fetch_each,
     Kind.FETCH_PARTS: EngineConnection._on_fetch_parts,
     Kind.LOCK: EngineConnection._on_lock,
-    Kind.UNLOCK: EngineConnection._on_unlock,
+    Kind.UNLOCK: EngineConnection._on_keys,
 }

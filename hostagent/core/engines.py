@@ -5,7 +5,7 @@ When an engine's connection ends, however it ends, the agent gives back all that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -109,6 +109,14 @@ class Engines:
         self._engines: dict[EngineId, _Holdings] = {}
         self._commits: dict[Chunk, _Commit] = {}
         """Written chunks whose digest is being computed; an engine that goes away does not stop them."""
+        self._by_kind: Mapping[Kind, Callable[[events.KeysRequested], None]] = {
+            Kind.CONTAINS: self._find_places,
+            Kind.PIN: self._pin,
+            Kind.UNPIN: self._unpin,
+            Kind.LOCK: self._lock,
+            Kind.UNLOCK: self._unlock,
+            Kind.DROP: self._drop,
+        }
         self._lease = 0
         self._fabric = node.fabric
 
@@ -231,7 +239,8 @@ class Engines:
         self._of(event.engine)
         refused = frozenset(self._claims.claim(event.engine, event.keys, event.size_bytes, event.etas_s))
         if refused:
-            self._answer(event, Kind.CLAIM, bytes(key not in refused for key in event.keys))
+            values = bytes(key not in refused for key in event.keys)
+            self._emit(effects.KeysAnswered(event.engine, event.request, Kind.CLAIM, values))
         self._fetches.waits.claims_made(event.keys)
 
     # ------------------------------------------------------------------ reading
@@ -395,7 +404,12 @@ class Engines:
 
     # ------------------------------------------------------------------ chunks by key
 
-    def places(self, event: events.PlacesRequested) -> None:
+    def keys_requested(self, event: events.KeysRequested) -> None:
+        """An engine wants something of each of some chunks."""
+        self._of(event.engine)
+        self._by_kind[event.kind](event)
+
+    def _find_places(self, event: events.KeysRequested) -> None:
         """Where chunks are known to be."""
 
         def looked_up() -> None:
@@ -403,7 +417,7 @@ class Engines:
                 answer()
 
         def answer() -> None:
-            self._answer(event, Kind.CONTAINS, bytes(self._place(key) for key in event.keys))
+            self._answer(event, bytes(self._place(key) for key in event.keys))
 
         look_ups = self._fetches.look_ups
         nowhere = (key for key in event.keys if self._place(key) is Where.NOWHERE)
@@ -420,7 +434,7 @@ class Engines:
             return Where.REMOTE
         return Where.NOWHERE if self._claims.find(key) is None else Where.COMPUTING
 
-    def pin(self, event: events.PinRequested) -> None:
+    def _pin(self, event: events.KeysRequested) -> None:
         """Keep the chunks that are in the pool."""
         holdings = self._of(event.engine)
         done = bytearray()
@@ -432,9 +446,9 @@ class Engines:
                 self._pool.retain(chunk)
                 holdings.pins.setdefault(key, []).append(chunk)
             done.append(chunk is not None)
-        self._answer(event, Kind.PIN, bytes(done))
+        self._answer(event, bytes(done))
 
-    def unpin(self, event: events.UnpinRequested) -> None:
+    def _unpin(self, event: events.KeysRequested) -> None:
         """Take pins of this engine back."""
         pins = self._of(event.engine).pins
         done = bytearray()
@@ -447,38 +461,24 @@ class Engines:
                 if not pinned:
                     del pins[key]
             done.append(pinned is not None)
-        self._answer(event, Kind.UNPIN, bytes(done))
+        self._answer(event, bytes(done))
 
-    def lock(self, event: events.LockRequested) -> None:
+    def _lock(self, event: events.KeysRequested) -> None:
         """Keep the chunks that are in the pool for a while."""
-        self._of(event.engine)
-        locked = bytes(self.locks.lock(event.engine, key, event.hold_s) for key in event.keys)
-        self._answer(event, Kind.LOCK, locked)
+        self._answer(event, bytes(self.locks.lock(event.engine, key, event.hold_s) for key in event.keys))
 
-    def unlock(self, event: events.UnlockRequested) -> None:
+    def _unlock(self, event: events.KeysRequested) -> None:
         """Take locks of this engine back."""
-        unlocked = bytes(self.locks.unlock(event.engine, key) for key in event.keys)
-        self._answer(event, Kind.UNLOCK, unlocked)
+        self._answer(event, bytes(self.locks.unlock(event.engine, key) for key in event.keys))
 
-    def drop(self, event: events.DropRequested) -> None:
+    def _drop(self, event: events.KeysRequested) -> None:
         """Take chunks out of the pool and off the disk, the last one first: then a prefix goes from its end."""
         gone = (DropOutcome.DROPPED, DropOutcome.WAITING)
         dropped = bytes([self._observer.drop_everywhere(key) in gone for key in reversed(event.keys)])
-        self._answer(event, Kind.DROP, dropped[::-1])
+        self._answer(event, dropped[::-1])
 
-    def _answer(
-        self,
-        event: events.PlacesRequested
-        | events.PinRequested
-        | events.UnpinRequested
-        | events.LockRequested
-        | events.UnlockRequested
-        | events.DropRequested
-        | events.ClaimMade,
-        kind: Kind,
-        values: bytes,
-    ) -> None:
-        self._emit(effects.KeysAnswered(event.engine, event.request, kind, values))
+    def _answer(self, event: events.KeysRequested, values: bytes) -> None:
+        self._emit(effects.KeysAnswered(event.engine, event.request, event.kind, values))
 
     # ------------------------------------------------------------------ the end
 

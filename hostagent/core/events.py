@@ -18,7 +18,7 @@ from hostagent.pool.tenants import EngineId as EngineId
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvchunk.parts import ByteRange
-from kvclient.messages import Hint
+from kvclient.messages import Hint, Kind
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormWork
 from kvpolicy.tiers.holder_load import HolderLoad
@@ -153,58 +153,17 @@ class LeaseReleased(EngineEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesRequested(EngineEvent):
-    """Where chunks are; answered by KeysAnswered."""
+class KeysRequested(EngineEvent):
+    """Something is wanted of each of some chunks; answered by KeysAnswered."""
 
     engine: EngineId
     request: int
+    kind: Kind
+    """CONTAINS: where it is. PIN: keep it in the pool until UNPIN, which takes a pin of this engine back. LOCK: keep it
+    there for `hold_s` at most, or until UNLOCK, which takes the lock of this engine back that ends first. DROP: take it
+    out of the pool and off the disk."""
     keys: tuple[ChunkKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PinRequested(EngineEvent):
-    """Keep chunks of the pool until UnpinRequested; answered by KeysAnswered."""
-
-    engine: EngineId
-    request: int
-    keys: tuple[ChunkKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UnpinRequested(EngineEvent):
-    """Take pins of this engine back; answered by KeysAnswered."""
-
-    engine: EngineId
-    request: int
-    keys: tuple[ChunkKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LockRequested(EngineEvent):
-    """Keep chunks of the pool for `hold_s` at most, or until UnlockRequested; answered by KeysAnswered."""
-
-    engine: EngineId
-    request: int
-    keys: tuple[ChunkKey, ...]
-    hold_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class UnlockRequested(EngineEvent):
-    """Take locks of this engine back, the one that ends first of each chunk; answered by KeysAnswered."""
-
-    engine: EngineId
-    request: int
-    keys: tuple[ChunkKey, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropRequested(EngineEvent):
-    """Take chunks out of the pool and off the disk; answered by KeysAnswered."""
-
-    engine: EngineId
-    request: int
-    keys: tuple[ChunkKey, ...]
+    hold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

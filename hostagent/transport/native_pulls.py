@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
-import os
+import enum
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from hostagent import limits
-from hostagent.native.pull_thread import MAGIC_BYTES, Pull, Pulled, PullerConfig, Pulls
+from hostagent.native.library import NativeThread, structure
 from hostagent.transport.read_protocol import MAGIC, VERSION
 
 _NS: Final = 1_000_000_000
 _TOLD_AT_ONCE: Final = 64
+Pull: Final = structure("pull")
+_Pulled: Final = structure("pulled")
+_Pulls: Final = structure("pulls")
+
+
+class What(enum.IntEnum):
+    """enum dp_pulled_what"""
+
+    PART = 0
+    ALL = 1
+    REFUSED = 2
+    MALFORMED = 3
+    """From here on: of the connection."""
+    VERSION = 4
+    ENDED = 5
 
 
 class Puller(Protocol):
     """A connection whose reads the thread carries."""
 
-    def pull_progressed(self, pulled: Pulled, /) -> None:
+    def pull_progressed(self, pulled: ctypes.Structure, /) -> None:
         """The thread tells of a read, or of the connection."""
         ...
 
@@ -33,35 +47,14 @@ class NativePulls:
         self._library = library
         self._connections: dict[int, Puller] = {}
         self._number = 0
-        self._told = (Pulled * _TOLD_AT_ONCE)()
-        with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            config = PullerConfig(
-                wake=self._wake,
-                window=limits.READS_PER_PEER_MAX,
-                low_water_bytes=limits.READ_RECEIVE_LOW_WATER_BYTES,
-                turn_bytes=limits.READ_TURN_BYTES,
-                tell_bytes=limits.READ_PROGRESS_BYTES,
-                tell_ns=int(limits.READ_PROGRESS_S * _NS),
-                version=VERSION,
-                provers=limits.READ_PROVERS,
-            )
-            config.magic[:] = MAGIC.to_bytes(MAGIC_BYTES, "big")
-            self._puller = library.dp_puller_new(ctypes.byref(config))
-            if not self._puller:
-                raise MemoryError("no memory for the thread that reads")
-            undo.callback(library.dp_puller_free, self._puller)
-            if error := library.dp_puller_start(self._puller):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self._drain)
-            undo.callback(loop.remove_reader, self._wake)
-            self._closing = undo.pop_all()
+        self._told = (_Pulled * _TOLD_AT_ONCE)()
+        self._thread = NativeThread(library, "puller", loop, lambda wake: (ctypes.byref(_config(wake)),), self._drain)
+        self._puller = self._thread.pointer
 
     def close(self) -> None:
         """End the thread. The connections are closed before. Idempotent."""
         assert not self._connections
-        self._closing.close()
+        self._thread.close()
         self._puller = None
 
     def lend(self, connection: Puller, fd: int) -> int:
@@ -72,7 +65,7 @@ class NativePulls:
         self._connections[self._number] = connection
         return self._number
 
-    def ask(self, connection: int, pulls: Sequence[Pull]) -> None:
+    def ask(self, connection: int, pulls: Sequence[ctypes.Structure]) -> None:
         """Send requests, and put what answers them where they say. Raises MemoryError."""
         asked = (Pull * len(pulls))(*pulls)
         if self._library.dp_puller_ask(self._puller, connection, asked, len(pulls)):
@@ -82,9 +75,9 @@ class NativePulls:
         """Nothing of a read is written or told any more."""
         self._library.dp_puller_cancel(self._puller, connection, number)
 
-    def look(self, connection: int) -> Pulls:
+    def look(self, connection: int) -> ctypes.Structure:
         """How a connection stands."""
-        pulls = Pulls()
+        pulls = _Pulls()
         self._library.dp_puller_look(self._puller, connection, ctypes.byref(pulls))
         return pulls
 
@@ -100,3 +93,18 @@ class NativePulls:
             connection = self._connections.get(pulled.connection)
             if connection is not None:
                 connection.pull_progressed(pulled)
+
+
+def _config(wake: int) -> ctypes.Structure:
+    config = structure("puller_config")(
+        wake=wake,
+        window=limits.READS_PER_PEER_MAX,
+        low_water_bytes=limits.READ_RECEIVE_LOW_WATER_BYTES,
+        turn_bytes=limits.READ_TURN_BYTES,
+        tell_bytes=limits.READ_PROGRESS_BYTES,
+        tell_ns=int(limits.READ_PROGRESS_S * _NS),
+        version=VERSION,
+        provers=limits.READ_PROVERS,
+    )
+    config.magic[:] = MAGIC.to_bytes(len(config.magic), "big")
+    return config

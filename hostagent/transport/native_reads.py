@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
+import enum
 import socket
 import struct
 from collections.abc import Callable
@@ -14,14 +14,26 @@ from typing import Final, TypeAlias
 from hostagent import limits
 from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.native.read_thread import KEY_BYTES, Part, Reads, Returned, ServerConfig, Why
+from hostagent.native.library import DECLARED, NativeThread, structure
 from hostagent.transport.base import ChunkPlace, TransportCounters, TransportSink
 from hostagent.transport.read_protocol import ANSWER_HEAD, LEVELS_BYTES, READ_HEAD
 from kvchunk.ids import ChunkKey
 
+
+class Why(enum.IntEnum):
+    """enum dp_returned_why"""
+
+    UNKNOWN = 0
+    """The next request is the caller's."""
+    ENDED = 1
+    STALLED = 2
+
+
 Back: TypeAlias = Callable[[Why, bytes], None]
 """Called when a connection comes back, with the bytes that came and are not answered."""
 _NS: Final = 1_000_000_000
+_KEY_BYTES: Final = DECLARED.constants["DP_KEY_BYTES"]
+_Part: Final = structure("part")
 
 
 class NativeReads:
@@ -42,36 +54,38 @@ class NativeReads:
         self._library, self._sink, self._counters = library, sink, counters
         self._lent: dict[int, Back] = {}
         self._number = 0
-        self._reads, self._returned = Reads(), Returned()
+        self._reads, self._returned = structure("reads")(), structure("returned")()
         self._told = 0, 0, 0
         """Of the figures, those that are counted."""
         self._levels = (ctypes.c_uint64 * len(LEVELS_BYTES))(*LEVELS_BYTES)
         with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            table = leases.own_table()
+            table, stall_ns = leases.own_table(), int(stall_timeout_s * _NS)
             undo.callback(leases.end_own_table, table)
-            config = ServerConfig(
-                pool=memory.address,
-                pool_bytes=memory.size_bytes,
-                catalog=leases.address,
-                table=table.address,
-                levels=self._levels,
-                stall_ns=int(stall_timeout_s * _NS),
-                tell_ns=int(limits.READS_TOLD_S * _NS),
-                pool_file=-1 if memory.huge_pages else memory.fd,
-                wake=self._wake,
+            self._thread = NativeThread(
+                library,
+                "server",
+                loop,
+                lambda wake: (ctypes.byref(self._config(wake, memory, leases.address, table.address, stall_ns)),),
+                self.drain,
             )
-            config.request_head[:], config.answer_head[:] = READ_HEAD, ANSWER_HEAD
-            self._server = library.dp_server_new(ctypes.byref(config))
-            if not self._server:
-                raise MemoryError("no memory for the thread that answers reads")
-            undo.callback(library.dp_server_free, self._server)
-            if error := library.dp_server_start(self._server):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self.drain)
-            undo.callback(loop.remove_reader, self._wake)
+            undo.callback(self._thread.close)
+            self._server = self._thread.pointer
             self._closing = undo.pop_all()
+
+    def _config(self, wake: int, memory: PoolMemory, catalog: int, table: int, stall_ns: int) -> ctypes.Structure:
+        config = structure("server_config")(
+            pool=memory.address,
+            pool_bytes=memory.size_bytes,
+            catalog=catalog,
+            table=table,
+            levels=ctypes.addressof(self._levels),
+            stall_ns=stall_ns,
+            tell_ns=int(limits.READS_TOLD_S * _NS),
+            pool_file=-1 if memory.huge_pages else memory.fd,
+            wake=wake,
+        )
+        config.request_head[:], config.answer_head[:] = READ_HEAD, ANSWER_HEAD
+        return config
 
     def close(self) -> None:
         """Nothing is answered any more; connections are their owners'. Idempotent."""
@@ -102,7 +116,7 @@ class NativeReads:
 
     def show(self, chunk: ChunkPlace, first: int, count: int) -> None:
         """Pieces of a chunk that is arriving are proven: peers may read them. Without memory they get them later."""
-        part = Part(offset=chunk.offset, size_bytes=chunk.size_bytes, first=first, count=count)
+        part = _Part(offset=chunk.offset, size_bytes=chunk.size_bytes, first=first, count=count)
         part.key[:] = chunk.key
         self._library.dp_server_show(self._server, ctypes.byref(part))
 
@@ -141,5 +155,5 @@ class NativeReads:
             counters.readers_served - reads.readers + (casts_bytes > 0),
         )
         if reads.keys_count:
-            keys = ctypes.string_at(reads.keys, reads.keys_count * KEY_BYTES)
-            self._sink.peers_read(struct.unpack(f"{KEY_BYTES}s" * reads.keys_count, keys))
+            keys = ctypes.string_at(reads.keys, reads.keys_count * _KEY_BYTES)
+            self._sink.peers_read(struct.unpack(f"{_KEY_BYTES}s" * reads.keys_count, keys))

@@ -5,18 +5,18 @@ The data path takes them from a socket, or from the queue pair of an RDMA NIC (`
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
+import enum
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from hostagent.native.library import COUNTS, REPORT, Broken, Drained, ReceiverConfig
-from hostagent.native.nic_queues import ReceiveQueue
+from hostagent.native.library import NativeThread, counters, structure
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
@@ -27,6 +27,7 @@ from kvproto.ids import Address
 from kvproto.wire.data import Fabric, segments_of
 from kvproto.wire.icrc import identification_basis, masked_headers
 
+_COUNTS: Final = counters("dp_count", "DP_")
 _DROPS = {
     "other_size": "cast_other_size",
     "own": "own_cast",
@@ -43,7 +44,20 @@ _TOTALS = {
 }
 """Counts that are fields of TransportCounters."""
 
-assert set(COUNTS) == {*_DROPS, *_TOTALS}
+assert set(_COUNTS) == {*_DROPS, *_TOTALS}
+_REPORT: Final = struct.Struct("=16sQIIIIII")
+"""struct dp_report: key, ticket, source, segments in the chunk, first, count, from switch, reserved"""
+assert _REPORT.size == ctypes.sizeof(structure("report"))
+
+
+class Broken(enum.IntEnum):
+    """enum dp_broken"""
+
+    NOT = 0
+    QUEUE_PAIR = 1
+    """Another one can take its place."""
+    COMPLETIONS = 2
+    """The queue, its channel, or the whole device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +75,15 @@ class NativeIntake:
     def __init__(
         self,
         host: Host,
-        source: socket.socket | ReceiveQueue,
+        source: socket.socket | ctypes.Structure,
         fabric: Fabric,
         *,
         broke: Callable[[Broken], None] | None = None,
         threaded: bool = True,
     ) -> None:
-        """`source` outlives this; a socket has IP_RECVTOS and SO_RXQ_OVFL set. `broke` is told when nothing comes from
-        a queue pair any more, until `renew`. Without a thread only `drain_receive` receives.
+        """`source`: a socket with IP_RECVTOS and SO_RXQ_OVFL set, or a `struct dp_receive_queue`; it outlives this.
+        `broke` is told when nothing comes from a queue pair any more, until `renew`. Without a thread only
+        `drain_receive` receives.
 
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
@@ -78,33 +93,29 @@ class NativeIntake:
         self._pool_address = host.memory.bytes_.ctypes.data
         self._expected: dict[ChunkKey, _Expected] = {}
         self._tickets: dict[int, _Expected] = {}
-        self._counted = (ctypes.c_uint64 * len(COUNTS))()
-        self._told = [0] * len(COUNTS)
-        self._drained = Drained()
+        self._counted = (ctypes.c_uint64 * len(_COUNTS))()
+        self._told = [0] * len(_COUNTS)
+        self._drained = structure("drained")()
         self._broke = broke
         self._patience = (0.0, 0)
         self._will_set_patience = False
-        with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            queue = source if isinstance(source, ReceiveQueue) else None
-            fd = source.fileno() if isinstance(source, socket.socket) else -1
-            config = _config(fd, self._wake, fabric, host.own)
-            self._receiver = library.dp_receiver_new(ctypes.byref(config), queue)
-            if not self._receiver:
-                raise MemoryError("no memory for the data path's receiver")
-            undo.callback(library.dp_receiver_free, self._receiver)
-            if threaded and (error := library.dp_receiver_start(self._receiver)):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self._drain)
-            undo.callback(loop.remove_reader, self._wake)
-            self._closing = undo.pop_all()
+        queue = source if isinstance(source, ctypes.Structure) else None
+        fd = source.fileno() if isinstance(source, socket.socket) else -1
+        self._thread = NativeThread(
+            library,
+            "receiver",
+            loop,
+            lambda wake: (ctypes.byref(_config(fd, wake, fabric, host.own)), queue),
+            self._drain,
+            starts=threaded,
+        )
+        self._receiver = self._thread.pointer
         self._open = True
 
     def close(self) -> None:
         """No more casts, and nothing is written any more. Idempotent."""
         self._open = False
-        self._closing.close()
+        self._thread.close()
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
         """See `CastPart.expect`. Raises MemoryError."""
@@ -154,7 +165,7 @@ class NativeIntake:
         self._library.dp_receiver_drain(self._receiver, ctypes.byref(drained))
         self._count()
         if drained.reports_count:
-            reports = ctypes.string_at(drained.reports, drained.reports_count * REPORT.size)
+            reports = ctypes.string_at(drained.reports, drained.reports_count * _REPORT.size)
             segments = np.frombuffer(ctypes.string_at(drained.segments, 4 * drained.segments_count), np.uint32)
             self._tell(reports, segments)
         self._set_patience()
@@ -164,7 +175,7 @@ class NativeIntake:
     def _tell(self, reports: bytes, segments: npt.NDArray[np.uint32]) -> None:
         placed: list[SegmentsReceived] = []
         unexpected: list[SegmentsReceived] = []
-        for key, ticket, source, _, first, count, from_switch, _ in REPORT.iter_unpack(reports):
+        for key, ticket, source, _, first, count, from_switch, _ in _REPORT.iter_unpack(reports):
             arrived = SegmentsReceived(ChunkKey(key), segments[first : first + count], Address(source), from_switch)
             if not ticket:
                 unexpected.append(arrived)
@@ -196,7 +207,7 @@ class NativeIntake:
         self._library.dp_receiver_read_counts(self._receiver, self._counted)
         counters = self._counters
         before, self._told = self._told, self._counted[:]
-        for name, now, told in zip(COUNTS, self._told, before, strict=True):
+        for name, now, told in zip(_COUNTS, self._told, before, strict=True):
             more = now - told
             if not more:
                 continue
@@ -207,8 +218,8 @@ class NativeIntake:
                 setattr(counters, total, getattr(counters, total) + more)
 
 
-def _config(fd: int, wake: int, fabric: Fabric, own: Address) -> ReceiverConfig:
-    config = ReceiverConfig(
+def _config(fd: int, wake: int, fabric: Fabric, own: Address) -> ctypes.Structure:
+    config = structure("receiver_config")(
         socket=fd,
         wake=wake,
         own=own,

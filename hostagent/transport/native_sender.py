@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import logging
-import os
 import socket
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from hostagent import limits
-from hostagent.native.library import PREFIX_BYTES_MAX, Job, Outcome
+from hostagent.native.library import DECLARED, NativeThread, structure
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.host import Host
 from kvchunk.ids import ChunkKey
@@ -27,10 +25,11 @@ log = logging.getLogger(__name__)
 
 _OUTCOMES = 64
 """Most outcomes fetched by one call."""
+_Job: Final = structure("job")
 assert KV_CONTROL_DTYPE.fields is not None
 _FILL_SEGMENT_AT = int(KV_CONTROL_DTYPE.fields["segment"][1])
 
-assert KV_CONTROL_BYTES <= PREFIX_BYTES_MAX
+assert DECLARED.constants["DP_PREFIX_BYTES_MAX"] >= KV_CONTROL_BYTES
 
 
 Told: TypeAlias = Callable[[ChunkKey, int], None]
@@ -71,21 +70,13 @@ class NativeSender:
         self._pool_address = host.memory.bytes_.ctypes.data
         self._jobs: dict[int, _Waiting] = {}
         self._last_job = 0
-        self._jobs_prepared: OrderedDict[tuple[ChunkPlace, Flag | None], tuple[Job, int]] = OrderedDict()
+        self._jobs_prepared: OrderedDict[tuple[ChunkPlace, Flag | None], tuple[ctypes.Structure, int]] = OrderedDict()
         """By chunk and how it is filled, for the fabric in use."""
-        self._outcomes = (Outcome * _OUTCOMES)()
-        with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            self._sender = library.dp_sender_new(sock.fileno(), self._wake, link_rate_bytes_s, threads)
-            if not self._sender:
-                raise MemoryError("no memory for the data path's sender")
-            undo.callback(library.dp_sender_free, self._sender)
-            if error := library.dp_sender_start(self._sender):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self._drain)
-            undo.callback(loop.remove_reader, self._wake)
-            self._closing = undo.pop_all()
+        self._outcomes = (structure("outcome") * _OUTCOMES)()
+        self._thread = NativeThread(
+            library, "sender", loop, lambda wake: (sock.fileno(), wake, link_rate_bytes_s, threads), self._drain
+        )
+        self._sender = self._thread.pointer
         self._open = True
 
     def send(self, run: SegmentRun, to: Sequence[Group], port: int, sent: Told, failed: Told) -> None:
@@ -98,7 +89,7 @@ class NativeSender:
         job.id, job.first, job.count = self._last_job, run.first, run.count
         job.port, job.groups_count = port, len(to)
         for place, group in enumerate(to):
-            job.groups[place][:] = group
+            job.groups[place] = group
         if self._library.dp_sender_add(self._sender, ctypes.byref(job)):
             raise MemoryError("no memory for a job of the data path's sender")
         self._jobs[self._last_job] = _Waiting(run.chunk.key, sent, failed)
@@ -116,12 +107,12 @@ class NativeSender:
     def close(self) -> None:
         """Send and report nothing more, except segments that were given up. Idempotent."""
         self._open = False
-        self._closing.close()
+        self._thread.close()
         self._jobs.clear()
 
     # ------------------------------------------------------------------ inside
 
-    def _prepared(self, run: SegmentRun) -> tuple[Job, int]:
+    def _prepared(self, run: SegmentRun) -> tuple[ctypes.Structure, int]:
         """What all runs of a chunk have in common, prepared before or now; and the chunk's number of segments."""
         chunk, fabric = run.chunk, run.fabric
         known = self._jobs_prepared.get((chunk, run.fill))
@@ -131,7 +122,7 @@ class NativeSender:
         # Checks that it lies in the pool.
         self._memory.view(chunk.offset, chunk.size_bytes)
         prefix = b"" if run.fill is None else Control(Op.FILL, chunk.key, segments, flags=run.fill).encode()
-        job = Job(
+        job = _Job(
             chunk=self._pool_address + chunk.offset,
             size_bytes=chunk.size_bytes,
             segment_bytes=fabric.segment_bytes,

@@ -16,10 +16,9 @@ from typing import Final
 
 from hostagent import limits
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.native.pull_thread import Pull, Pulled, What
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportCounters
 from hostagent.transport.endpoints import family_of, host_port_of, is_address
-from hostagent.transport.native_pulls import NativePulls
+from hostagent.transport.native_pulls import NativePulls, Pull, What
 from hostagent.transport.read_protocol import (
     KIND_LEAVES,
     KIND_READ,
@@ -266,7 +265,7 @@ class PeerConnection:
             self._pulls.ask(self._id, [self._pull(read) for read in self._waiting])
             self._waiting.clear()
 
-    def _pull(self, read: Read) -> Pull:
+    def _pull(self, read: Read) -> ctypes.Structure:
         carried = self._carried[read.number] = _Carried(read)
         request, packed = read.request, self._packed(read)
         if request.leaves is None:
@@ -280,7 +279,7 @@ class PeerConnection:
             leaves = _address_of(carried.leaves)
         return Pull(read.number, into, request.size_bytes, leaves, packed, len(packed))
 
-    def pull_progressed(self, pulled: Pulled) -> None:
+    def pull_progressed(self, pulled: ctypes.Structure) -> None:
         """The thread tells of a read, or of the connection."""
         self._since_s = self._loop.time()
         what = What(pulled.what)

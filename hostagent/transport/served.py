@@ -24,9 +24,8 @@ from typing import ClassVar, Protocol
 
 from hostagent import limits
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.native.read_thread import Why
 from hostagent.transport.base import Extent, TransportCounters, TransportSink
-from hostagent.transport.native_reads import NativeReads
+from hostagent.transport.native_reads import NativeReads, Why
 from hostagent.transport.read_protocol import (
     HEAD,
     KIND_CLOSE,

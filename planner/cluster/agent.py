@@ -24,7 +24,7 @@ from hostagent.pool.chunks import Chunk
 from hostagent.tree import NOT_HASHED, Hashed
 from kvchunk.ids import ChunkKey, Digest
 from kvchunk.sources import ChunkSource
-from kvclient.messages import Status, Where
+from kvclient.messages import Kind, Status, Where
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.prefill import Prefill
@@ -300,7 +300,7 @@ class Agent:
 
     def known(self, keys: tuple[ChunkKey, ...]) -> int:
         """How many leading ones of these the pool could deliver, as far as this node knows."""
-        self.handle(events.PlacesRequested(_ENGINE, 0, keys))
+        self.handle(events.KeysRequested(_ENGINE, 0, Kind.CONTAINS, keys))
         return next((count for count, where in enumerate(self._places) if where == Where.NOWHERE), len(keys))
 
     def release(self, lease: LeaseId) -> None:

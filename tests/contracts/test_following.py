@@ -15,7 +15,7 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
-from kvclient.messages import Where
+from kvclient.messages import Kind, Where
 from kvproto.chunk_table import KEPT, Interned
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
@@ -88,7 +88,7 @@ class Follower:
         """An engine asks where chunks are; the number of its request."""
         self.agent.request += 1
         keys = tuple(ChunkKey(key(name)) for name in names)
-        self.agent.say(events.PlacesRequested(ENGINE, self.agent.request, keys))
+        self.agent.say(events.KeysRequested(ENGINE, self.agent.request, Kind.CONTAINS, keys))
         self.hear(0)
         return self.agent.request
 

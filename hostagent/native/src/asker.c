@@ -409,8 +409,3 @@ void dp_asker_free(struct dp_asker *asker) {
     if (asker->interrupt >= 0) close(asker->interrupt);
     free(asker);
 }
-
-const uint32_t dp_ask_structure_bytes[5] = {
-    sizeof(struct dp_asker_config), sizeof(struct dp_allowance), sizeof(struct dp_range),
-    sizeof(struct dp_came),         sizeof(struct dp_asked),
-};

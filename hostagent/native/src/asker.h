@@ -62,9 +62,6 @@ struct dp_asked {
     int64_t done_ns;   /* when the last one was done; 0: none was */
 };
 
-/* Sizes in bytes of the structures above, in this order. */
-extern DP_PUBLIC const uint32_t dp_ask_structure_bytes[5];
-
 /* Returns NULL when there is no memory. */
 DP_PUBLIC struct dp_asker *dp_asker_new(const struct dp_asker_config *config);
 

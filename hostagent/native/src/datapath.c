@@ -3,8 +3,12 @@
 
 #include <assert.h>
 
+#include "asker.h"
 #include "blake3.h"
 #include "crc32.h"
+#include "gets.h"
+#include "pulls.h"
+#include "reads.h"
 
 _Static_assert(DP_MASKED_SOURCE + 4 <= DP_MASKED_BYTES && DP_MASKED_SOURCE_PORT + 2 <= DP_MASKED_BYTES,
                "what is masked holds the source and its port");
@@ -13,12 +17,32 @@ _Static_assert(DP_KV_KEY + DP_KEY_BYTES <= DP_HEADER_BYTES && DP_CHUNK_HEADER < 
 _Static_assert(DP_BTH_RESERVED < DP_CHUNK_HEADER && DP_ICRC_BYTES == sizeof(uint32_t),
                "what the ICRC masks, and its size");
 
-const uint32_t dp_structure_bytes[9] = {
-    sizeof(struct dp_receiver_config), sizeof(struct dp_report),
-    sizeof(struct dp_drained),         sizeof(struct dp_job),
-    sizeof(struct dp_outcome),         sizeof(struct dp_completion_queue),
-    sizeof(struct dp_receive_queue),   sizeof(struct dp_send_queue),
+const uint32_t dp_structure_bytes[] = {
+    sizeof(struct dp_completion_queue),
+    sizeof(struct dp_receive_queue),
+    sizeof(struct dp_receiver_config),
+    sizeof(struct dp_report),
+    sizeof(struct dp_drained),
+    sizeof(struct dp_group),
+    sizeof(struct dp_job),
+    sizeof(struct dp_outcome),
+    sizeof(struct dp_send_queue),
     sizeof(struct dp_chain),
+    sizeof(struct dp_asker_config),
+    sizeof(struct dp_allowance),
+    sizeof(struct dp_range),
+    sizeof(struct dp_came),
+    sizeof(struct dp_asked),
+    sizeof(struct dp_getter_config),
+    sizeof(struct dp_got),
+    sizeof(struct dp_puller_config),
+    sizeof(struct dp_pull),
+    sizeof(struct dp_pulled),
+    sizeof(struct dp_pulls),
+    sizeof(struct dp_server_config),
+    sizeof(struct dp_returned),
+    sizeof(struct dp_reads),
+    sizeof(struct dp_part),
 };
 
 int dp_use_level(int level) {

@@ -191,9 +191,9 @@ struct dp_outcome {
     uint32_t refused; /* errno with which the kernel refused to cut a buffer, told once: segments leave one by one */
 };
 
-/* Sizes in bytes of the structures above, for code that mirrors them: config, report, drained, job, outcome, completion
- * queue, receive queue, send queue, chain. */
-extern DP_PUBLIC const uint32_t dp_structure_bytes[9];
+/* Sizes in bytes of all structures of this header, asker.h, gets.h, pulls.h and reads.h, in the order in which they are
+ * declared: code that reads the headers compares them. */
+extern DP_PUBLIC const uint32_t dp_structure_bytes[];
 
 /* `socket`: UDP, its datagrams have checksums, or the kernel cuts no buffers. `wake`: an eventfd; the sender writes to it
  * when outcomes wait. `rate_bytes_s`: of the link, as far as that is known; the sender measures it. With several

@@ -552,5 +552,3 @@ void dp_getter_free(struct dp_getter *getter) {
     free(getter->got);
     free(getter);
 }
-
-const uint32_t dp_get_structure_bytes[2] = {sizeof(struct dp_getter_config), sizeof(struct dp_got)};

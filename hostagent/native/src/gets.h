@@ -54,7 +54,7 @@ struct dp_got {
     uint64_t engine;
     uint64_t size_bytes;
     int64_t took_ns;
-    const uint8_t *bytes; /* until `dp_getter_give_back` */
+    const void *bytes; /* until `dp_getter_give_back` */
     uint32_t buffer;
     uint32_t peer;
 };
@@ -106,6 +106,3 @@ DP_PUBLIC void dp_getter_free(struct dp_getter *getter);
 /* The digest of a chunk, as the getter computes it. */
 DP_PUBLIC void dp_get_digest(const uint8_t *context, uint32_t context_bytes, const uint8_t *bytes, uint64_t size_bytes,
                              uint8_t *digest);
-
-/* Sizes in bytes of config, got. */
-extern DP_PUBLIC const uint32_t dp_get_structure_bytes[2];

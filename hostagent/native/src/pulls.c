@@ -345,10 +345,3 @@ void dp_puller_free(struct dp_puller *puller) {
     if (puller->interrupt >= 0) close(puller->interrupt);
     free(puller);
 }
-
-const uint32_t dp_pull_structure_bytes[4] = {
-    sizeof(struct dp_puller_config),
-    sizeof(struct dp_pull),
-    sizeof(struct dp_pulled),
-    sizeof(struct dp_pulls),
-};

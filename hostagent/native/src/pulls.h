@@ -93,6 +93,3 @@ DP_PUBLIC uint32_t dp_puller_drain(struct dp_puller *puller, struct dp_pulled *p
 
 /* Ends the thread; connections stay open. */
 DP_PUBLIC void dp_puller_free(struct dp_puller *puller);
-
-/* Sizes in bytes of config, pull, pulled, pulls. */
-extern DP_PUBLIC const uint32_t dp_pull_structure_bytes[4];

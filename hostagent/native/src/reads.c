@@ -258,10 +258,3 @@ void dp_server_free(struct dp_server *server) {
     if (server->interrupt >= 0) close(server->interrupt);
     free(server);
 }
-
-const uint32_t dp_read_structure_bytes[4] = {
-    sizeof(struct dp_server_config),
-    sizeof(struct dp_returned),
-    sizeof(struct dp_reads),
-    sizeof(struct dp_part),
-};

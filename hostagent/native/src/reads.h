@@ -104,6 +104,3 @@ DP_PUBLIC void dp_server_drain(struct dp_server *server, struct dp_reads *reads)
 
 /* Ends the thread; connections stay open. */
 DP_PUBLIC void dp_server_free(struct dp_server *server);
-
-/* Sizes in bytes of config, returned, reads, part. */
-extern DP_PUBLIC const uint32_t dp_read_structure_bytes[4];

@@ -6,10 +6,9 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 
-from hostagent.native.library import Broken
-from hostagent.native.nic_queues import CompletionQueueParts, ReceiveQueue
+from hostagent.native.library import structure
 from hostagent.transport.host import Host
-from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.native_receiver import Broken, NativeIntake
 from hostagent.transport.verbs.cast_end import CastEnd
 from hostagent.transport.verbs.device import RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
@@ -61,9 +60,9 @@ class NativeCastReceiver:
         self.intake.renew(self._end.queue_pair.address, self._end.queue_pair.number)
 
 
-def completion_queue_parts(port: RdmaPort, queue: CompletionQueue, channel: CompletionChannel) -> CompletionQueueParts:
+def completion_queue_parts(port: RdmaPort, queue: CompletionQueue, channel: CompletionChannel) -> ctypes.Structure:
     """What the data path in C needs to take completions; the objects outlive its use."""
-    return CompletionQueueParts(
+    return structure("completion_queue")(
         queue=queue.pointer,
         channel=ctypes.cast(channel.pointer, ctypes.c_void_p),
         poll=ctypes.cast(port.poll_cq, ctypes.c_void_p),
@@ -74,9 +73,9 @@ def completion_queue_parts(port: RdmaPort, queue: CompletionQueue, channel: Comp
     )
 
 
-def _parts_of(port: RdmaPort, end: CastEnd) -> ReceiveQueue:
+def _parts_of(port: RdmaPort, end: CastEnd) -> ctypes.Structure:
     ring, pair = end.ring, end.queue_pair
-    return ReceiveQueue(
+    return structure("receive_queue")(
         completions=completion_queue_parts(port, end.completions, end.channel),
         queue_pair=pair.address,
         post=ctypes.cast(port.post_recv, ctypes.c_void_p),

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from hostagent import limits
-from hostagent.native.library import Broken, Outcome
-from hostagent.native.nic_queues import Chain, SendQueue
+from hostagent.native.library import NativeThread, structure
 from hostagent.transport.base import ChunkPlace
 from hostagent.transport.host import Host
+from hostagent.transport.native_receiver import Broken
 from hostagent.transport.verbs.cast_chains import CastChain, ChainCache, dropped_for, make_sending_pair, queue_depth
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
@@ -26,6 +26,7 @@ from kvproto.wire.data import Fabric
 
 _OUTCOMES = 64
 """Most outcomes fetched by one call."""
+_Chain: Final = structure("chain")
 
 
 class NativeCastQueue:
@@ -54,7 +55,7 @@ class NativeCastQueue:
         self._runs: dict[int, CastChain] = {}
         """Those that are not over, by id."""
         self._last_run = 0
-        self._outcomes = (Outcome * _OUTCOMES)()
+        self._outcomes = (structure("outcome") * _OUTCOMES)()
         self._open = True
         with contextlib.ExitStack() as undo:
             undo.callback(self._chains.close)
@@ -64,16 +65,9 @@ class NativeCastQueue:
             undo.callback(self._completions.close)
             self._queue_pair = make_sending_pair(port, self._completions, self._depth)
             undo.callback(lambda: self._queue_pair.destroy())
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            self._sender = library.dp_queue_sender_new(self._parts(), self._wake)
-            if not self._sender:
-                raise MemoryError("no memory for the data path's sender")
-            undo.callback(library.dp_queue_sender_free, self._sender)
-            if error := library.dp_queue_sender_start(self._sender):
-                raise OSError(error, os.strerror(error))
-            self._loop.add_reader(self._wake, self._drain)
-            undo.callback(self._loop.remove_reader, self._wake)
+            thread = NativeThread(library, "queue_sender", self._loop, lambda wake: (self._parts(), wake), self._drain)
+            undo.callback(thread.close)
+            self._sender = thread.pointer
             self._closing = undo.pop_all()
 
     def use_fabric(self, fabric: Fabric) -> None:
@@ -87,7 +81,7 @@ class NativeCastQueue:
             return
         self._chains.close_retired([chain, *self._runs.values()])
         self._last_run += 1
-        run = Chain(requests=chain.requests_address, id=self._last_run, first=first, count=count)
+        run = _Chain(requests=chain.requests_address, id=self._last_run, first=first, count=count)
         if self._library.dp_queue_sender_add(self._sender, ctypes.byref(run)):
             raise MemoryError("no memory for a run of the data path's sender")
         self._runs[self._last_run] = chain
@@ -108,8 +102,8 @@ class NativeCastQueue:
 
     # ------------------------------------------------------------------ inside
 
-    def _parts(self) -> SendQueue:
-        return SendQueue(
+    def _parts(self) -> ctypes.Structure:
+        return structure("send_queue")(
             completions=completion_queue_parts(self._port, self._completions, self._channel),
             queue_pair=self._queue_pair.address,
             post=ctypes.cast(self._port.post_send, ctypes.c_void_p),

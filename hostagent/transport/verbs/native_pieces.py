@@ -7,14 +7,13 @@ round trip, or at the end of a read, what came and how long each piece took.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
-import os
+import enum
 from collections.abc import Callable
 from ctypes import byref
+from typing import Final
 
-from hostagent.native.ask_thread import Allowance, Asked, AskerConfig, Came, Range, What
-from hostagent.native.nic_queues import CompletionQueueParts
+from hostagent.native.library import NativeThread, structure
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import QueuePair
@@ -23,6 +22,19 @@ from kvproto.session.read_window import ReadWindow
 
 _CAME = 64
 """Most pieces of news fetched by one call."""
+_Config: Final = structure("asker_config")
+_Allowance: Final = structure("allowance")
+_Range: Final = structure("range")
+_Came: Final = structure("came")
+_Asked: Final = structure("asked")
+
+
+class What(enum.IntEnum):
+    """enum dp_came_what"""
+
+    BYTES = 0
+    PIECE = 1
+    BROKEN = 2
 
 
 class Asker:
@@ -32,7 +44,7 @@ class Asker:
         self,
         library: ctypes.CDLL,
         port: RdmaPort,
-        completions: CompletionQueueParts,
+        completions: ctypes.Structure,
         target: MemoryRegion,
         loop: asyncio.AbstractEventLoop,
         broken: Callable[[VerbsError], None],
@@ -49,27 +61,18 @@ class Asker:
         self._broken: Callable[[VerbsError], None] | None = broken
         self._peers: dict[int, NativePieces] = {}
         self._last_range = 0
-        self._came = (Came * _CAME)()
-        with contextlib.ExitStack() as undo:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, self._wake)
-            config = AskerConfig(
-                completions=completions,
-                post=ctypes.cast(port.post_send, ctypes.c_void_p),
-                wake=self._wake,
-                local_key=target.local_key,
-            )
-            self.pointer = library.dp_asker_new(byref(config))
-            if not self.pointer:
-                raise MemoryError("no memory for the data path's asker")
-            undo.callback(library.dp_asker_free, self.pointer)
-            if error := library.dp_asker_start(self.pointer):
-                raise OSError(error, os.strerror(error))
-            loop.add_reader(self._wake, self._drain)
-            undo.callback(loop.remove_reader, self._wake)
-            self._closing = undo.pop_all()
+        self._came = (_Came * _CAME)()
+        post = ctypes.cast(port.post_send, ctypes.c_void_p)
+        self._thread = NativeThread(
+            library,
+            "asker",
+            loop,
+            lambda wake: (byref(_Config(completions=completions, post=post, wake=wake, local_key=target.local_key)),),
+            self._drain,
+        )
+        self.pointer = self._thread.pointer
 
-    def begin(self, pieces: NativePieces, queue_pair: QueuePair, allowance: Allowance) -> int:
+    def begin(self, pieces: NativePieces, queue_pair: QueuePair, allowance: ctypes.Structure) -> int:
         """Number of a fresh peer. Raises MemoryError."""
         number: int = self.library.dp_asker_begin(self.pointer, queue_pair.address, queue_pair.number, byref(allowance))
         if not number:
@@ -98,13 +101,13 @@ class Asker:
 
     def close(self) -> None:
         """After all peers have ended, and before the completion queue is closed."""
-        self._closing.close()
+        self._thread.close()
 
     def _drain(self) -> None:
         broken = ctypes.c_uint32()
         while taken := self.library.dp_asker_drain(self.pointer, self._came, _CAME, byref(broken)):
-            news: dict[int, list[Came]] = {}
-            for came in (Came * taken).from_buffer_copy(self._came):
+            news: dict[int, list[ctypes.Structure]] = {}
+            for came in (_Came * taken).from_buffer_copy(self._came):
                 news.setdefault(came.peer, []).append(came)
             for number, its in news.items():
                 pieces = self._peers.get(number)
@@ -182,10 +185,10 @@ class NativePieces:
         asked = self._look()
         return max(asked.oldest_ns, asked.done_ns) if asked.oldest_ns else None
 
-    def take(self, news: list[Came]) -> None:
+    def take(self, news: list[ctypes.Structure]) -> None:
         """What the thread tells of this peer. It gets its next allowance before anybody hears of what came."""
         touched: dict[RdmaRead, None] = {}
-        broken: Came | None = None
+        broken: ctypes.Structure | None = None
         for one in news:
             if one.what == What.BROKEN:
                 broken = one
@@ -207,16 +210,16 @@ class NativePieces:
     def _now_ns(self) -> int:
         return int(self._asker.loop.time() * 1e9)
 
-    def _allowance(self) -> Allowance:
+    def _allowance(self) -> ctypes.Structure:
         window = self._window
-        return Allowance(window_bytes=window.bytes, piece_bytes=window.piece_bytes, quick_ns=window.quick_ns)
+        return _Allowance(window_bytes=window.bytes, piece_bytes=window.piece_bytes, quick_ns=window.quick_ns)
 
     def _allow(self) -> None:
         if self._peer:
             self._asker.library.dp_asker_allow(self._asker.pointer, self._peer, byref(self._allowance()))
 
-    def _look(self) -> Asked:
-        asked = Asked()
+    def _look(self) -> ctypes.Structure:
+        asked = _Asked()
         if self._peer:
             self._asker.library.dp_asker_look(self._asker.pointer, self._peer, byref(asked))
         return asked
@@ -230,7 +233,7 @@ class NativePieces:
         """The part of a read that is not here. Raises MemoryError."""
         request, where, have_bytes = read.request, read.opened.where, read.have_bytes
         assert where is not None
-        wanted = Range(
+        wanted = _Range(
             id=number,
             into=self._asker.target_address + request.pool_offset + have_bytes,
             from_=where.address + request.offset + have_bytes,

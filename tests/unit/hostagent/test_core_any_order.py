@@ -29,14 +29,14 @@ def answer_of(scene: Scene) -> tuple[Status, tuple[int, ...] | None, list[ChunkS
 
 
 def lock(scene: Scene, *numbers: int, hold_s: float = 10.0, engine: EngineId = ENGINE) -> list[bool]:
-    scene.say(events.LockRequested(engine, 1, tuple(map(key, numbers)), hold_s))
+    scene.say(events.KeysRequested(engine, 1, Kind.LOCK, tuple(map(key, numbers)), hold_s))
     (answer,) = scene.take(effects.KeysAnswered)
     assert answer.kind is Kind.LOCK
     return list(map(bool, answer.values))
 
 
 def unlock(scene: Scene, *numbers: int) -> list[bool]:
-    scene.say(events.UnlockRequested(ENGINE, 1, tuple(map(key, numbers))))
+    scene.say(events.KeysRequested(ENGINE, 1, Kind.UNLOCK, tuple(map(key, numbers))))
     (answer,) = scene.take(effects.KeysAnswered)
     return list(map(bool, answer.values))
 
@@ -205,9 +205,9 @@ def test_a_locked_chunk_is_not_dropped() -> None:
     scene = Scene()
     scene.put(1)
     lock(scene, 1)
-    scene.say(events.DropRequested(ENGINE, 1, (key(1),)))
+    scene.say(events.KeysRequested(ENGINE, 1, Kind.DROP, (key(1),)))
     assert scene.take(effects.KeysAnswered)[0].values == bytes([False])
     unlock(scene, 1)
-    scene.say(events.DropRequested(ENGINE, 2, (key(1),)))
+    scene.say(events.KeysRequested(ENGINE, 2, Kind.DROP, (key(1),)))
     assert scene.take(effects.KeysAnswered)[0].values == bytes([True])
     scene.close()

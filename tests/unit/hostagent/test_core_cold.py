@@ -12,7 +12,7 @@ from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.tree import Hashed
 from kvchunk.ids import Digest
 from kvchunk.sources import ChunkSource
-from kvclient.messages import Hint, Status
+from kvclient.messages import Hint, Kind, Status
 from kvpolicy.tiers.cold import may_wait_s, worth_storing
 from kvpolicy.tiers.gate import Choice
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
@@ -301,7 +301,7 @@ def test_what_leaves_before_its_turn_is_counted() -> None:
 def test_an_engines_drop_reaches_the_store() -> None:
     scene = ColdScene()
     scene.put(1)
-    scene.say(events.DropRequested(ENGINE, 9, (key(1),)))
+    scene.say(events.KeysRequested(ENGINE, 9, Kind.DROP, (key(1),)))
     assert scene.take(effects.ForgetCold) == [effects.ForgetCold(key(1))]
     scene.close()
 

@@ -93,7 +93,7 @@ def test_where_says_that_a_chunk_is_being_computed() -> None:
     one = scene()
     claim(one, 1)
     news(one, 2)
-    one.say(events.PlacesRequested(ENGINE, 5, (key(1), key(2), key(3))))
+    one.say(events.KeysRequested(ENGINE, 5, Kind.CONTAINS, (key(1), key(2), key(3))))
     assert list(one.take(effects.KeysAnswered)[0].values) == [Where.COMPUTING, Where.COMPUTING, Where.NOWHERE]
 
 

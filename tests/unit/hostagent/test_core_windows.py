@@ -15,7 +15,7 @@ from hostagent.core.clock import Alarms, Clock
 from hostagent.core.effects import FetchAnswered
 from hostagent.core.windows import WINDOW, Windows, Work
 from kvchunk.parts import ByteRange
-from kvclient.messages import Status
+from kvclient.messages import Kind, Status
 from kvpolicy.tiers.prefill import Prefill
 from tests.digests import hashed
 from tests.unit.hostagent.core_harness import ENGINE, PAGE, Scene, entry, key
@@ -275,8 +275,8 @@ def test_who_goes_gives_back_leases_pins_and_locks_in_windows(monkeypatch: pytes
     ask(scene, ALL)
     bring(scene)
     keys = tuple(map(key, ALL))
-    scene.say(events.PinRequested(ENGINE, 1, keys))
-    scene.say(events.LockRequested(ENGINE, 2, keys, 100.0))
+    scene.say(events.KeysRequested(ENGINE, 1, Kind.PIN, keys))
+    scene.say(events.KeysRequested(ENGINE, 2, Kind.LOCK, keys, 100.0))
     assert scene.core.engines.locks.count == MANY
     scene.say(events.EngineDisconnected(ENGINE))
     assert scene.core.pool.pins_count == MANY, "it is about to be given back"

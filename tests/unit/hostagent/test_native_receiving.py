@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP, UDP
 
-from hostagent.native.library import Drained
+from hostagent.native.library import structure
 from hostagent.transport.base import ChunkPlace
 from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, parse_address
@@ -410,7 +410,7 @@ def test_whoever_looks_in_the_middle_of_a_batch_hears_of_the_rest_of_it() -> Non
             # More is missing than comes: the end of a chunk would be told, too.
             made.intake.expect(ChunkPlace(KEY, 4096, size_bytes), np.ones(15, np.bool_))
             made.send_joined(buffer)
-            drained = Drained()
+            drained = structure("drained")()
             while not drained.reports_count:
                 drain(receiver, ctypes.byref(drained))
             while drained.segments_count + len(made.sink.segments()) < len(buffer):
