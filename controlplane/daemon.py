@@ -70,9 +70,8 @@ from controlplane.core.switch.target import (
 from controlplane.election.by_switch import SwitchElection
 from controlplane.election.choice import election_of, state_place_of
 from controlplane.election.lease_election import LeaseElection
-from controlplane.expelled_file import ExpelledFile
 from controlplane.index_service import index_answer, index_question
-from controlplane.kept_state import KeptState
+from controlplane.kept_state import ExpelledFile, KeptState
 from controlplane.metrics import metrics_registry
 from controlplane.p4runtime.p4runtime_target import P4RuntimeTarget
 from controlplane.page import live_page
@@ -88,8 +87,8 @@ from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
 from kvdaemon.log import change_level_by_signals, log_to_stderr
+from kvdaemon.notify import ready
 from kvdaemon.process import run_daemon
-from kvdaemon.readiness import ready
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
 from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of

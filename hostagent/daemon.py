@@ -15,8 +15,8 @@ from hostagent.transport.endpoints import host_port_of
 from kvcodec.shipped import NotShippedError
 from kvdaemon.errors import CannotRunError
 from kvdaemon.log import change_level_by_signals, log_to_stderr
+from kvdaemon.notify import ready
 from kvdaemon.process import run_daemon
-from kvdaemon.readiness import ready
 
 NAME = "kvcast-agent"
 log = logging.getLogger("hostagent")

@@ -3,6 +3,14 @@
 Pages are read with GET and HEAD: made at once and sent. Services take a question too, in the query of a GET or in the
 body of a POST. A stream (`text/event-stream`) goes on until the peer has gone, takes nothing for a while, or the server
 is closed. What a stream sends waits for the peer, so nothing piles up for one that is slow.
+
+Who is connected to an HTTP server, and which connection ends when another one wants in.
+
+Whether a request for a page of this machine comes from such a page.
+
+A browser on the machine (or at the end of its tunnel) asks whatever the pages of strangers make it ask. A page of
+theirs reads no answer of another origin; but who owns a name can let it lead to 127.0.0.1 (DNS rebinding), and then is
+the same origin. The name stands in Host, and no page can write that.
 """
 
 from __future__ import annotations
@@ -15,7 +23,8 @@ import math
 import os
 import platform
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeAlias
@@ -25,9 +34,107 @@ from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics,
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kvdaemon.errors import CannotRunError
-from kvdaemon.http_connections import BACKLOG, Connections
-from kvdaemon.http_origin import header_fields, is_own_origin
 from kvproto import __version__
+
+
+def header_fields(head: bytes) -> dict[str, list[str]]:
+    """Fields of a request's head, names in lower case, several values of one name in order."""
+    found: dict[str, list[str]] = {}
+    for line in head.split(b"\r\n")[1:]:
+        name, colon, value = line.decode("latin-1").partition(":")
+        if colon:
+            found.setdefault(name.strip().lower(), []).append(value.strip())
+    return found
+
+
+def is_own_origin(fields: Mapping[str, Sequence[str]], machine: str) -> bool:
+    """Whether Host names an address, localhost or this `machine` and none that somebody else may own, and Origin, where
+    there is one, the same. What is no browser may leave both out."""
+    hosts, origins = fields.get("host", ()), fields.get("origin", ())
+    if len(hosts) > 1 or len(origins) > 1:
+        return False
+    if hosts and not _is_own(_without_port(hosts[0]), machine):
+        return False
+    return not origins or (bool(hosts) and origins[0].partition("://")[2] == hosts[0])
+
+
+def _without_port(host: str) -> str:
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_own(host: str, machine: str) -> bool:
+    name = host.lower().rstrip(".")
+    if name in ("localhost", machine.lower(), machine.lower().partition(".")[0]):
+        return True
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+BACKLOG = 64
+"""Connections that the kernel keeps for the server, and that one turn of the loop accepts."""
+CONNECTIONS_PER_PEER_MAX = 96
+"""From one address. More than one turn accepts: whose request came along is answered before others push it out."""
+CONNECTIONS_MAX = 256
+"""Of all; streams do not count, they have a limit of their own. The daemon keeps its file descriptors."""
+assert BACKLOG < CONNECTIONS_PER_PEER_MAX < CONNECTIONS_MAX
+
+
+@dataclass(slots=True)
+class _Connection:
+    writer: asyncio.StreamWriter
+    address: str
+    is_stream: bool = False
+    is_ended: bool = False
+
+
+class Connections:
+    """In the order in which they came. No one is turned away: the oldest one of an address that has its share ends, and
+    where all have too many, the oldest one of the address that has most. So who connects and is silent, or does not
+    take its answer, shuts out itself."""
+
+    def __init__(self) -> None:
+        self._all: dict[asyncio.Task[None], _Connection] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        """`task` serves a new one."""
+        peer = writer.get_extra_info("peername")
+        address = peer[0] if peer else ""
+        waiting = [one for one in self._all.values() if not one.is_stream and not one.is_ended]
+        counts = Counter(one.address for one in waiting)
+        if counts[address] >= CONNECTIONS_PER_PEER_MAX:
+            _end_oldest(one for one in waiting if one.address == address)
+        elif len(waiting) >= CONNECTIONS_MAX:
+            ((greediest, _),) = counts.most_common(1)
+            _end_oldest(one for one in waiting if one.address == greediest)
+        self._all[task] = _Connection(writer, address)
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """It has ended."""
+        self._all.pop(task).writer.transport.abort()
+
+    def becomes_stream(self, task: asyncio.Task[None]) -> None:
+        """It goes on for as long as its peer likes, and does not count any more."""
+        self._all[task].is_stream = True
+
+    async def end_all(self) -> None:
+        """End every one, and wait for those who serve them."""
+        for one in self._all.values():
+            one.writer.transport.abort()
+        if self._all:
+            await asyncio.wait(self._all)
+
+
+def _end_oldest(connections: Iterable[_Connection]) -> None:
+    oldest = next(iter(connections))
+    oldest.is_ended = True
+    oldest.writer.transport.abort()
+
 
 REQUEST_BYTES_MAX = 8192
 """The longest head of a request."""

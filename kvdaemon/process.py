@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvdaemon.errors import CannotRunError, ConfigError
-from kvdaemon.readiness import tell_alive
+from kvdaemon.notify import tell_alive
 from kvdaemon.streams import say, take_any_text
 from kvproto import __version__
 from kvproto.printable import printable

@@ -12,7 +12,7 @@ from bmv2_testbed.bench.sources import TCP_PEER_PORT, PoolSource, RedisSource
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
 from bmv2_testbed.limits import START_DEADLINE_S
 from kvclient.client import AgentClient
-from kvdaemon.readiness import notify_ready
+from kvdaemon.notify import notify_ready
 
 
 def put_into_pool(prefix: Prefix, agent_socket: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from bmv2_testbed.bench.mooncake_servers import LENT_BYTES_MIN, start_master
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of
 from bmv2_testbed.errors import TestbedError
-from kvdaemon.readiness import notify_ready
+from kvdaemon.notify import notify_ready
 
 REPLICAS: Final = 3
 _MASTER_PORT: Final = 5505

@@ -18,7 +18,7 @@ from bmv2_testbed.bench.sources import PoolSource, RedisSource, Source, TcpSourc
 from bmv2_testbed.content import Prefix, add_prefix_arguments, prefix_of, same_content
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
-from kvdaemon.readiness import spare_collections
+from kvdaemon.notify import spare_collections
 
 _PEERS: Mapping[str, Callable[[str], Source]] = {
     "tcp": TcpSource,

@@ -13,11 +13,10 @@ from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.matches import Match, matches
 from controlplane.core.nodes import Node
-from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError
+from kvpolicy.tiers.cost_question import Allowance, CostQuestion, QuestionError, Quote, quote
 from kvpolicy.tiers.gate import priors
 from kvpolicy.tiers.gate_plan import Offer
 from kvpolicy.tiers.holder_load import IDLE
-from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier
 from kvproto.cells import Cell
 

@@ -9,8 +9,7 @@ from controlplane.election.by_switch import NoElection, SwitchElection
 from controlplane.election.contract import Election, LeaseStore, StatePlace
 from controlplane.election.election_config import ElectionConfig, EtcdConfig, KubernetesConfig
 from controlplane.election.etcd_client import EtcdClient
-from controlplane.election.etcd_state import EtcdState
-from controlplane.election.etcd_store import EtcdLeaseStore
+from controlplane.election.etcd_store import EtcdLeaseStore, EtcdState
 from controlplane.election.lease_election import LeaseElection
 from kvdaemon.errors import CannotRunError
 
@@ -35,8 +34,7 @@ def state_place_of(config: ElectionConfig) -> StatePlace | None:
     if config.etcd is not None:
         return EtcdState(_etcd_client(config.etcd), config.etcd.prefix)
     if config.kubernetes is not None:
-        from controlplane.election.kubernetes_client import own_namespace
-        from controlplane.election.kubernetes_state import KubernetesState
+        from controlplane.election.kubernetes_store import KubernetesState, own_namespace
 
         return KubernetesState(config.kubernetes.namespace or own_namespace(), f"{config.kubernetes.lease}-state")
     return None
@@ -49,8 +47,7 @@ def _etcd_client(config: EtcdConfig) -> EtcdClient:
 def _kubernetes_store(config: KubernetesConfig, name: str, lease_ms: int) -> LeaseStore:
     try:
         # Two seconds of processor time, and a package that only this election needs.
-        from controlplane.election.kubernetes_client import own_namespace
-        from controlplane.election.kubernetes_store import KubernetesLeaseStore
+        from controlplane.election.kubernetes_store import KubernetesLeaseStore, own_namespace
     except ImportError as error:
         raise CannotRunError(
             f"election.by: kubernetes needs the official client ({error.name}): pip install 'kvcast[kubernetes]'"

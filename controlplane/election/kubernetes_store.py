@@ -2,23 +2,84 @@
 
 Kubernetes forgets no holder: whoever watches an unchanged Lease for its whole duration takes it. The epoch is an
 annotation of the object; `leaseTransitions` is for people.
+
+The connection to Kubernetes' API server, by the official client: as a pod, or by a kubeconfig.
+
+Operators' state in a ConfigMap beside the Lease. The epoch stands in it: no deposed leader writes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
-# By name: the client loads 258 modules when it is first asked for one of them, two seconds that a lease would not wait.
-from kubernetes.aio.client import ApiException, CoordinationV1Api, V1Lease, V1LeaseSpec, V1ObjectMeta
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import (
+    ApiClient,
+    ApiException,
+    Configuration,
+    CoordinationV1Api,
+    CoreV1Api,
+    V1ConfigMap,
+    V1Lease,
+    V1LeaseSpec,
+    V1ObjectMeta,
+)
 
 from controlplane.core.election import Hold
-from controlplane.election.contract import StoreUnavailableError, epoch_after
-from controlplane.election.kubernetes_client import answering, connected
+from controlplane.election.contract import VALUE_BYTES_MAX, StoreUnavailableError, epoch_after
+
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_EXPECTED: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+"""What tells how an object is, and not that something is wrong."""
+
+
+async def connected() -> Any:
+    """A client of the API server that this process belongs to. Raises StoreUnavailableError."""
+    settings = Configuration()
+    try:
+        # The client itself looks at the variable once, when it is imported.
+        if path := os.environ.get("KUBECONFIG"):
+            await config.load_kube_config(config_file=path, client_configuration=settings)
+        else:
+            config.load_incluster_config(client_configuration=settings)
+    except (config.ConfigException, OSError) as error:
+        raise StoreUnavailableError(f"it is not known where its API server is: {_one_line(error)}") from error
+    return ApiClient(settings)
+
+
+def own_namespace() -> str:
+    """Of this pod; `default` elsewhere."""
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return "default"
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Failures become StoreUnavailableError; that an object is missing, or another than it was, stays ApiException."""
+    try:
+        yield
+    except ApiException as refusal:
+        if refusal.status in _EXPECTED:
+            raise
+        raise StoreUnavailableError(f"its API server refuses: {refusal.status} {refusal.reason}") from refusal
+    except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as error:
+        raise StoreUnavailableError(f"its API server does not answer: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())
+
 
 EPOCH: Final = "kvcast/epoch"
 """The annotation."""
@@ -147,3 +208,62 @@ def epoch_of(found: Any) -> int:
     if not said.isdigit() or len(said) > 20:
         raise StoreUnavailableError(f"the annotation {EPOCH} of the Lease is no number: it is not a controller's")
     return int(said)
+
+
+_KEY: Final = "operator-state.json"
+
+
+class KubernetesState:
+    """`StatePlace` in one ConfigMap."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self._namespace = namespace
+        self._name = name
+        self._api: Any = None
+
+    @property
+    def place(self) -> str:
+        """See `StatePlace`."""
+        return f"ConfigMap {self._namespace}/{self._name} of Kubernetes"
+
+    async def load(self) -> bytes | None:
+        """See `StatePlace`."""
+        found = await self._find()
+        content = None if found is None else (found.data or {}).get(_KEY)
+        return None if content is None else content.encode()
+
+    async def save(self, content: bytes, hold: Hold) -> None:
+        """See `StatePlace`."""
+        if len(content) > VALUE_BYTES_MAX:
+            raise StoreUnavailableError(f"{len(content)} bytes are too many for it: unpin chunks from the switch")
+        found = await self._find()
+        if epoch_of(found) > hold.epoch:
+            raise StoreUnavailableError("another controller leads")
+        metadata = V1ObjectMeta(name=self._name, annotations={EPOCH: str(hold.epoch)})
+        body = V1ConfigMap(metadata=metadata, data={_KEY: content.decode()})
+        try:
+            with answering():
+                if found is None:
+                    await self._api.create_namespaced_config_map(self._namespace, body)
+                else:
+                    metadata.resource_version = found.metadata.resource_version
+                    await self._api.replace_namespaced_config_map(self._name, self._namespace, body)
+        except ApiException as refusal:
+            raise StoreUnavailableError("somebody else has changed it") from refusal
+
+    async def close(self) -> None:
+        """See `StatePlace`."""
+        api, self._api = self._api, None
+        if api is not None:
+            await api.api_client.close()
+
+    async def _find(self) -> Any:
+        if self._api is None:
+            self._api = CoreV1Api(await connected())
+        try:
+            with answering():
+                return await self._api.read_namespaced_config_map(self._name, self._namespace)
+        except ApiException as refusal:
+            if refusal.status != HTTPStatus.NOT_FOUND:
+                raise
+            return None

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from hostagent import limits
 from hostagent.core import effects
+from hostagent.core.clock import WINDOW, Work
 from hostagent.core.directory import ClaimedChunk, NodeClaims
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
-from hostagent.core.windows import WINDOW, Work
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.merging import NOTICE_S, SLACK_SHARE, Load, Trust, due_ns
 from kvproto.claim_book import Claim, ClaimBook, ClaimBounds

@@ -22,7 +22,7 @@ from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.adoption import Adoption
 from hostagent.core.claims import Claims, Freed
-from hostagent.core.clock import NEVER, Alarms
+from hostagent.core.clock import NEVER, Alarms, Windows
 from hostagent.core.cold import ColdIndex, ColdWrites
 from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.disk_index import DiskIndex
@@ -43,7 +43,6 @@ from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
 from hostagent.core.tasks import Tasks
 from hostagent.core.tiering import PeerLoads, Tiering
-from hostagent.core.windows import Windows
 from hostagent.pool.catalog import Catalog
 from hostagent.pool.chunks import Chunk, ChunkPool, ChunkState, DropOutcome
 from hostagent.pool.index import PoolIndex
@@ -51,11 +50,10 @@ from hostagent.pool.tenants import Tenants
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Hint
-from kvpolicy.tiers.cost_question import Allowance, CostQuestion
+from kvpolicy.tiers.cost_question import Allowance, CostQuestion, Quote
 from kvpolicy.tiers.gate import Gate, GateParameters
 from kvpolicy.tiers.holder_load import HolderLoads
 from kvpolicy.tiers.lane import Lane
-from kvpolicy.tiers.quote import Quote
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import Member

@@ -13,6 +13,7 @@ from typing import Protocol
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.claims import Claims, Freed
+from hostagent.core.clock import WINDOW, Work
 from hostagent.core.cold import ColdIndex
 from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
@@ -24,7 +25,6 @@ from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult
 from hostagent.core.reports import Reports
-from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, ChunkState, DropOutcome, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import Hashed

@@ -14,6 +14,7 @@ from hostagent import limits
 from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals, InboundChunk
 from hostagent.core.behind import Reviews
+from hostagent.core.clock import WINDOW, Work
 from hostagent.core.events import LoadOutcome
 from hostagent.core.fetch import Fetch, FetchObserver, FetchRequest, FetchResult, MakeReader, Progressed, Purpose, Stage
 from hostagent.core.long_fetches import LongFetches
@@ -21,7 +22,6 @@ from hostagent.core.look_ups import LookUps
 from hostagent.core.plan import FetchPlan, FetchPlanner, Ways
 from hostagent.core.twins import Twins
 from hostagent.core.waits import Waits
-from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import Hashed
 from kvchunk.ids import ChunkKey

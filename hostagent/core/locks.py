@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostagent import limits
+from hostagent.core.clock import WINDOW, Work
 from hostagent.core.events import EngineId
 from hostagent.core.node import Node
-from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, ChunkState
 from kvchunk.ids import ChunkKey
 from kvproto.deadlines import Deadlines

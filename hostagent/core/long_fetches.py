@@ -1,4 +1,4 @@
-"""Fetches of more chunks than a window: looked for and asked for window by window (`hostagent.core.windows`). Pure.
+"""Fetches of more chunks than a window: looked for and asked for window by window (`hostagent.core.clock`). Pure.
 
 How far such a fetch goes, and by which ways, the gate decides once, for all of it. What is here by then is pinned while
 it is looked for. Then the others are planned and asked for in windows, as they can be had at that time: what others
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Protocol
 
+from hostagent.core.clock import WINDOW, Windows, Work
 from hostagent.core.fetch import Fetch, Stage
 from hostagent.core.node import Node
 from hostagent.core.plan import FetchPlan, FetchPlanner, Look
-from hostagent.core.windows import WINDOW, Windows, Work
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hostagent import limits
-from hostagent.core.clock import Alarms, Clock
+from hostagent.core.clock import Alarms, Clock, Windows
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.effects import Effect
 from hostagent.core.options import CoreOptions
-from hostagent.core.windows import Windows
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.value import SourceCosts, Touch
 from kvpolicy.value.costs import SourceCost, Tier

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from hostagent.core import effects
 from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.clock import WINDOW, Work
 from hostagent.core.directory import NodeEntry
 from hostagent.core.events import DigestUse, LeavesRead
 from hostagent.core.fetch import FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
-from hostagent.core.windows import WINDOW, Work
 from hostagent.pool.chunks import Chunk, Refusal
 from hostagent.pool.tenants import NOBODY
 from hostagent.tree import PIECE_BYTES, Hashed, PieceRun, leaves_bytes, leaves_in, piece_runs, root_of

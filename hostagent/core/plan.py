@@ -24,9 +24,9 @@ from hostagent.core.sources import Found, Known, Sources
 from hostagent.pool.chunks import Chunk, Refusal, touch_of
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Status
+from kvpolicy.tiers.cost_question import Quote, quote
 from kvpolicy.tiers.gate import Choice, Gate, Offer, Prefill, Verdict
 from kvpolicy.tiers.gate_plan import NOTHING_RECKONED
-from kvpolicy.tiers.quote import Quote, quote
 from kvpolicy.value import Tier, Touch
 
 _NOTHING: Final[Mapping[Tier, int]] = MappingProxyType({})

@@ -18,7 +18,7 @@ from hostagent.core import effects
 from hostagent.core.arrivals import InboundChunk
 from hostagent.core.events import LoadOutcome, TwinDecoded, TwinEncoded, TwinPlaced
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
-from hostagent.core.forms import Forms, is_twin
+from hostagent.core.forms import Demand, Forms, Smaller, is_twin
 from hostagent.core.node import Foreground, Node
 from hostagent.core.plan import FetchPlan, Ways, room_wanted
 from hostagent.core.sources import Found, StandIn
@@ -30,7 +30,6 @@ from kvclient.messages import Status
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.gate import Choice, Ticket, Verdict
 from kvpolicy.tiers.lane import Lane, LaneLimits
-from kvpolicy.tiers.wire_forms import Demand, Smaller
 from kvpolicy.value import Tier, Touch
 from kvproto.ids import FetchId
 from kvproto.integrity import algorithm_of
@@ -357,7 +356,7 @@ def _twin(inbound: InboundChunk) -> StandIn:
 
 
 class TwinMaking:
-    """Makes twins of chunks that other nodes read, behind everything else: `kvpolicy.tiers.wire_forms` says of which.
+    """Makes twins of chunks that other nodes read, behind everything else: `hostagent.core.forms` says of which.
     It owns the lane of encoding. Where twins go and who reads them it does not know."""
 
     def __init__(self, node: Node, forms: Forms, twins: Twins, foreground: Foreground, observer: FetchObserver) -> None:

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from hostagent.config import AgentConfig, load
 from kvcast.doctor import cluster
-from kvcast.doctor.findings import Finding, Level
-from kvcast.doctor.layout import Row, laid_out
+from kvcast.doctor.findings import Finding, Level, Row, laid_out
 from kvcast.doctor.topics import TOPICS, examine
 from kvcast.errors import UsageError
 from kvcast.operator import add_common, console, print_json

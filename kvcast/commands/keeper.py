@@ -12,7 +12,7 @@ from kvcast.errors import UsageError
 from kvdaemon.errors import CannotRunError
 from kvdaemon.file_keeper import FileKeeper
 from kvdaemon.log import log_to_stderr
-from kvdaemon.readiness import ready
+from kvdaemon.notify import ready
 from kvproto.printable import printable
 
 SOCKET_BYTES_MAX = 100

@@ -9,10 +9,11 @@ import argparse
 import sys
 from typing import Final
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
 from kvcast.arguments import Command, between
 from kvcast.errors import UsageError
 from kvcast.operator import add_common, add_timeout, console, controller, fields_of, print_json
-from kvcast.progress import follow
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from kvproto.units import format_bytes
@@ -145,7 +146,7 @@ class Warm:
         nodes = [name.strip() for name in args.nodes.split(",") if name.strip()]
         asked = rpc.WarmRequest(key_hex=args.prefix, nodes=nodes, pin=args.pin, timeout_ms=int(args.timeout * 1000))
         with controller(args) as stub:
-            return follow(stub.Warm(asked), args.json)
+            return _follow(stub.Warm(asked), args.json)
 
 
 class Drain:
@@ -162,7 +163,7 @@ class Drain:
         """Start it and follow it; the node stays out of use until --cancel or until it goes."""
         asked = rpc.DrainRequest(node=args.node, cancel=args.cancel, timeout_ms=int(args.timeout * 1000))
         with controller(args) as stub:
-            return follow(stub.Drain(asked), args.json)
+            return _follow(stub.Drain(asked), args.json)
 
 
 class Expel:
@@ -202,3 +203,38 @@ COMMANDS: Final[dict[str, Command]] = {
     "drain": Drain(),
     "expel": Expel(),
 }
+
+
+def _follow(steps: Iterable[rpc.Progress], as_json: bool) -> int:
+    """Show a job of the controller until it ends, one bar per node, and what went wrong; 0 if nothing did, else 1."""
+    problems: dict[str, str] = {}
+    last: dict[str, rpc.Progress] = {}
+    bars: dict[str, TaskID] = {}
+    out = console()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[moved]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, disable=as_json) as shown:
+        for step in steps:
+            if step.problem:
+                problems[step.node] = step.problem
+            if not step.total:
+                continue
+            if step.node not in last:
+                bars[step.node] = shown.add_task(step.node, total=step.total, moved="")
+            last[step.node] = step
+            shown.update(bars[step.node], completed=step.done, moved=format_bytes(step.bytes) if step.bytes else "")
+    if as_json:
+        said = ("done", "total", "bytes", "problem")
+        nodes = {node: {name: getattr(step, name) for name in said} for node, step in last.items()}
+        print_json({"nodes": nodes, "problems": problems})
+        return int(bool(problems))
+    for node, problem in problems.items():
+        out.print(f"{node}: {problem}" if node else problem)
+    if not problems and not last:
+        out.print("nothing to move")
+    return int(bool(problems))

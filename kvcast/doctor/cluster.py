@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from kvcast import __version__
-from kvcast.doctor.layout import Row, laid_out
+from kvcast.doctor.findings import Row, laid_out
 from kvcast.operator import UnreachableError, console, controller, fields_of, print_json
 from kvproto.rpc import control_pb2 as rpc
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import grpc
 
-from kvcast.operator_tls import Channels
+from kvcast.operator import Channels
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 

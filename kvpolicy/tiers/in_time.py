@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from kvpolicy.tiers.cost_question import CostQuestion
-from kvpolicy.tiers.quote import Quote
+from kvpolicy.tiers.cost_question import CostQuestion, Quote
 
 
 @dataclass(frozen=True, slots=True)

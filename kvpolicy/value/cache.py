@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvchunk.ids import ChunkKey
-from kvpolicy.value import formula
+from kvpolicy.value import parameters
 from kvpolicy.value.history import TOUCHES_MAX, AccessHistory, PastFetches, Touch, class_of, kind_of_session
 from kvpolicy.value.order import EvictionOrder
 from kvpolicy.value.parameters import NS, ValueParameters
@@ -327,8 +327,8 @@ class CacheValues:
     def value(
         self, key: ChunkKey, size_bytes: int, saved_s: float, now_ns: int, readers: float = 1.0, rooted: bool = True
     ) -> float:
-        """Seconds saved per byte and second by a copy of this chunk here (`formula.value`)."""
-        return formula.value(self.rate(key, now_ns), saved_s, size_bytes, readers, rooted)
+        """Seconds saved per byte and second by a copy of this chunk here (`parameters.value`)."""
+        return parameters.value(self.rate(key, now_ns), saved_s, size_bytes, readers, rooted)
 
     def touched_again(self, key: ChunkKey, now_ns: int) -> bool:
         """Fetched at least twice within the second-touch time that ends now."""

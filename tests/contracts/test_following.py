@@ -11,9 +11,9 @@ from hostagent import limits
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core import effects, events
+from hostagent.core.clock import WINDOW
 from hostagent.core.fetches import Fetches
 from hostagent.core.lone_chunks import LoneChunks
-from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Kind, Where
 from kvproto.chunk_table import KEPT, Interned

@@ -18,8 +18,7 @@ from controlplane.core.election import Hold
 from controlplane.core.events import Deposed, Elected, ElectionEvent
 from controlplane.election.contract import LeaseStore, StatePlace, StoreUnavailableError
 from controlplane.election.etcd_client import EtcdClient
-from controlplane.election.etcd_state import EtcdState
-from controlplane.election.etcd_store import EtcdLeaseStore
+from controlplane.election.etcd_store import EtcdLeaseStore, EtcdState
 from controlplane.election.lease_election import LeaseElection
 from tests.growth import simulated_kube_api
 from tests.growth.etcd_server import EtcdServer
@@ -100,7 +99,7 @@ class SimulatedKubernetes:
         return KubernetesLeaseStore("test", "kvcast", name, LEASE_MS)
 
     def state(self) -> StatePlace:
-        from controlplane.election.kubernetes_state import KubernetesState
+        from controlplane.election.kubernetes_store import KubernetesState
 
         return KubernetesState("test", "kvcast-state")
 

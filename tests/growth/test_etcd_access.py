@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from controlplane.election.contract import StoreUnavailableError
 from controlplane.election.election_config import EtcdUser
 from controlplane.election.etcd_client import EtcdClient
-from controlplane.election.etcd_state import EtcdState
-from controlplane.election.etcd_store import EtcdLeaseStore
+from controlplane.election.etcd_store import EtcdLeaseStore, EtcdState
 from kvdaemon.tls_settings import TlsSettings
 from tests.growth.etcd_server import EtcdServer
 

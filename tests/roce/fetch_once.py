@@ -15,7 +15,7 @@ from bmv2_testbed.bench.reader import read_once
 from bmv2_testbed.bench.sources import PoolSource
 from bmv2_testbed.content import add_prefix_arguments, prefix_of
 from bmv2_testbed.limits import GUEST_START_DEADLINE_S
-from kvdaemon.readiness import notify_ready
+from kvdaemon.notify import notify_ready
 
 _POLL_S = 0.02
 

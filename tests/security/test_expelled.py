@@ -14,7 +14,7 @@ from controlplane.core.marks import NOBODY
 from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller
-from controlplane.expelled_file import ExpelledFile, file_of, names_in
+from controlplane.kept_state import ExpelledFile, file_of, names_in
 from hostagent.transport.read_protocol import KIND_READ, STATUS_OK, pack_tokens
 from hostagent.transport.read_tokens import Refusal
 from kvproto.rpc import control_pb2 as rpc

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
-from controlplane.core.examination.blame import Path, blame
-from controlplane.core.examination.observations import NodeSeen, Observations, Tries
+from controlplane.core.examination.observations import NodeSeen, Observations, Path, Tries, blame
 from kvproto.rpc import control_pb2 as rpc
 
 CLOCK_OFF_NS: Final = 500_000_000

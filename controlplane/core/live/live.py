@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from controlplane.core.core import Core
 from controlplane.core.ids import ChunkKey, Member, NodeIndex
 from controlplane.core.limits import ARRIVING_MAX
-from controlplane.core.live.history import Events, Sources
+from controlplane.core.live.figures import Events, NodeFigures, Sources
 from controlplane.core.live.increments import Tables, tables_of
-from controlplane.core.live.node_figures import NodeFigures
 from controlplane.core.live.prefixes import Prefixes
 from controlplane.core.live.runs import Runs
 from controlplane.core.live.slot_map import SlotMap

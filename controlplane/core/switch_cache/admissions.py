@@ -16,9 +16,16 @@ from controlplane.core.ids import ChunkKey, NodeIndex, SwitchPort
 from controlplane.core.limits import CANDIDATES_MAX
 from controlplane.core.nodes import NodeState
 from controlplane.core.switch.slots import SlotAllocator, SlotRange
-from controlplane.core.switch_cache.candidates import Candidates, Evidence, Rank
+from controlplane.core.switch_cache.candidates import (
+    Admission,
+    AdmissionPolicy,
+    Candidate,
+    Candidates,
+    Evidence,
+    Rank,
+    Refusal,
+)
 from controlplane.core.switch_cache.fill_price import FillPrice
-from controlplane.core.switch_cache.policy import Admission, AdmissionPolicy, Candidate, Refusal
 from controlplane.core.switch_cache.residents import Residents
 
 READERS_OF_A_CAST: Final = 2

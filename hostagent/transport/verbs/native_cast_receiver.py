@@ -1,4 +1,10 @@
-"""Receiving casts from the ring of a `CastEnd` in a thread in C, on the seam that datagrams from a socket use."""
+"""Receiving casts from the ring of a `CastEnd` in a thread in C, on the seam that datagrams from a socket use.
+
+Where casts arrive: a UD queue pair attached to the fabric's group, with a ring of receives that is built once.
+
+Each row of the ring begins with the 40 bytes that stand for a GRH and carry the IP header over RoCEv2: source and DSCP
+are read there. The NIC has checked Q_Key and ICRC. Owns rows, queues and queue pair; others take what has arrived.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,110 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 
+import numpy as np
+
+from hostagent import limits
 from hostagent.native.library import structure
 from hostagent.transport.host import Host
 from hostagent.transport.native_receiver import Broken, NativeIntake
-from hostagent.transport.verbs.cast_end import CastEnd
-from hostagent.transport.verbs.device import RdmaPort, VerbsError
-from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
+from hostagent.transport.verbs import abi
+from hostagent.transport.verbs.cast_chains import RegisteredMemory
+from hostagent.transport.verbs.device import RdmaPort, VerbsError, gid_of
+from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, QueuePair
+from kvproto.ids import format_address
 from kvproto.wire.data import Fabric
+
+_CACHE_LINE_BYTES = 64
+
+
+class ReceiveRing:
+    """Rows for messages, and the chains of work requests that give them to the NIC, a block of rows at a time."""
+
+    def __init__(self, port: RdmaPort, rows_count: int, message_bytes: int) -> None:
+        """`rows_count`: a multiple of VERBS_RECEIVE_BLOCK_ROWS. Raises VerbsError."""
+        self.rows_count = rows_count
+        # A byte more than a message needs, so that a longer one is seen to be longer.
+        needed_bytes = abi.GRH_BYTES + message_bytes + 1
+        self.row_bytes = -(-needed_bytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES
+        self._memory = RegisteredMemory(port, rows_count * self.row_bytes, "the receive ring (data.receive_buffer)")
+        self.rows = self._memory.bytes_.reshape(rows_count, self.row_bytes)
+        index = np.arange(rows_count, dtype=np.uint64)
+        self._pieces = np.zeros(rows_count, abi.SGE)
+        self._pieces["address"] = self._memory.address + index * self.row_bytes
+        self._pieces["length"] = self.row_bytes
+        self._pieces["lkey"] = self._memory.region.local_key
+        self._requests = np.zeros(rows_count, abi.RECV_WR)
+        self._requests["wr_id"] = index
+        self._requests["sg_list"] = self._pieces.ctypes.data + index * abi.SGE.itemsize
+        self._requests["num_sge"] = 1
+        self.requests_address: int = self._requests.ctypes.data
+        self._chains = self.requests_address + (index + 1) * abi.RECV_WR.itemsize
+        self._chains[limits.VERBS_RECEIVE_BLOCK_ROWS - 1 :: limits.VERBS_RECEIVE_BLOCK_ROWS] = 0
+
+    def post_all(self, queue_pair: QueuePair) -> None:
+        """Give all rows to the NIC, whoever has linked them otherwise since. Raises VerbsError."""
+        self._requests["next"] = self._chains
+        for block in range(self.rows_count // limits.VERBS_RECEIVE_BLOCK_ROWS):
+            self.post(queue_pair, block)
+
+    def post(self, queue_pair: QueuePair, block: int) -> None:
+        """Give a block of rows to the NIC, in one call. Raises VerbsError."""
+        first = block * limits.VERBS_RECEIVE_BLOCK_ROWS
+        queue_pair.post_recv(self.requests_address + first * abi.RECV_WR.itemsize)
+
+    def close(self) -> None:
+        """After the queue pair."""
+        self._memory.close()
+
+
+class CastEnd:
+    """The end at which casts to one fabric's group arrive: ring, completion queue, and a queue pair in the group."""
+
+    def __init__(self, port: RdmaPort, fabric: Fabric, host: Host) -> None:
+        """Raises VerbsError."""
+        self._port = port
+        self._fabric = fabric
+        block = limits.VERBS_RECEIVE_BLOCK_ROWS
+        facts = port.facts
+        wanted = min(
+            host.config.receive_buffer_bytes // fabric.segment_bytes, facts.queue_entries_max, facts.completions_max
+        )
+        rows_count = max(limits.VERBS_RECEIVE_BLOCKS_MIN, wanted // block) * block
+        self.waiting_bytes_max = rows_count * fabric.segment_bytes
+        """Bytes of segments that can wait for us."""
+        with contextlib.ExitStack() as undo:
+            self.ring = ReceiveRing(port, rows_count, fabric.message_bytes)
+            undo.callback(self.ring.close)
+            self.channel = CompletionChannel(port)
+            undo.callback(self.channel.close)
+            self.completions = CompletionQueue(port, self.channel, rows_count, rows_count)
+            undo.callback(self.completions.close)
+            self.queue_pair = self._make_queue_pair()
+            undo.callback(lambda: self.queue_pair.destroy())
+            self._closing = undo.pop_all()
+
+    def renew(self) -> None:
+        """A fresh queue pair, with all rows posted, instead of one that broke. Raises VerbsError."""
+        self.queue_pair.destroy()
+        self.queue_pair = self._make_queue_pair()
+
+    def close(self) -> None:
+        """After whoever takes completions."""
+        self._closing.close()
+
+    def _make_queue_pair(self) -> QueuePair:
+        queue, port = self.completions, self._port
+        pair = QueuePair(port, abi.QPT_UD, (queue, 1, 1), (queue, self.ring.rows_count))
+        try:
+            mask = abi.QP_PKEY_INDEX | abi.QP_PORT | abi.QP_QKEY
+            pair.modify(abi.QPS_INIT, mask, port_num=port.facts.port, qkey=self._fabric.qkey)
+            self.ring.post_all(pair)
+            pair.modify(abi.QPS_RTR)
+            pair.attach(gid_of(format_address(self._fabric.group)))
+        except VerbsError:
+            pair.destroy()
+            raise
+        return pair
 
 
 class NativeCastReceiver:

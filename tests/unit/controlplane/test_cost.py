@@ -15,9 +15,8 @@ import pytest
 
 from controlplane.core.core import Core
 from kvchunk.ids import ChunkKey
-from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, QuestionError, TooManyQuestionsError
+from kvpolicy.tiers.cost_question import KEYS_PER_S_MAX, CostQuestion, Part, QuestionError, TooManyQuestionsError
 from kvpolicy.tiers.gate import priors
-from kvpolicy.tiers.quote import Part
 from kvpolicy.value import Tier
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.fake_agent import agents

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controlplane.core.examination.blame import blame
-from controlplane.core.examination.observations import Observations, Surroundings
+from controlplane.core.examination.observations import Observations, Surroundings, blame
 from controlplane.core.examination.script import Ask, Examination, FillSwitch, Outcome, Subject
 from controlplane.core.examination.verdict import findings
 from controlplane.core.ids import NodeIndex

@@ -17,8 +17,7 @@ from controlplane.core.events import HelloReceived, StreamEnded
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.live import Increments, Tables, apply
 from controlplane.core.live import prefixes as prefixes_module
-from controlplane.core.live.history import BUCKET_NS, BUCKETS, EVENTS, Events, Sources
-from controlplane.core.live.node_figures import NodeFigures
+from controlplane.core.live.figures import BUCKET_NS, BUCKETS, EVENTS, Events, NodeFigures, Sources
 from controlplane.core.live.prefixes import Prefixes
 from controlplane.core.live.runs import Runs
 from controlplane.core.switch.target import LostReport

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from kvdaemon import http, http_connections, http_origin
+from kvdaemon import http
 from kvdaemon.errors import CannotRunError
 from kvdaemon.http import Answer, HttpServer, Page, Question, json_page, json_service, metrics_page
 
@@ -219,7 +219,7 @@ async def silent_ones(port: int, count: int, stack: contextlib.AsyncExitStack) -
 
 @pytest.mark.parametrize("limit", ["CONNECTIONS_PER_PEER_MAX", "CONNECTIONS_MAX"])
 def test_who_is_silent_makes_room(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(http_connections, limit, 8)
+    monkeypatch.setattr(http, limit, 8)
 
     async def steps() -> None:
         async with serving() as (server, port), contextlib.AsyncExitStack() as stack:
@@ -234,7 +234,7 @@ def test_who_is_silent_makes_room(monkeypatch: pytest.MonkeyPatch, limit: str) -
 
 
 def test_who_takes_no_answer_makes_room_and_a_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "CONNECTIONS_PER_PEER_MAX", 4)
+    monkeypatch.setattr(http, "CONNECTIONS_PER_PEER_MAX", 4)
     clock = Clock()
 
     async def steps() -> None:
@@ -270,7 +270,7 @@ NAMES = (
 
 @pytest.mark.parametrize(("fields", "expected"), NAMES)
 def test_whose_name_a_page_was_asked_for_by(fields: dict[str, list[str]], expected: bool) -> None:
-    assert http_origin.is_own_origin(fields, "n1.rack.example") is expected
+    assert http.is_own_origin(fields, "n1.rack.example") is expected
 
 
 def test_closing_ends_connections() -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from kvdaemon.errors import CannotRunError
 from kvdaemon.files import replace_file
-from kvdaemon.notify import NOTIFY_VARIABLE
-from kvdaemon.readiness import notify_ready, ready, spare_collections, tell_alive
+from kvdaemon.notify import NOTIFY_VARIABLE, notify_ready, ready, spare_collections, tell_alive
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])

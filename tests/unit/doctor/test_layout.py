@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from kvcast import operator
-from kvcast.doctor.layout import Row, laid_out
+from kvcast.doctor.findings import Row, laid_out
 from kvcast.operator import print_whole
 from kvcast.terminal import Terminal
 

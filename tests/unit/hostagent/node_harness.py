@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hostagent.core import effects
-from hostagent.core.clock import Alarms
+from hostagent.core.clock import Alarms, Windows
 from hostagent.core.node import FabricState, Knowledge, Node
 from hostagent.core.options import CoreOptions
-from hostagent.core.windows import Windows
 from hostagent.pool.chunks import ChunkPool
 from kvpolicy.value.costs import PRIORS, SourceCosts
 from tests.unit.hostagent.core_harness import PAGE

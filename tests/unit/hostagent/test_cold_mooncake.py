@@ -28,8 +28,7 @@ from bmv2_testbed.bench.mooncake_servers import (
 from hostagent import limits
 from hostagent.cold.cold_opening import open_store
 from hostagent.cold.cold_options import ColdConfig, SecretPlace
-from hostagent.cold.mooncake_options import MooncakeOptions, mooncake_options
-from hostagent.cold.mooncake_store import MooncakeStore
+from hostagent.cold.mooncake_store import MooncakeOptions, MooncakeStore, mooncake_options
 from hostagent.cold.objects import RECORD_BYTES, object_name
 from hostagent.cold.stores import ColdStoreError
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome

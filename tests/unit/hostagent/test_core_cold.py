@@ -8,12 +8,12 @@ import pytest
 
 from hostagent.core import effects, events
 from hostagent.core.chunk_entry import ChunkEntry
+from hostagent.core.cold import may_wait_s, worth_storing
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
 from hostagent.tree import Hashed
 from kvchunk.ids import Digest
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Hint, Kind, Status
-from kvpolicy.tiers.cold import may_wait_s, worth_storing
 from kvpolicy.tiers.gate import Choice
 from kvpolicy.value.costs import SourceCost, SourceCosts, Tier
 from tests.digests import digest

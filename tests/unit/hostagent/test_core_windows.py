@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostagent.core import effects, engines, events, fetches, locks, long_fetches, parts, windows
-from hostagent.core.clock import Alarms, Clock
+from hostagent.core import clock, effects, engines, events, fetches, locks, long_fetches, parts
+from hostagent.core.clock import WINDOW, Alarms, Clock, Windows, Work
 from hostagent.core.effects import FetchAnswered
-from hostagent.core.windows import WINDOW, Windows, Work
 from kvchunk.parts import ByteRange
 from kvclient.messages import Kind, Status
 from kvpolicy.tiers.prefill import Prefill
@@ -27,7 +26,7 @@ ALL = tuple(range(1, MANY + 1))
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, window: int = FEW) -> None:
-    for module in (windows, fetches, long_fetches, parts, engines, locks):
+    for module in (clock, fetches, long_fetches, parts, engines, locks):
         monkeypatch.setattr(module, "WINDOW", window)
 
 

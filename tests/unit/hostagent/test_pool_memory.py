@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hostagent.memory import numa
+from hostagent import pool_opening
 from hostagent.memory.pool_memory import HUGE_PAGE_BYTES, HugePages, PoolMemory
-from hostagent.memory.prefault import SLICE_BYTES, Progress, prefault
+from hostagent.pool_opening import SLICE_BYTES, Progress, prefault
 
 GIB = 1 << 30
 ROOT = Path(__file__).parents[3]
@@ -93,7 +93,7 @@ def slow_agent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     code = """
 import os, sys, time
 from pathlib import Path
-import hostagent.memory.prefault as prefault
+import hostagent.pool_opening as prefault
 from hostagent.daemon import main
 from hostagent.memory.pool_memory import PoolMemory
 prefault.SLICE_BYTES, prefault.QUIET_S = 1 << 20, -1.0
@@ -226,28 +226,28 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_the_node_of_the_nic(machine: Path) -> None:
-    assert numa.node_of("eth0", machine) == 0
-    assert numa.node_of("eth1", machine) is None, "the firmware does not say"
-    assert numa.node_of("veth0", machine) is None, "no device behind it"
-    assert numa.node_of(None, machine) is None
+    assert pool_opening.node_of("eth0", machine) == 0
+    assert pool_opening.node_of("eth1", machine) is None, "the firmware does not say"
+    assert pool_opening.node_of("veth0", machine) is None, "no device behind it"
+    assert pool_opening.node_of(None, machine) is None
     (machine / "sys/devices/system/node/has_memory").write_text("0\n")
-    assert numa.node_of("eth0", machine) is None, "with one node there is nothing to prefer"
+    assert pool_opening.node_of("eth0", machine) is None, "with one node there is nothing to prefer"
 
 
 def test_lists_of_nodes(machine: Path) -> None:
     (machine / "sys/devices/system/node/has_memory").write_text("0,2-4\n")
-    assert numa.nodes(machine) == [0, 2, 3, 4]
-    assert numa.nodes(machine / "nowhere") == []
+    assert pool_opening.nodes(machine) == [0, 2, 3, 4]
+    assert pool_opening.nodes(machine / "nowhere") == []
 
 
 def test_the_kernel_prefers_the_node_that_it_is_told() -> None:
     """The call itself, on this machine's first node; its policy stands in numa_maps."""
-    if not Path("/proc/self/numa_maps").exists() or not numa.nodes():
+    if not Path("/proc/self/numa_maps").exists() or not pool_opening.nodes():
         pytest.skip("a kernel without NUMA")
-    node = numa.nodes()[0]
+    node = pool_opening.nodes()[0]
     memory = PoolMemory(1 << 20, prefault=False)
     try:
-        numa.prefer(memory, node)
+        pool_opening.prefer(memory, node)
         lines = Path("/proc/self/numa_maps").read_text().splitlines()
         (line,) = (line for line in lines if line.startswith(f"{memory.address:x} "))
         assert f"prefer:{node}" in line.replace("=", ":")
@@ -261,6 +261,6 @@ def test_a_node_that_is_not_there_is_an_error() -> None:
     memory = PoolMemory(1 << 20, prefault=False)
     try:
         with pytest.raises(OSError):
-            numa.prefer(memory, 1000)
+            pool_opening.prefer(memory, 1000)
     finally:
         memory.close()

@@ -12,7 +12,7 @@ import yaml
 
 import controlplane.config
 import hostagent.config
-from kvcast.operator_tls import from_file
+from kvcast.operator import from_file
 from tests.reference_tables import DOCS, named, rows, settings
 from tools.command_reference import PROGRAMS, help_text, helps
 

@@ -75,7 +75,7 @@ def test_waiting_ends_when_the_process_does(tmp_path: Path) -> None:
 
 def test_a_process_says_when_it_is_ready(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path)
-    program = "import sys; from kvdaemon.readiness import notify_ready; sys.stdin.readline(); notify_ready()"
+    program = "import sys; from kvdaemon.notify import notify_ready; sys.stdin.readline(); notify_ready()"
     gate_read, gate_write = os.pipe()
 
     def launch(*args: Any) -> subprocess.Popen[bytes]:

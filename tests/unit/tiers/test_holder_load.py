@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpolicy.tiers.behind import Progress, worth_waiting
+from hostagent.core.behind import Progress, worth_waiting
 from kvpolicy.tiers.gate import Choice, Verdict
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad, HolderLoads
 from kvpolicy.value.costs import Tier

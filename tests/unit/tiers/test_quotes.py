@@ -12,15 +12,16 @@ from kvpolicy.tiers.cost_question import (
     KEYS_PER_S_MAX,
     Allowance,
     CostQuestion,
+    Part,
     QuestionError,
     TooManyQuestionsError,
     from_json,
     from_query,
+    quote,
 )
 from kvpolicy.tiers.gate import Offer, Prefill
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.tiers.in_time import InTime, verdicts
-from kvpolicy.tiers.quote import Part, quote
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
 
 MB = 10**6

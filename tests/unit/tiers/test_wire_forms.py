@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostagent.core.forms import CHUNK_BYTES_MIN, Demand, Smaller, form_to_make, takes_twin
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form, StoredForm
 from kvpolicy.tiers.form_costs import FormChoice, FormCosts, FormWork
-from kvpolicy.tiers.wire_forms import CHUNK_BYTES_MIN, Demand, Smaller, form_to_make, takes_twin
 from kvpolicy.value.costs import SourceCost
 
 MB = 1_000_000

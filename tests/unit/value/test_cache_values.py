@@ -17,7 +17,7 @@ from bmv2_testbed.bench.policy.trees import Forest, forest, session_ends
 from kvcast.cli import main
 from kvchunk.ids import ChunkKey
 from kvpolicy.value import POLICIES, CacheValues, Policy, Rule, Touch, ValueParameters
-from kvpolicy.value.formula import value
+from kvpolicy.value.parameters import value
 from kvpolicy.value.table import NONE, ORPHAN, RESIDENT, ChunkTable, mixed
 from planner.traces import TraceRequest, holdout, read_trace
 from planner.traces.catalog import CARRIED
