@@ -82,30 +82,23 @@ class Loops(Protocol):
     def split(self, content: Bytes, width: int) -> list[Bytes]:
         """The planes of whole numbers of `width` bytes (2 or 4), each turned left by a bit, the most significant
         first."""
-        ...
 
     def join(self, planes: Sequence[Bytes], out: Bytes) -> None:
         """The reverse of `split`."""
-        ...
 
     def largest(self, chunk: Bytes, element: Element, place: Place) -> Steps:
         """The largest absolute value of each channel, shape (channels,); NaN where something is not a number."""
-        ...
 
     def quantise(self, chunk: Bytes, element: Element, place: Place, steps: Steps, group: int) -> Quantised:
         """Each number as the nearest whole multiple of its channel's step, shape (channels,). Every group of `group`
         tokens begins with an anchor. No multiple is beyond 16,383."""
-        ...
 
     def restore(self, found: Quantised, steps: Steps, group: int, place: Place, element: Element, chunk: Bytes) -> int:
         """The reverse of `quantise`, into a chunk; how many escapes were used. Raises ValueError: too few."""
-        ...
 
     def rans_encode(self, symbols: Bytes, frequency: npt.NDArray[np.uint32]) -> Coded:
         """`frequency`: of each symbol, shape (256,), summing to PROBS; above 0 for those that occur."""
-        ...
 
     def rans_decode(self, coded: Coded, frequency: npt.NDArray[np.uint32], count: int) -> tuple[Bytes, States, int]:
         """(`count` symbols, states at the end, words used). `frequency`: as for `rans_encode`, each below PROBS.
         Raises ValueError: too few words."""
-        ...

@@ -40,11 +40,9 @@ class StateSeals(Protocol):
 
     def seal(self, content: bytes) -> tuple[bytes, bytes]:
         """(signature, certificate) of this controller."""
-        ...
 
     def holds(self, content: bytes, signature: bytes, certificate: bytes) -> bool:
         """Whether some controller of the cluster has signed it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,9 @@ class Regions(Protocol):
 
     def open(self, engine: EngineId) -> int:
         """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
-        ...
 
     def end(self, engine: EngineId) -> None:
         """The engine has gone."""
-        ...
 
 
 class LocalTables(Protocol):
@@ -89,11 +87,9 @@ class LocalTables(Protocol):
     def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
         """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises
         OSError."""
-        ...
 
     def end(self, engine: EngineId) -> None:
         """The engine has gone."""
-        ...
 
 
 class LoneFiles(Protocol):
@@ -102,19 +98,15 @@ class LoneFiles(Protocol):
     @property
     def peers(self) -> Mapping[str, object]:
         """Nodes that engines may get chunks from, by name."""
-        ...
 
     def open(self, engine: EngineId) -> tuple[int, int]:
         """Descriptors of a socket and of a landing for a new engine, to be passed on and closed. Raises OSError."""
-        ...
 
     def end(self, engine: EngineId) -> None:
         """The engine has gone. Idempotent."""
-        ...
 
     def learn(self) -> None:
         """Feed the core what engines got so."""
-        ...
 
 
 class ApiServer:

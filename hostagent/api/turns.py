@@ -59,12 +59,10 @@ class Asker(Protocol):
     @property
     def is_at_work(self) -> bool:
         """Whether its last request is not done: that has another turn, in the same place."""
-        ...
 
     @property
     def next_us(self) -> int | None:
         """What its next request costs; None: there is none, or it may not be handled now."""
-        ...
 
 
 A = TypeVar("A", bound=Asker)

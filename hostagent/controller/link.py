@@ -58,15 +58,12 @@ class LinkUser(Protocol):
 
     def hello(self) -> pb.FromAgent:
         """The first message of a stream."""
-        ...
 
     def message_received(self, message: pb.ToAgent) -> None:
         """A message of the controller; an error that it raises ends the stream."""
-        ...
 
     def stream_ended(self) -> None:
         """The stream to the controller has ended."""
-        ...
 
 
 class ControllerLink:

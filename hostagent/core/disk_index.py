@@ -28,19 +28,15 @@ class DiskIndex(Protocol):
     @property
     def state(self) -> DiskState:
         """Whether the disk is used, and how."""
-        ...
 
     def find(self, key: ChunkKey) -> Chunk | None:
         """The stored chunk, if it can be loaded."""
-        ...
 
     def stored_chunks(self) -> list[Chunk]:
         """All that can be loaded."""
-        ...
 
     def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
         """(chunks stored and still there, keys gone) since the last call."""
-        ...
 
 
 class Promoter(Protocol):
@@ -48,4 +44,3 @@ class Promoter(Protocol):
 
     def load(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """Load a stored chunk into the pool; `then` is called once, later. False: it cannot be loaded now."""
-        ...

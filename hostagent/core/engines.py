@@ -69,11 +69,9 @@ class EngineObserver(FetchObserver, Protocol):
 
     def chunk_put(self, chunk: Chunk) -> None:
         """An engine's chunk is whole."""
-        ...
 
     def drop_everywhere(self, key: ChunkKey) -> DropOutcome:
         """Take a chunk out of the pool, off the disk and out of the cold store."""
-        ...
 
 
 class Engines:

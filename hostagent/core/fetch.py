@@ -31,46 +31,36 @@ class ReaderMachine(Protocol):
     @property
     def led_count(self) -> int:
         """Chunks that this node pulls for everybody at the moment."""
-        ...
 
     @property
     def patient(self) -> bool:
         """Whether cast segments may be reported some milliseconds late."""
-        ...
 
     @property
     def half_window(self) -> int:
         """How many of the segments that were asked for may wait to be reported."""
-        ...
 
     def handle_all(self, events: Iterable[events.ReaderEvent], now_ns: int, /) -> list[ReaderCommand]:
         """What follows from events that came together; the rules run once."""
-        ...
 
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
         """What follows from the time alone."""
-        ...
 
     @property
     def wake_ns(self) -> int | None:
         """When `handle_timer` should come; None: not before another event."""
-        ...
 
     def missing(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Which segments of a chunk may still come by cast, shape (segments,); None: none are wanted."""
-        ...
 
     def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
-        ...
 
     def left_at(self, key: ChunkKey, now_ns: int, /) -> Address | None:
         """Where the interest is of those who still want a chunk that this node has; None: nobody does."""
-        ...
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         """The node's parameters changed."""
-        ...
 
 
 MakeReader = Callable[[ReaderParameters], ReaderMachine]
@@ -153,19 +143,15 @@ class FetchObserver(Protocol):
 
     def chunks_used(self, uses: Sequence[ChunkUse], over: Sequence[ChunkKey] = ()) -> None:
         """Fetches got chunks, or should have and did not. `over`: those of an engine's fetch that is over with it."""
-        ...
 
     def copy_arrived(self, chunk: Chunk, *, asked_for: bool) -> None:
         """A verified copy lies in the pool; `asked_for`: not (only) an engine's fetch brought it."""
-        ...
 
     def fetch_over(self, keys: Sequence[ChunkKey]) -> None:
         """An engine's fetch of these is over, however it ended."""
-        ...
 
     def engines_served(self) -> None:
         """A fetch ended, and no engine waits any more."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -25,20 +25,16 @@ class Carries(Protocol):
 
     def is_under_way(self, fetch: Fetch, /) -> bool:
         """Whether a fetch has not ended."""
-        ...
 
     def decided(self, fetch: Fetch, plan: FetchPlan, /) -> Stage:
         """It is known how far a fetch goes; nothing of that was asked for."""
-        ...
 
     def carry_on(self, fetch: Fetch, stage: Stage | None, plan: FetchPlan, keys: tuple[ChunkKey, ...], /) -> None:
         """Some more of a fetch is planned: `keys` follow, and those that were here before are among them. Without
         `stage`, the plan is one of its own."""
-        ...
 
     def is_nowhere(self, key: ChunkKey, /) -> bool:
         """Whether nobody is known to have a chunk, or to be writing or computing it."""
-        ...
 
 
 class LongFetches:

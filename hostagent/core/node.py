@@ -58,7 +58,6 @@ class Foreground(Protocol):
     @property
     def busy(self) -> bool:
         """An engine waits for something."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

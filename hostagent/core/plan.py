@@ -59,11 +59,9 @@ class StandIns(Protocol):
 
     def best_way(self, found: Found, /) -> Found:
         """The same chunk, with the stand-in by which it should come, if by any."""
-        ...
 
     def settled(self, coming: Sequence[Found], routes: Mapping[ChunkKey, Tier], /) -> list[Found]:
         """These chunks come, by their routes: by their stand-ins as far as there is room for those."""
-        ...
 
 
 @dataclass(slots=True)

@@ -190,12 +190,10 @@ class ServedReads(Protocol):
     @property
     def reads_queued_bytes(self) -> int:
         """Bytes that peers have asked for and that have not left."""
-        ...
 
     @property
     def readers_served(self) -> int:
         """Peers that wait for them."""
-        ...
 
 
 class NoReads:

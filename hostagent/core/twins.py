@@ -54,25 +54,20 @@ class Brings(Foreground, Protocol):
     @property
     def is_full(self) -> bool:
         """Whether no further fetch may begin."""
-        ...
 
     def is_arriving(self, key: ChunkKey, /) -> bool:
         """Whether a chunk is on its way into the pool."""
-        ...
 
     def begin_planned(
         self, request: FetchRequest, plan: FetchPlan, ticket: Ticket, ended: Callable[[FetchResult], None], /
     ) -> FetchId | None:
         """Bring what a plan says, on the ticket of another fetch. None: it has ended already."""
-        ...
 
     def cancel(self, number: FetchId, /) -> None:
         """Nobody wants a fetch any more."""
-        ...
 
     def load_ended(self, into: Chunk, outcome: LoadOutcome, hashed: Hashed, /) -> None:
         """What this node loads by itself is here, or did not come."""
-        ...
 
 
 class TwinsHere(dict[ChunkKey, Chunk]):

@@ -30,15 +30,12 @@ class Brings(Protocol):
 
     def can_bring(self, key: ChunkKey, /) -> bool:
         """Whether a chunk is here, on its way, or known to be somewhere."""
-        ...
 
     def bring_more(self, fetch: Fetch, count: int, /) -> None:
         """The first chunks that a fetch awaited can be brought."""
-        ...
 
     def wait_ended(self, fetch: Fetch, why: Status, /) -> None:
         """A fetch waits for nothing more to be computed."""
-        ...
 
 
 @dataclass(slots=True)

@@ -43,7 +43,6 @@ class Table(Protocol):
 
     def read(self) -> bytes:
         """TABLE_BYTES bytes, as they are now, or (the engine has made it unreadable) nothing."""
-        ...
 
 
 class Tables(Protocol):
@@ -51,11 +50,9 @@ class Tables(Protocol):
 
     def all(self) -> Sequence[Table]:
         """Of those that may lease anything."""
-        ...
 
     def fence(self) -> None:
         """What this process wrote before is seen by whatever engines do after it, and the other way round."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +206,14 @@ class Showable(Protocol):
     @property
     def key(self) -> bytes:
         """Its name."""
-        ...
 
     @property
     def offset(self) -> int:
         """In the pool."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Of its content."""
-        ...
 
     shown: int
     """Its word in the catalog; NOT_SHOWN: it never was there."""

@@ -64,11 +64,9 @@ class Buffer(Protocol):
 
     def __getitem__(self, part: slice, /) -> bytes | bytearray:
         """Bytes of a part."""
-        ...
 
     def __setitem__(self, part: slice, content: bytes, /) -> None:
         """Overwrite a part with as many bytes."""
-        ...
 
 
 def index_bytes(slots_count: int) -> int:

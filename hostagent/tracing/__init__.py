@@ -20,11 +20,9 @@ class Tracer(Protocol):
 
     def begun(self, event: events.Event, now_ns: int) -> events.Event:
         """Called before the core handles an event; returns the event for the core."""
-        ...
 
     def saw(self, event: events.Event, made: Iterable[effects.Effect], now_ns: int, at: ReaderParameters) -> None:
         """Called after the core has handled an event, with its effects; `at`: this node's place in the fabric."""
-        ...
 
 
 class Guarded:
@@ -63,7 +61,6 @@ class TraceExport(Protocol):
 
     async def close(self) -> None:
         """Send what is left, within seconds."""
-        ...
 
 
 def tracing(config: TracingConfig, node: str) -> tuple[Tracer, TraceExport]:

@@ -190,11 +190,9 @@ class ChildLink(Protocol):
 
     def tell(self, message: Message, /) -> None:
         """Send it."""
-        ...
 
     def close(self) -> None:
         """End it. Idempotent."""
-        ...
 
 
 class RelaySink(Protocol):
@@ -202,19 +200,15 @@ class RelaySink(Protocol):
 
     def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
         """As `open_extent`, of a chunk that is still arriving: only if all of this range is proven."""
-        ...
 
     def link_made(self, link: ChildLink) -> int:
         """A peer made a relay link; its number."""
-        ...
 
     def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
         """It brought messages."""
-        ...
 
     def link_lost(self, link: int) -> None:
         """It has ended."""
-        ...
 
 
 class TransportSink(Protocol):
@@ -222,69 +216,53 @@ class TransportSink(Protocol):
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         """Control datagrams that came together, in order."""
-        ...
 
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         """Verified segments of expected chunks lie at their places; duplicates are reported, too."""
-        ...
 
     def casts_unexpected(self, arrivals: Sequence[SegmentsReceived]) -> None:
         """Verified segments of chunks that are not expected came, and were thrown away."""
-        ...
 
     def cast_patience_s(self) -> float:
         """How long after its arrival a segment may be reported, so that more of them are reported together."""
-        ...
 
     def cast_patience_segments(self) -> int:
         """How many segments may come before they are reported."""
-        ...
 
     def segments_sent(self, key: ChunkKey, count: int) -> None:
         """`count` segments of a cast left."""
-        ...
 
     def segments_failed(self, key: ChunkKey, count: int) -> None:
         """`count` segments of a cast could not leave."""
-        ...
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         """Segments of a fill left, or never will: FILL_ACKs tell the difference."""
-        ...
 
     def casts_queued_bytes(self) -> int:
         """Of casts that this node was asked for and that have not left."""
-        ...
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """Pin a chunk to send from it; None when it is not here (any more)."""
-        ...
 
     def relays(self) -> RelaySink | None:
         """What peers get of chunks that are still arriving; None: nothing."""
-        ...
 
     def peers_read(self, keys: Sequence[ChunkKey]) -> None:
         """Peers read these chunks, from the first byte on: a reader reads a chunk in stripes, and counts once."""
-        ...
 
     def prepare(self, key: ChunkKey, then: Callable[[], None]) -> bool:
         """A chunk that `open_extent` did not find: True when it is being brought from this node's disk. `then` is
         called once, later; from then on `open_extent` answers correctly. A transport that does not ask says ABSENT.
         """
-        ...
 
     def namespace_of(self, key: ChunkKey) -> str | None:
         """The namespace of a chunk that is here or on this node's disk."""
-        ...
 
     def leaves(self, key: ChunkKey) -> bytes | None:
         """The leaves of a chunk's tree (`hostagent.tree`); None when it is not in the pool, or has no tree."""
-        ...
 
     def close_extent(self, extent: Extent) -> None:
         """The peer has read what `open_extent` gave."""
-        ...
 
 
 class ReadHandle(Protocol):
@@ -292,7 +270,6 @@ class ReadHandle(Protocol):
 
     def cancel(self) -> None:
         """Give the read up: no outcome is reported, and the target is not touched again. Idempotent."""
-        ...
 
 
 class CastPart(Protocol):
@@ -303,19 +280,16 @@ class CastPart(Protocol):
 
         Called once at the start and whenever the fabric changes. Raises TransportError.
         """
-        ...
 
     def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = (), /) -> None:
         """Send segments [first, first + count) of a pinned chunk to the groups of these blocks of members
         (`kvproto.blocks`), of multicast alone; without any, to the fabric's group."""
-        ...
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, /, *, cast_too: bool = False) -> None:
         """Send segments [first, first + count) of a pinned chunk as FILL to the switch's pool address.
 
         `cast_too`: the switch casts them as well; they are reported as those of `cast()`.
         """
-        ...
 
     def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_], /) -> None:
         """Casts of this chunk are wanted: segments s with missing[s] may be written to its place from now on.
@@ -323,27 +297,21 @@ class CastPart(Protocol):
         The caller still owns `missing`, and clears entries as segments come, whichever way they come. Idempotent. A
         change of the fabric's segment size forgets all.
         """
-        ...
 
     def forget(self, key: ChunkKey, /) -> None:
         """Casts of this chunk are no longer wanted. Once it returns, none are written any more. Idempotent."""
-        ...
 
     def settle(self) -> None:
         """Once it returns, no cast segment is being written that `missing` denied before the call."""
-        ...
 
     def drain_receive(self) -> None:
         """Report now all cast segments that have come: the next decision depends on them."""
-        ...
 
     def data_socket(self) -> socket.socket | None:
         """What casts leave through: UDP, on the data address and Fabric.data_port, nobody reads it. None: none such."""
-        ...
 
     def close(self) -> None:
         """Give sockets, threads and timers back."""
-        ...
 
 
 class ReadPart(Protocol):
@@ -351,24 +319,19 @@ class ReadPart(Protocol):
 
     def listen(self) -> str:
         """Answer peers; returns the endpoint. Raises TransportError."""
-        ...
 
     def show(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
         """Pieces of a chunk that is arriving are proven: nobody writes to them any more, and peers may read them."""
-        ...
 
     def hide(self, key: ChunkKey, /) -> None:
         """Once it returns, nothing of a chunk is read any more because it is arriving. A chunk that is READY goes on
         as such."""
-        ...
 
     def read(self, request: ReadRequest, /) -> ReadHandle:
         """Bring a range of a chunk from a peer, reliably."""
-        ...
 
     def close(self) -> None:
         """End all reads and connections; reads under way get FAILED, at the latest on the next turn of the loop."""
-        ...
 
 
 class Transport(Protocol):
@@ -385,24 +348,19 @@ class Transport(Protocol):
     ) -> TransportFacts:
         """Bind and listen. `moved(facts)`: the data network changed, and with it what is told here. Raises
         TransportError."""
-        ...
 
     async def close(self) -> None:
         """End everything."""
-        ...
 
     @property
     def network_trouble(self) -> str:
         """Why nothing is bound to the data network as it is now; empty: all is, as far as can be told."""
-        ...
 
     def use_fabric(self, fabric: Fabric) -> None:
         """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
 
         Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
         """
-        ...
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram to UDP port 4793 of an address. Best effort."""
-        ...

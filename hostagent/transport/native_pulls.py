@@ -36,7 +36,6 @@ class Puller(Protocol):
 
     def pull_progressed(self, pulled: ctypes.Structure, /) -> None:
         """The thread tells of a read, or of the connection."""
-        ...
 
 
 class NativePulls:

@@ -74,19 +74,15 @@ class RemoteAccess(Protocol):
 
     def connect(self, peer: QueuePairEnd) -> QueuePairEnd | None:
         """Our end of a fresh reliable connection, instead of the last one; None: it cannot be had."""
-        ...
 
     def where(self, number: int, extent: Extent) -> RemoteExtent | None:
         """Let the peer read these bytes of the pool, and nothing else, until `forget`; None: it cannot be had."""
-        ...
 
     def forget(self, number: int) -> None:
         """The peer reads what `where` gave under this number no more."""
-        ...
 
     def close(self) -> None:
         """Once it returns, the peer can read nothing any more. Idempotent."""
-        ...
 
 
 class _Resolve(Protocol):
@@ -94,7 +90,6 @@ class _Resolve(Protocol):
 
     def __call__(self, *, again: bool) -> None:
         """`again`: whatever could be brought from disk has been."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

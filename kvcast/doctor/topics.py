@@ -16,7 +16,6 @@ class Examination(Protocol):
 
     def examine(self, config: AgentConfig | None) -> list[Finding]:
         """Look at this machine; `config` is the agent's, if the user named one. Does not raise for what it finds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

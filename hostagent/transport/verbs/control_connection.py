@@ -35,15 +35,12 @@ class ControlOwner(Protocol):
 
     def connected(self) -> None:
         """The peer accepted the connection."""
-        ...
 
     def close(self) -> None:
         """It could not be made, ended, was refused, or made no sense. Called once, never inside a call."""
-        ...
 
     def holder_told(self, load: HolderLoad) -> None:
         """The peer says, with an answer, what it has queued for others."""
-        ...
 
 
 class ControlConnection(asyncio.Protocol):

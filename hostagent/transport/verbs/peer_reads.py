@@ -64,39 +64,30 @@ class PeerHost(Protocol):
 
     def make_queue_pair(self) -> ReadQueuePair:
         """A queue pair for asking. Raises VerbsError."""
-        ...
 
     def make_pieces(self, owner: ReadOwner) -> NativePieces:
         """What cuts reads into pieces and has the NIC bring them."""
-        ...
 
     def read_instead(self, request: ReadRequest) -> ReadHandle:
         """The read over TCP."""
-        ...
 
     def peer_refused(self, peer: PeerReads) -> None:
         """The peer does no RDMA with this node."""
-        ...
 
     def look_for_completions(self) -> None:
         """Take what has completed, whether there was an event or not."""
-        ...
 
     def nic_worked(self, peer: PeerReads) -> None:
         """A read by RDMA is done."""
-        ...
 
     def nic_failed(self, peer: PeerReads) -> None:
         """The NIC gave up what it was to read from the peer; the connection ends."""
-        ...
 
     def nic_silent(self, peer: PeerReads) -> None:
         """The NIC neither brings what it was to read from the peer nor gives it up; the reads go on over TCP."""
-        ...
 
     def peer_closed(self, peer: PeerReads) -> None:
         """The connection to the peer ended."""
-        ...
 
 
 class PeerReads:

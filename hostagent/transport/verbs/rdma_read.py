@@ -17,15 +17,12 @@ class ReadOwner(Protocol):
 
     def forget(self, read: RdmaRead) -> None:
         """A cancelled read: when this returns, its memory is left alone."""
-        ...
 
     def pieces_came(self, reads: Iterable[RdmaRead], now_ns: int) -> None:
         """More of these reads is here."""
-        ...
 
     def pieces_failed(self, why: str, *, by_nic: bool) -> None:
         """The queue pair brings nothing more; `by_nic`: the NIC tried and gave up."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

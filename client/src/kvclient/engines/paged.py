@@ -30,16 +30,13 @@ class PagedLayers(Protocol):
 
     def chunk_bytes(self, blocks_count: int) -> int:
         """Bytes of a chunk of `blocks_count` blocks."""
-        ...
 
     def mark(self) -> Any:
         """A point in the engine's work of the calling thread: copies `after` it begin when all work submitted
         before it is done."""
-        ...
 
     def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
         """Paged cache -> chunk (writable, `chunk_bytes(len(block_ids))`), as it is `after` a mark."""
-        ...
 
     def scatter(
         self,
@@ -54,7 +51,6 @@ class PagedLayers(Protocol):
 
         One layer, or all of them. Not before a mark: what had the blocks before may still be at work on them.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

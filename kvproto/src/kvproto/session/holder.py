@@ -43,7 +43,6 @@ class Inventory(Protocol):
 
     def segments_of(self, key: ChunkKey) -> int | None:
         """Segments of a chunk that is here; None when it is not."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -27,11 +27,9 @@ class Members(Protocol):
 
     def member_at(self, address: Address) -> Member | None:
         """The member with this address; None: no member has it."""
-        ...
 
     def address_of(self, member: Member) -> Address | None:
         """Where a member is; None: it is gone."""
-        ...
 
 
 def nobody_elsewhere(_: ChunkKey) -> Address | None:
