@@ -13,7 +13,7 @@ import functools
 import os
 import struct
 import sys
-from ctypes import POINTER, c_char, c_int, c_size_t, c_ssize_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_int, c_size_t, c_ssize_t, c_uint8, c_uint16, c_uint32, c_void_p
 from typing import Final
 
 import numpy as np
@@ -130,87 +130,40 @@ class Context(ctypes.Structure):
         ("_1", c_void_p * 12),
         ("post_send", c_void_p),
         ("post_recv", c_void_p),
-        ("_2", c_void_p * 5),
-        ("cmd_fd", c_int),
-        ("async_fd", c_int),
-        ("num_comp_vectors", c_int),
     ]
 
 
 class DeviceAttr(ctypes.Structure):
-    """`struct ibv_device_attr`."""
+    """`struct ibv_device_attr`, with names for what we read."""
 
     _fields_ = [
-        ("fw_ver", c_char * 64),
-        ("node_guid", c_uint64),
-        ("sys_image_guid", c_uint64),
-        ("max_mr_size", c_uint64),
-        ("page_size_cap", c_uint64),
-        ("vendor_id", c_uint32),
-        ("vendor_part_id", c_uint32),
-        ("hw_ver", c_uint32),
-        ("max_qp", c_int),
+        ("_0", c_uint8 * 112),
         ("max_qp_wr", c_int),
-        ("device_cap_flags", c_uint32),
-        ("max_sge", c_int),
-        ("max_sge_rd", c_int),
-        ("max_cq", c_int),
+        ("_1", c_uint8 * 16),
         ("max_cqe", c_int),
-        ("max_mr", c_int),
-        ("max_pd", c_int),
+        ("_2", c_uint8 * 8),
         ("max_qp_rd_atom", c_int),
-        ("max_ee_rd_atom", c_int),
-        ("max_res_rd_atom", c_int),
+        ("_3", c_uint8 * 8),
         ("max_qp_init_rd_atom", c_int),
-        ("max_ee_init_rd_atom", c_int),
-        ("atomic_cap", c_int),
-        ("max_ee", c_int),
-        ("max_rdd", c_int),
-        ("max_mw", c_int),
-        ("max_raw_ipv6_qp", c_int),
-        ("max_raw_ethy_qp", c_int),
+        ("_4", c_uint8 * 28),
         ("max_mcast_grp", c_int),
         ("max_mcast_qp_attach", c_int),
-        ("max_total_mcast_qp_attach", c_int),
-        ("max_ah", c_int),
-        ("max_fmr", c_int),
-        ("max_map_per_fmr", c_int),
-        ("max_srq", c_int),
-        ("max_srq_wr", c_int),
-        ("max_srq_sge", c_int),
-        ("max_pkeys", c_uint16),
-        ("local_ca_ack_delay", c_uint8),
-        ("phys_port_cnt", c_uint8),
+        ("_5", c_uint8 * 36),
     ]
 
 
 class PortAttr(ctypes.Structure):
-    """`struct ibv_port_attr`."""
+    """`struct ibv_port_attr`, with names for what we read."""
 
     _fields_ = [
         ("state", c_int),
-        ("max_mtu", c_int),
+        ("_0", c_uint8 * 4),
         ("active_mtu", c_int),
-        ("gid_tbl_len", c_int),
-        ("port_cap_flags", c_uint32),
-        ("max_msg_sz", c_uint32),
-        ("bad_pkey_cntr", c_uint32),
+        ("_1", c_uint8 * 16),
         ("qkey_viol_cntr", c_uint32),
-        ("pkey_tbl_len", c_uint16),
-        ("lid", c_uint16),
-        ("sm_lid", c_uint16),
-        ("lmc", c_uint8),
-        ("max_vl_num", c_uint8),
-        ("sm_sl", c_uint8),
-        ("subnet_timeout", c_uint8),
-        ("init_type_reply", c_uint8),
-        ("active_width", c_uint8),
-        ("active_speed", c_uint8),
-        ("phys_state", c_uint8),
+        ("_2", c_uint8 * 14),
         ("link_layer", c_uint8),
-        ("flags", c_uint8),
-        ("port_cap_flags2", c_uint16),
-        ("active_speed_ex", c_uint32),
+        ("_3", c_uint8 * 9),
     ]
 
 
