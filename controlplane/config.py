@@ -17,10 +17,9 @@ from controlplane.core.limits import (
     SWITCH_PORT_MAX,
 )
 from controlplane.core.nodes import ASCENDING, Graces
-from controlplane.core.options import CoreOptions, FabricParameters, SwitchCacheRules
+from controlplane.core.options import CoreOptions, FabricParameters, PortLimits, SwitchCacheRules
 from controlplane.core.switch.bitmap_groups import MEMBER_ORDER
 from controlplane.core.switch.entries import FabricEntry
-from controlplane.core.switch.rates import PortLimits
 from controlplane.election.election_config import ElectionConfig, take_election
 from controlplane.index_service import Model
 from controlplane.kept_state import FILE_NAME

@@ -67,8 +67,7 @@ from controlplane.core.switch.target import (
     SwitchUnavailableError,
     Up,
 )
-from controlplane.election.by_switch import SwitchElection
-from controlplane.election.choice import election_of, state_place_of
+from controlplane.election.choice import SwitchElection, election_of, state_place_of
 from controlplane.election.lease_election import LeaseElection
 from controlplane.index_service import index_answer, index_question
 from controlplane.kept_state import ExpelledFile, KeptState
@@ -91,8 +90,7 @@ from kvdaemon.notify import ready
 from kvdaemon.process import run_daemon
 from kvdaemon.seals import Seals
 from kvdaemon.tls import Certificates, expired_words
-from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
-from kvpolicy.tiers.in_time import answer_to
+from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, answer_to, question_of
 from kvproto import __version__
 from kvproto.rpc import control_pb2 as rpc
 from p4switch.doorkeeper import LOOK_S, Doorkeeper

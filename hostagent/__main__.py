@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvdaemon.grpc_environment import prepare_grpc
-from kvdaemon.imports import without_collections
+from kvdaemon.imports import prepare_grpc, without_collections
 
 
 def main(argv: Sequence[str] | None = None) -> int:

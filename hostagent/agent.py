@@ -56,10 +56,9 @@ from kvdaemon.health import Health, health_pages
 from kvdaemon.http import HttpServer, Question, json_service, metrics_page
 from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates
-from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, question_of
+from kvpolicy.tiers.cost_question import QuestionError, TooManyQuestionsError, answer_to, question_of
 from kvpolicy.tiers.form_costs import FormChoice, FormWork
 from kvpolicy.tiers.gate import priors
-from kvpolicy.tiers.in_time import answer_to
 from kvpolicy.value.costs import Tier
 from kvproto import __version__
 from kvproto.commands import Blame

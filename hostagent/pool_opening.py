@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hostagent import pool_opening
 from hostagent.config import AgentConfig, DataConfig
 from hostagent.memory.holders import Holder, Keeper, ServiceManager
 from hostagent.memory.keeping import Pool, open_pool
@@ -175,11 +174,11 @@ def _huge_pages(config: AgentConfig) -> HugePages:
 
 def _place_near_nic(memory: PoolMemory, data: DataConfig) -> None:
     interface = data.interface or interface_with(data.address)
-    node = pool_opening.node_of(interface)
+    node = node_of(interface)
     if node is None:
         return
     try:
-        pool_opening.prefer(memory, node)
+        prefer(memory, node)
     except OSError as error:
         log.warning("the pool is not placed near %s, on NUMA node %d: %s", interface, node, error.strerror or error)
     else:

@@ -10,8 +10,7 @@ from controlplane.core.election import Standing
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
-from kvpolicy.tiers.cost_question import Quote
-from kvpolicy.tiers.in_time import verdicts
+from kvpolicy.tiers.cost_question import Quote, verdicts
 from kvproto.cells import Cell
 from kvproto.rpc import control_pb2 as rpc
 

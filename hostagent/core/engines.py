@@ -19,8 +19,7 @@ from hostagent.core.events import NO_LEASE, DigestUse, EngineId, LeaseId
 from hostagent.core.fetch import FetchObserver, FetchRequest, FetchResult, Purpose
 from hostagent.core.fetches import Fetches
 from hostagent.core.gathering import Gathered, Gathering, in_order
-from hostagent.core.local_reads import LocalReads
-from hostagent.core.locks import Locks
+from hostagent.core.locks import LocalReads, Locks
 from hostagent.core.membership import Interests
 from hostagent.core.node import Node
 from hostagent.core.parts import PartFetches, PartsFetch, PartsResult

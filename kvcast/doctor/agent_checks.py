@@ -27,8 +27,7 @@ from hostagent.transport.interfaces import (
 from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from hostagent.transport.sockets import buffers_refused
-from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
-from kvcast.doctor.cold_checks import cold_store
+from kvcast.doctor.agent_place_checks import api_place, cold_store, controllers, disk, no_access, ports
 from kvcast.doctor.findings import Finding, Level, has, judged
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError

@@ -1,16 +1,26 @@
 """What an agent takes of its machine besides memory and network: ports, the engines' socket, the disk; and whether a
-controller answers. Each is tried as the agent would take it, and given back."""
+controller answers. Each is tried as the agent would take it, and given back.
+
+The agent's cold store, tried out: a small object put, read, compared and deleted.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import grpc
 
+from hostagent.cold.cold_opening import open_store
+from hostagent.cold.cold_options import ColdConfig
+from hostagent.cold.stores import ColdStoreError
+from hostagent.cold.tier import Trial, try_out, within
 from hostagent.config import AgentConfig
 from hostagent.disk.disk_options import DiskConfig
 from hostagent.transport.base import TransportError
@@ -18,12 +28,53 @@ from hostagent.transport.endpoints import endpoint_of, family_of
 from hostagent.transport.interfaces import interface_address
 from kvcast.doctor.findings import Finding, Level, judged
 from kvclient.attach import who_may
+from kvdaemon.errors import CannotRunError
 from kvdaemon.identity import Role
 from kvdaemon.tls import Certificates, TlsError
 from kvdaemon.what_answers import what_answers
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from kvproto.units import format_bytes
+
+TRIAL_BYTES: Final = 64 << 10
+_WANTED: Final = "an object put, read and deleted"
+
+
+def cold_store(config: ColdConfig) -> Finding:
+    """Whether the store takes an object and gives it back."""
+    try:
+        found = asyncio.run(_try_out(config))
+    except CannotRunError as error:
+        return Finding("cold store", str(error), _WANTED, Level.MISSING, "the section cold of the configuration")
+    except ColdStoreError as error:
+        remedy = "start the service, or correct cold.options and cold.secrets; the agent runs without it until then"
+        return Finding("cold store", f"{config.scheme}: {error}", _WANTED, Level.SLOW, remedy + _permissions(config))
+    if isinstance(found, ColdStoreError):
+        remedy = "room in the store, and permission to write: until then the agent only reads it"
+        words = f"{config.scheme} takes nothing: {found}"
+        return Finding("cold store", words, _WANTED, Level.SLOW, remedy + _permissions(config))
+    times = f"put {found.put_s * 1e3:.1f} ms, get {found.get_s * 1e3:.1f} ms"
+    if found.undeletable:
+        words = f"{config.scheme}: {times}; it deletes nothing: {found.undeletable}"
+        remedy = "permission to delete, or a rule of the store that deletes old objects"
+        return Finding("cold store", words, _WANTED, Level.NOTE, remedy + _permissions(config))
+    return Finding("cold store", f"{config.scheme}: {times}", _WANTED)
+
+
+def _permissions(config: ColdConfig) -> str:
+    """What S3 must allow; it says of no request which of these it misses."""
+    if config.scheme != "s3":
+        return ""
+    return "; S3 must allow s3:GetObject, s3:PutObject, s3:DeleteObject on the objects, s3:ListBucket on the bucket"
+
+
+async def _try_out(config: ColdConfig) -> Trial | ColdStoreError:
+    store = open_store(config)
+    try:
+        return await try_out(store, f"kvcast/doctor-{os.getpid()}", TRIAL_BYTES, partial(within, config.timeout_s))
+    finally:
+        await store.close()
+
 
 _ANSWER_S = 3.0
 

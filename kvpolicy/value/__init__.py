@@ -5,10 +5,9 @@ Pure: no I/O, clock, randomness or threads. Explained in docs/explanation/value.
 
 from kvpolicy.value.cache import CacheValues, EvictionCosts
 from kvpolicy.value.costs import Measurement, SourceCosts, Tier
-from kvpolicy.value.history import PastFetches, Touch
+from kvpolicy.value.history import FetchTally, PastFetches, Touch
 from kvpolicy.value.parameters import ValueParameters, value
 from kvpolicy.value.policies import POLICIES, Policy, Rule
-from kvpolicy.value.tally import FetchTally
 
 __all__ = [
     "POLICIES",

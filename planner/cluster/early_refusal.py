@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvpolicy.tiers.cost_question import CostQuestion
-from kvpolicy.tiers.in_time import verdicts
+from kvpolicy.tiers.cost_question import CostQuestion, verdicts
 from planner.cluster.fetch_simulation import node_name
 from planner.cluster.options import Scenario
 from planner.cluster.replay import Replay

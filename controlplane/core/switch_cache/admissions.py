@@ -26,7 +26,7 @@ from controlplane.core.switch_cache.candidates import (
     Refusal,
 )
 from controlplane.core.switch_cache.fill_price import FillPrice
-from controlplane.core.switch_cache.residents import Residents
+from controlplane.core.switch_cache.layout import Residents
 
 READERS_OF_A_CAST: Final = 2
 READERS_WAIT_NS: Final = 1_000_000_000

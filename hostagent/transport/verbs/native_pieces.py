@@ -2,6 +2,8 @@
 
 The window stays the rule of `ReadWindow`: the thread keeps as much in flight as it was last allowed, and tells twice a
 round trip, or at the end of a read, what came and how long each piece took.
+
+One read of a peer's chunk by RDMA, and the chunk as the peer has opened it.
 """
 
 from __future__ import annotations
@@ -9,16 +11,71 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import byref
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from hostagent.native.library import NativeThread, structure
+from hostagent.transport.base import ReadHandle, ReadRequest
+from hostagent.transport.read_protocol import RemoteExtent
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.queues import QueuePair
-from hostagent.transport.verbs.rdma_read import RdmaRead, ReadOwner
+from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow
+
+
+class ReadOwner(Protocol):
+    """Whose reads these are: a peer."""
+
+    def forget(self, read: RdmaRead) -> None:
+        """A cancelled read: when this returns, its memory is left alone."""
+
+    def pieces_came(self, reads: Iterable[RdmaRead], now_ns: int) -> None:
+        """More of these reads is here."""
+
+    def pieces_failed(self, why: str, *, by_nic: bool) -> None:
+        """The queue pair brings nothing more; `by_nic`: the NIC tried and gave up."""
+
+
+@dataclass(slots=True, eq=False)
+class RdmaRead:
+    """One read; `cancel` is the caller's."""
+
+    peer: ReadOwner
+    request: ReadRequest
+    opened: OpenedChunk
+    """The chunk, at the peer."""
+    have_bytes: int = 0
+    told_bytes: int = 0
+    """How many of these have been reported to the caller."""
+    over: bool = False
+    instead: ReadHandle | None = None
+    """The same read over TCP, from a peer without RDMA."""
+
+    def cancel(self) -> None:
+        """See `ReadHandle.cancel`."""
+        if self.over:
+            return
+        self.over = True
+        if self.instead is not None:
+            self.instead.cancel()
+        self.peer.forget(self)
+
+
+@dataclass(slots=True, eq=False)
+class OpenedChunk:
+    """A chunk of the peer's, pinned there for us; or about to be."""
+
+    key: ChunkKey
+    request: int = 0
+    where: RemoteExtent | None = None
+    reads: dict[RdmaRead, None] = field(default_factory=dict)
+    """In the order in which they were asked for."""
+    read_bytes: int = 0
+    linger: asyncio.TimerHandle | None = None
+
 
 _CAME = 64
 """Most pieces of news fetched by one call."""

@@ -33,8 +33,7 @@ from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.verbs.connections import ReadQueuePair
 from hostagent.transport.verbs.control_connection import ControlConnection
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.native_pieces import NativePieces
-from hostagent.transport.verbs.rdma_read import OpenedChunk, RdmaRead, ReadOwner
+from hostagent.transport.verbs.native_pieces import NativePieces, OpenedChunk, RdmaRead, ReadOwner
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 

@@ -18,10 +18,9 @@ from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
 from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
-from hostagent.transport.verbs.native_pieces import Asker, NativePieces
+from hostagent.transport.verbs.native_pieces import Asker, NativePieces, ReadOwner
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue
-from hostagent.transport.verbs.rdma_read import ReadOwner
 from hostagent.transport.verbs.retransmissions import LossWatch, Retransmissions
 from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import ReadWindow

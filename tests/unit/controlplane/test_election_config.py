@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.config import parse
-from controlplane.election.by_switch import NoElection, SwitchElection
-from controlplane.election.choice import election_of
+from controlplane.election.choice import NoElection, SwitchElection, election_of
 from controlplane.election.election_config import EtcdConfig, EtcdUser
 from controlplane.election.lease_election import LeaseElection
 from kvdaemon.errors import CannotRunError, ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from controlplane.core.events import Deposed, Elected, ElectionEvent, LeadershipDoubted
 from controlplane.core.switch.target import Down, Standby, SwitchEvent, SwitchFacts, Up
-from controlplane.election.by_switch import NoElection, SwitchElection
+from controlplane.election.choice import NoElection, SwitchElection
 from controlplane.election.contract import Election
 
 PRIMARY = Up(SwitchFacts(64, 4096))

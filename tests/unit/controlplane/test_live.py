@@ -18,8 +18,7 @@ from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.live import Increments, Tables, apply
 from controlplane.core.live import prefixes as prefixes_module
 from controlplane.core.live.figures import BUCKET_NS, BUCKETS, EVENTS, Events, NodeFigures, Sources
-from controlplane.core.live.prefixes import Prefixes
-from controlplane.core.live.runs import Runs
+from controlplane.core.live.runs import Prefixes, Runs
 from controlplane.core.switch.target import LostReport
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, facts, hello, key, record

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.core.ids import Member, SwitchPort
+from controlplane.core.options import PortLimits
 from controlplane.core.switch.entries import Request, RequestLimitEntry, SegmentLimitEntry
-from controlplane.core.switch.rates import PortLimits
 from kvproto.limits import JOINED_MAX
 from kvproto.session.timing import BATCH_MAX, RENEWALS_PER_TTL
 from kvproto.wire.control import Op

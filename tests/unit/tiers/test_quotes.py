@@ -12,16 +12,17 @@ from kvpolicy.tiers.cost_question import (
     KEYS_PER_S_MAX,
     Allowance,
     CostQuestion,
+    InTime,
     Part,
     QuestionError,
     TooManyQuestionsError,
     from_json,
     from_query,
     quote,
+    verdicts,
 )
 from kvpolicy.tiers.gate import Offer, Prefill
 from kvpolicy.tiers.holder_load import HolderLoad
-from kvpolicy.tiers.in_time import InTime, verdicts
 from kvpolicy.value.costs import PRIORS, SourceCost, SourceCosts, Tier
 
 MB = 10**6

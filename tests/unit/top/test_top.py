@@ -17,8 +17,8 @@ from rich.console import Console
 
 from controlplane.config import parse
 from controlplane.daemon import Controller
+from kvcast.commands.top import names_of
 from kvcast.top.board import ORDERS, Board, View, Wish, pressed, shares, within
-from kvcast.top.keys import names_of
 from kvcast.top.screen import screen
 from kvproto.rpc import control_pb2 as rpc
 from tests.contracts.switch_target.memory_target import MemorySwitch, MemoryTarget
