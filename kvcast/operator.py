@@ -1,6 +1,5 @@
-"""What the operator's commands share: finding the controller, asking it, and showing keys and sizes.
-
-The operator's certificate: where commands find it, and channels to the controller with it or without TLS.
+"""What the operator's commands share: finding the controller, asking it with the operator's certificate or without TLS,
+and showing keys and sizes.
 """
 
 from __future__ import annotations

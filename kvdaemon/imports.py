@@ -1,8 +1,5 @@
-"""How a daemon imports what it is made of.
-
-What gRPC reads from the environment when it is imported, and no option of its Python API sets.
-
-Called at the very start of a process, before anything imports grpc; what the environment says already stays.
+"""How a daemon imports what it is made of, and what gRPC reads from the environment when it is imported, which no
+option of its Python API sets: called at the very start of a process; what the environment says already stays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What all parts of the core share. Pure.
-
-What the pool saved and what managing it cost. Pure counters; `metrics` shows them.
+"""What all parts of the core share, and what the pool saved and managing it cost: pure counters, which `metrics` shows.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the control plane is told once, at its start: by the operator's configuration and by the daemon.
+"""What the control plane is told once, at its start: by the operator's configuration and by the daemon. Pure.
 
-How much a member's port may ask for in a second, and how that follows from what the port carries. Pure.
+Among it how much a member's port may ask for in a second, which follows from what the port carries.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The controller's relation to its switch: is it there, which epoch, and all that it should hold besides chunks. Pure.
 
 Owns the fabric's parameters, the members' ports and addresses, multicast groups, flooding and digests; what chunks the
-switch holds is `SwitchCache`'s. Both say what they want to `SwitchProgrammer`.
-
-What a controller wants of a switch that depends on the program the switch runs. Pure.
-
-The core makes the entries that are the same everywhere; the others are here. `codecs` turns entries into P4Runtime.
+switch holds is `SwitchCache`'s. Both say what they want to `SwitchProgrammer`. Entries that depend on the program that
+the switch runs are made by a dialect; `codecs` turns entries into P4Runtime.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The election that the configuration names.
-
-P4Runtime's arbitration elects: whoever is the switch's primary leads. Without a switch there is one controller.
+"""The election that the configuration names: by a store's lease, or by P4Runtime's arbitration, where whoever is the
+switch's primary leads. Without a switch there is one controller.
 """
 
 from __future__ import annotations

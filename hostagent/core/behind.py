@@ -1,15 +1,13 @@
 """Fetches that fall behind: looked at when a holder says what it has queued, and when they take longer than expected.
+Pure.
 
-The engine goes on waiting for as many chunks as `hostagent.core.behind` finds worth it. What is here by then is used.
-
-How much of a fetch under way is still worth waiting for. Pure.
-
-The gate's own question, asked again with what is known by now: of the chunks still to come, bringing the first k takes
+How much of a fetch under way is still worth waiting for is the gate's own question, asked again with what is known by
+now: of the chunks still to come, bringing the first k takes
 
     t(k) = max(elapsed + left_s(k), queue_s) + compute_left_s(k)
 
 with the engine's queue and its computing as they were at the start. An estimate has to be better by `MARGIN` to end
-what has begun.
+what has begun. What is here by then is used.
 """
 
 from __future__ import annotations

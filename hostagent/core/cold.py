@@ -1,17 +1,13 @@
-"""The cold store: what this node knows of it and how it finds out, and the writing of last copies behind.
+"""The cold store: what this node knows of it and how it finds out, and the writing of last copies behind. Pure.
 
 Objects are named by the chunk's key, so any node can look for any chunk. It looks for the first chunk of a request that
 nothing else has; only where that is stored, for those behind it. A chunk that was not there is not looked for again for
-ABSENT_S. The request waits for the answer as long as `hostagent.core.cold` allows, and not at all while the store is
-away. What was found, or written by this node, is in the index.
-
-What a node writes behind to the cold store, and which requests wait to learn what it has. Pure.
+ABSENT_S. The request waits for the answer while a look takes a small share of computing what is looked for, and not at
+all while the store is away. What was found, or written by this node, is in the index.
 
 A chunk is stored when its copy is among the next to be evicted, no other copy is known, somebody may ask for it again
 (its session has not ended), and reading it from the store is quicker than computing it. How often it will be asked for
 decides nothing: writes go behind everything else, and a cold store is large.
-
-A request waits for a look into the store while that takes a small share of computing what is looked for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which form a chunk of this node is stored in or offered to others in, and what the gate reckons for one that was.
+Pure.
 
-Whether chunks cross the network in fewer bytes. Pure.
-
-A form pays for a reader if the bytes that it saves take the link longer than decoding takes the processor:
+A form in which chunks cross the network pays for a reader if the bytes that it saves take the link longer than decoding
+takes the processor:
 
     readers * (size - stored) / rate > size / decoding rate
 
@@ -10,8 +10,8 @@ A form pays for a reader if the bytes that it saves take the link longer than de
 runs while the next chunks come: a form that pays by this rule makes no reader slower.
 
 A holder encodes a chunk if a reader of it would save more than encoding takes, times how likely one comes. A chunk that
-somebody has asked for is likely to be asked for again. One that was just put is as likely to be as those before it
-were (`Demand`), which is nothing on a node that nobody reads from.
+somebody has asked for is likely to be asked for again. One that was just put is as likely to be as those before it were
+(`Demand`), which is nothing on a node that nobody reads from.
 """
 
 from __future__ import annotations

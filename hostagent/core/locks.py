@@ -1,10 +1,9 @@
-"""Chunks that engines keep in the pool between a look-up and a load. Pure.
+"""Chunks that engines keep in the pool between a look-up and a load, and those that they read without asking. Pure.
 
 A lock ends when it is taken back, when its time is over, or with the engine's connection. A chunk may be locked many
-times; it may be evicted when its last lock ends. An operator's forced drop overrides locks, as it does pins.
-
-Chunks that engines read without asking (`hostagent.pool.catalog`): what the pools and the metrics learn of them, and
-what becomes of chunks that an engine had leased when they left the pool. Pure.
+times; it may be evicted when its last lock ends. An operator's forced drop overrides locks, as it does pins. Of chunks
+that engines read without asking (`hostagent.pool.catalog`) the pools and the metrics learn here, and here it is decided
+what becomes of those that an engine had leased when they left the pool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What lies where in the pool's memory, written down so that the next agent can take the pool over. Pure.
 
 The index is a second piece of shared memory; whoever keeps both for the next agent lets it go on with the chunks of
-this one (`hostagent.memory.keeping`). It is a header page, a byte of state for each slot, and a record of one sector
+this one (`hostagent.pool_opening`). It is a header page, a byte of state for each slot, and a record of one sector
 for each slot, in the format of the disk tier (`hostagent.pool.records`).
 
 The process may be killed between any two bytes that it writes. So

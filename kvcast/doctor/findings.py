@@ -1,6 +1,5 @@
-"""What a check finds. Checks read, they change nothing.
-
-How findings look: a line for what was checked, remedies below it. Words are never broken: people copy them.
+"""What a check finds, and how that looks: a line for what was checked, remedies below it. Checks read, they change
+nothing. Words are never broken: people copy them.
 """
 
 from __future__ import annotations

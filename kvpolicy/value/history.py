@@ -1,8 +1,7 @@
-"""What a fetch teaches of its chunks: fetches, times between them, classes, and what the classes say of each.
+"""What a fetch teaches of its chunks: fetches, times between them, classes, and what the classes say of each. Pure.
 
-Owns nothing: rows stand in the table, counts of classes in `ReuseTimes` and `ReuseAges`.
-
-Fetches that one node has told of, by chunk, to tell of them again where nobody knows. Pure, bounded.
+Rows stand in the table, counts of classes in `ReuseTimes` and `ReuseAges`. A `FetchTally` keeps what one node has told
+of, by chunk and bounded, to tell of it again where nobody knows.
 """
 
 from __future__ import annotations

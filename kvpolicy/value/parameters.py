@@ -1,6 +1,5 @@
-"""What an operator may tune of the value function, and every limit of this package.
-
-The value of a copy. The only place that says so; docs/explanation/value.md explains it.
+"""What an operator may tune of the value function, every limit of this package, and the value of a copy itself, which
+nothing else says; docs/explanation/value.md explains it.
 """
 
 from __future__ import annotations

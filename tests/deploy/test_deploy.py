@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 import controlplane.config
 from controlplane.core.switch.target import OrbitTraffic, SwitchCounters
 from controlplane.metrics import CoreCollector
-from hostagent.memory.keeping import INDEX_FILE, POOL_FILE
+from hostagent.pool_opening import INDEX_FILE, POOL_FILE
 from p4switch.doorkeeper import DESCRIPTORS_MAX
 from tests.unit.controlplane.helpers import Scene
 from tests.unit.hostagent.agent_harness import cluster

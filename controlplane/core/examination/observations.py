@@ -1,6 +1,5 @@
-"""What an examination saw. Values only.
-
-The smallest explanation of which paths fail: everybody, single nodes, or single paths. Pure.
+"""What an examination saw, and the smallest explanation of which paths fail: everybody, single nodes, or single paths.
+Pure.
 """
 
 from __future__ import annotations

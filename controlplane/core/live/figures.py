@@ -1,8 +1,5 @@
-"""Counts of what was fetched, and rates that fade. Pure.
-
-What the heartbeats of one agent say beyond the node itself: rates, its gate's decisions, what it drops. Pure.
-
-Where KV came from over the last minutes, and what was decided and happened. Pure.
+"""Figures for who watches: what was fetched, with rates that fade; what an agent's heartbeats say beyond the node
+itself; where KV came from over the last minutes, and what was decided and happened. Pure.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hostagent.transport.sockets import read_client
 from hostagent.transport.verbs.connections import PoolAccess, ReadQueuePair
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError
-from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
+from hostagent.transport.verbs.native_casts import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces, ReadOwner
 from hostagent.transport.verbs.peer_reads import PeerReads
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue

@@ -24,8 +24,7 @@ from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SegmentSocket, SocketCasts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
-from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
-from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
+from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
 from hostagent.transport.verbs.reads import VerbsReads
 from kvproto.fanout import Fanout
 from kvproto.ids import Address

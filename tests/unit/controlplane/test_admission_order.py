@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.ids import ChunkKey, Slot
 from controlplane.core.switch.slots import SlotAllocator, SlotRange
-from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
-from controlplane.core.switch_cache.layout import Placed, Room, SlotLayout
+from controlplane.core.switch_cache.layout import EvictionOrder, Placed, Resident, Room, SlotLayout
 from tests.unit.controlplane.helpers import CHUNK, key
 
 

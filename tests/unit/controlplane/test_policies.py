@@ -11,8 +11,7 @@ from controlplane.core.ids import NodeIndex, Slot
 from controlplane.core.spill import Host, plan_drain, plan_recovery
 from controlplane.core.switch.slots import SlotRange
 from controlplane.core.switch_cache.candidates import Admission, AdmissionPolicy, Candidate, Refusal
-from controlplane.core.switch_cache.eviction_order import EvictionOrder, Resident
-from controlplane.core.switch_cache.layout import Placed, SlotLayout
+from controlplane.core.switch_cache.layout import EvictionOrder, Placed, Resident, SlotLayout
 from controlplane.core.values import ClusterValues
 from kvpolicy.value import ValueParameters
 from tests.digests import digest

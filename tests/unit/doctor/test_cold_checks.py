@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hostagent.cold.cold_options import ColdConfig
-from kvcast.doctor.agent_place_checks import cold_store
+from kvcast.doctor.agent_checks import cold_store
 from kvcast.doctor.findings import Level
 from tests.unit.hostagent.cold_harness import silent_server
 from tests.unit.hostagent.s3_server import Refusals, s3_config, s3_server

@@ -32,7 +32,7 @@ from hostagent.cold.mooncake_store import MooncakeOptions, MooncakeStore, moonca
 from hostagent.cold.objects import RECORD_BYTES, object_name
 from hostagent.cold.stores import ColdStoreError
 from hostagent.core.events import ColdState, LoadOutcome, SaveOutcome
-from kvcast.doctor.agent_place_checks import cold_store
+from kvcast.doctor.agent_checks import cold_store
 from kvcast.doctor.findings import Level
 from kvclient.client import ChunkSource
 from kvdaemon.errors import CannotRunError

@@ -25,8 +25,7 @@ from hostagent.native.library import datapath
 from hostagent.transport.base import ChunkPlace, TransportCounters
 from hostagent.transport.host import Host
 from hostagent.transport.verbs import abi
-from hostagent.transport.verbs.native_cast_receiver import NativeCastReceiver
-from hostagent.transport.verbs.native_cast_sender import NativeCastQueue
+from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
 from kvchunk.ids import ChunkKey
 from kvproto.ids import parse_address
 from kvproto.wire.data import Fabric, chunk_headers

@@ -35,7 +35,7 @@ from hostagent.transport.read_server import ReadServer
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
-from hostagent.transport.verbs.native_cast_receiver import completion_queue_parts
+from hostagent.transport.verbs.native_casts import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces, ReadOwner
 from hostagent.transport.verbs.peer_reads import PeerReads
 from kvchunk.ids import ChunkKey

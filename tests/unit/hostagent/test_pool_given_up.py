@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from hostagent.memory.keeping import INDEX_FILE, open_pool
 from hostagent.memory.pool_memory import HugePages
+from hostagent.pool_opening import INDEX_FILE, open_pool
 
 POOL_BYTES = 1 << 20
 

@@ -114,7 +114,7 @@ def test_one_line_and_none_of_grpcs_own(http_port: int) -> None:
 def test_no_access_to_an_agents_socket_names_the_group() -> None:
     script = (
         "import os, sys; from kvclient import AgentClient, AgentUnavailableError\n"
-        "from kvcast.doctor.agent_place_checks import no_access\n"
+        "from kvcast.doctor.agent_checks import no_access\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: AgentClient(sys.argv[1])\n"
         "except AgentUnavailableError as error: print(error, no_access(sys.argv[1]).remedy)"
