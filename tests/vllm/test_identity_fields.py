@@ -149,11 +149,11 @@ ALONE = (0, 0)
 def names_of(folder: Path, weights: str, **settings: Any) -> Any:
     """The names of an engine whose only worker has loaded its weights."""
     from kvclient.engines.vllm.chunk_names import ChunkNames
-    from kvclient.engines.vllm.facts import ShardFacts
+    from kvclient.engines.vllm.facts import CacheGroups, ShardFacts
 
     link: Any = SimpleNamespace(away=False)
     chosen = Settings(chunk_tokens=64, weights_digest="w", **settings)
-    names = ChunkNames(configuration(folder), SimpleNamespace(kv_tp_replicas=1), chosen, 16, link)
+    names = ChunkNames(configuration(folder), chosen, CacheGroups(16), link)
     names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights=weights)})
     return names
 
@@ -214,11 +214,11 @@ def test_a_change_that_a_worker_noticed_leaves_nothing_with_a_name_until_the_cac
 
 def test_files_of_which_kvcast_does_not_know_name_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from kvclient.engines.vllm.chunk_names import ChunkNames
-    from kvclient.engines.vllm.facts import ShardFacts
+    from kvclient.engines.vllm.facts import CacheGroups, ShardFacts
 
     link: Any = SimpleNamespace(away=False)
     settings = Settings(chunk_tokens=64)
-    names = ChunkNames(configuration(tmp_path), SimpleNamespace(kv_tp_replicas=1), settings, 16, link)
+    names = ChunkNames(configuration(tmp_path), settings, CacheGroups(16), link)
     files = frozenset({"model.safetensors", "language.safetensors"})
     names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights="a", files=files)})
     assert names.find() is None
@@ -392,7 +392,7 @@ def check(spec: Any, **more: Any) -> None:
 
     model = SimpleNamespace(use_mla=False, get_total_num_kv_heads=lambda: 1, get_total_num_hidden_layers=lambda: 1)
     config = SimpleNamespace(
-        parallel_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
         model_config=model,
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
         attention_config=SimpleNamespace(**more),

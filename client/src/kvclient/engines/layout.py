@@ -19,6 +19,9 @@ with warnings.catch_warnings():
     torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 WORD_BYTES = 8
+HEADS_AXIS = -3
+"""Of vLLM's caches: (blocks, heads, tokens, numbers), with blocks of a kernel's size behind the first where those are
+smaller."""
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Numbers are copied as integers of their size, so that no kernel needs to know the type of the cache."""
 
@@ -28,25 +31,70 @@ class LayoutError(ValueError):
 
 
 def page_view(cache: torch.Tensor, page_bytes: int) -> torch.Tensor:
-    """A layer's cache, shape (blocks, ...), as bytes: shape (blocks, page_bytes), block stride as in memory.
+    """A layer's cache, shape (blocks, ...), as bytes in the order of memory: shape (blocks, page_bytes) where a block's
+    page is one run of bytes, else (blocks, ..., run bytes). Strides are those of the cache.
 
-    Raises LayoutError when a block's page is not one run of bytes.
+    Raises LayoutError for a page whose numbers do not lie next to each other at all, or that is larger than it may be.
     """
     item_bytes = cache.element_size()
-    runs = sorted((stride, size) for size, stride in zip(cache.shape[1:], cache.stride()[1:], strict=True) if size > 1)
-    expected = 1
-    for stride, size in runs:
-        if stride != expected:
-            raise LayoutError(f"the pages of a cache of shape {tuple(cache.shape)} are not contiguous")
-        expected *= size
-    if expected * item_bytes > page_bytes:
-        raise LayoutError(f"a block has {expected * item_bytes} bytes, more than its page of {page_bytes}")
+    sizes = [size for _, size in _runs(cache)]
+    if math.prod(sizes) * item_bytes > page_bytes:
+        raise LayoutError(f"a block has {math.prod(sizes) * item_bytes} bytes, more than its page of {page_bytes}")
+    runs = _merged(_runs(cache))
+    if runs[-1][0] != 1:
+        raise LayoutError(f"the pages of a cache of shape {tuple(cache.shape)} are not contiguous")
+    shape = [cache.shape[0], *(size for _, size in runs)]
+    strides = [cache.stride(0), *(stride for stride, _ in runs)]
+    shape[-1] *= item_bytes
     return torch.tensor([], dtype=torch.uint8, device=cache.device).set_(
         cache.untyped_storage(),
         cache.storage_offset() * item_bytes,
-        (cache.shape[0], expected * item_bytes),
-        (cache.stride(0) * item_bytes, 1),
+        shape,
+        [*(stride * item_bytes for stride in strides[:-1]), 1],
     )
+
+
+def page_shape(cache: torch.Tensor, groups: int = 1) -> tuple[list[int], list[int]]:
+    """Shape and strides, in numbers, of a page that holds one of `groups` groups of heads and nothing else: of an
+    engine that has these heads only. The same for every number of blocks, wherever the other groups lie."""
+    shape = list(cache.shape[1:])
+    if groups > 1:
+        shape[HEADS_AXIS] //= groups
+    sizes = list(cache.shape[1:])
+    strides = list(cache.stride()[1:])
+    if groups > 1 or len(_merged(_runs(cache))) > 1:
+        expected = 1
+        order = sorted(range(len(shape)), key=lambda axis: (strides[axis], sizes[axis]))
+        for axis in order:
+            strides[axis] = expected
+            expected *= shape[axis]
+    return shape, strides
+
+
+def heads_of(cache: torch.Tensor, group: int, groups: int) -> torch.Tensor:
+    """Of a layer's cache, shape (blocks, ..., heads, tokens, numbers), group `group` of `groups` of its heads."""
+    if groups == 1:
+        return cache
+    heads = cache.shape[HEADS_AXIS] // groups
+    return cache.narrow(HEADS_AXIS, group * heads, heads)
+
+
+def _runs(cache: torch.Tensor) -> list[tuple[int, int]]:
+    """(stride, size) of the axes of a page, in numbers, the outermost first."""
+    axes = zip(cache.stride()[1:], cache.shape[1:], strict=True)
+    return sorted(((stride, size) for stride, size in axes if size > 1), reverse=True) or [(1, 1)]
+
+
+def _merged(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in as few axes as there can be."""
+    made = [runs[-1]]
+    for stride, size in reversed(runs[:-1]):
+        inner_stride, inner_size = made[-1]
+        if stride == inner_stride * inner_size:
+            made[-1] = (inner_stride, inner_size * size)
+        else:
+            made.append((stride, size))
+    return made[::-1]
 
 
 class DeviceLayers:
@@ -58,7 +106,7 @@ class DeviceLayers:
 
     def __init__(self, views: Sequence[torch.Tensor]) -> None:
         """`views`: of each layer, shape (blocks, ...), with any strides, all on one device: `page_view` where pages are
-        opaque bytes. A chunk has a page's numbers in the order of the view's dimensions."""
+        bytes. A chunk has a page's numbers in the order of the view's dimensions."""
         self._device = views[0].device
         self._spans = spans_of([math.prod(view.shape[1:]) * view.element_size() for view in views])
         self._bytes = sum(span.page_bytes for span in self._spans)
@@ -148,9 +196,9 @@ def _as_pages(part: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
 
 
 def _is_aligned(view: torch.Tensor, word_bytes: int) -> bool:
-    if view.dim() != 2 or view.dtype != torch.uint8:
+    if view.dtype != torch.uint8:
         return False
-    numbers = (view.shape[1], view.stride(0), view.storage_offset(), view.data_ptr())
+    numbers = (view.shape[-1], *view.stride()[:-1], view.storage_offset(), view.data_ptr())
     return all(number % word_bytes == 0 for number in numbers)
 
 

@@ -46,9 +46,9 @@ def transfers_of(
 ) -> Transfers:
     return Transfers(
         link,
-        layers if isinstance(layers, HostLayers) else HostLayers(layers),
+        [layers if isinstance(layers, HostLayers) else HostLayers(layers)],
         states,
-        CopyRules(shard=0, writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=5.0, threads=2),
+        CopyRules(shards=(0,), writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=5.0, threads=2),
         log,
         time.monotonic,
     )

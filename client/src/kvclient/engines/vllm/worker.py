@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed import get_pcp_group, get_pp_group, get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.v1.worker.worker_base import WorkerBase
 
@@ -17,7 +17,7 @@ from kvclient.client import AgentClient
 from kvclient.engines.core.requests import Load
 from kvclient.engines.layout import LayoutError, paged_layers
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import GroupedLayers, StateLayers
+from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
 from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import CopyRules, LayerGate, Transfers
 from kvclient.engines.vllm.callers import caller_of
@@ -73,18 +73,17 @@ class KvcastConnectorWorker:
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The paged cache is there, and the model is loaded. Raises LayoutError for a cache that cannot be copied by
         pages, and for a worker that does not show its model."""
-        groups = layer_views(self._kv_cache_config, kv_caches, self._groups)
-        made = [paged_layers(list(views.values())) for views in groups]
-        blocks = [self._blocks_in_chunk, *self._groups.kept_blocks]
-        layers = GroupedLayers(made, blocks) if len(made) > 1 else made[0]
+        parts = [
+            layer_views(self._kv_cache_config, kv_caches, self._groups, part)
+            for part in range(self._groups.parts.groups_each)
+        ]
+        made = [self._paged(groups) for groups in parts]
         states = [paged_layers(views) for views in state_views(self._kv_cache_config, kv_caches, self._groups)]
-        self._layers = {name: index for index, name in enumerate(groups[0])}
-        chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
+        self._layers = {name: index for index, name in enumerate(parts[0][0])}
+        chunk_bytes = made[0].chunk_bytes(self._blocks_in_chunk)
         facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes, self._groups)
-        replicas = self._kv_cache_config.kv_tp_replicas
-        tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
-        pipeline_rank, tensor_rank = get_pp_group().rank_in_group, get_tensor_model_parallel_rank()
-        self._rank = pipeline_rank, tensor_rank
+        pipeline_rank, worker_rank = get_pp_group().rank_in_group, self._worker_rank()
+        self._rank = pipeline_rank, worker_rank
         worker = caller_of(WorkerBase)
         if worker is None:
             raise LayoutError("kvcast cannot see the model of this worker: it is none of vLLM's own kinds of workers")
@@ -94,14 +93,14 @@ class KvcastConnectorWorker:
         self._reports.shards[self._rank] = replace(
             facts, model=self._model.digest(), weights=self._checksum, files=files
         )
-        shards_in_stage = max(1, tensor_size // replicas)
+        held = self._groups.parts.of(worker_rank)
         self._transfers = Transfers(
             self._link,
-            layers,
+            made,
             StateLayers(states) if states else None,
             CopyRules(
-                shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
-                writes=tensor_rank % replicas == 0,
+                shards=tuple(pipeline_rank * self._groups.parts.count + part for part in held.parts),
+                writes=held.writes,
                 blocks_in_chunk=self._blocks_in_chunk,
                 # The scheduler leases promised chunks on its own node; other nodes have to fetch them first.
                 deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
@@ -110,6 +109,16 @@ class KvcastConnectorWorker:
             log,
             time.monotonic,
         )
+
+    def _paged(self, groups: list[dict[str, torch.Tensor]]) -> PagedLayers:
+        made = [paged_layers(list(views.values())) for views in groups]
+        return GroupedLayers(made, [self._blocks_in_chunk, *self._groups.kept_blocks]) if len(made) > 1 else made[0]
+
+    def _worker_rank(self) -> int:
+        """Its number within its pipeline stage."""
+        parts = self._groups.parts
+        prefill_rank = get_pcp_group().rank_in_group if parts.prefill_contexts > 1 else 0
+        return int(prefill_rank * parts.tensor_size + get_tensor_model_parallel_rank())
 
     def step_begins(self, orders: StepOrders) -> None:
         """Before anything is computed: answer a question about the weights, and notice when they changed."""
