@@ -138,8 +138,8 @@ class Transfers:
         self._savers = Threads(1, "kvcast-save")
         self._lock = threading.Condition()
         """Notified when a load ends, and when the last of the saves does."""
-        self._saves_count = 0
-        """Saves under way."""
+        self._loads_count = self._saves_count = 0
+        """Under way."""
         self._abandoned = 0
         """How often the saves under way were abandoned."""
         self._results = TransferResults()
@@ -154,6 +154,8 @@ class Transfers:
 
         The blocks are not written before the work submitted so far is done: they may have been another request's.
         """
+        with self._lock:
+            self._loads_count += 1
         try:
             self._loaders.submit(self._load, load, gate, self._parts[0].mark())
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
@@ -189,6 +191,11 @@ class Transfers:
         """Wait a moment for all saves to end, for an engine that has nothing else to do."""
         with self._lock:
             self._lock.wait_for(lambda: not self._saves_count, timeout_s)
+
+    def await_copies(self, timeout_s: float) -> bool:
+        """Wait for all loads and saves to end; whether they have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not (self._loads_count or self._saves_count), timeout_s)
 
     def take_results(self) -> TransferResults:
         """Loads and saves that ended; each is reported once."""
@@ -237,6 +244,7 @@ class Transfers:
         good = max(0, chunks * self._blocks_in_chunk - load.skip_blocks)
         failed = load.block_ids[good:]
         with self._lock:
+            self._loads_count -= 1
             self._results.loads[load.request] = not failed
             self._results.failed_blocks.update(failed)
             figures = self._figures
