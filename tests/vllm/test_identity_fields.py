@@ -302,6 +302,16 @@ class Engine:
                 """One step."""
                 return "computed"
 
+            def sleep(self, level: int = 1) -> None:
+                """The cache's memory goes."""
+                told.append("asleep")
+
+            def wake_up(self, tags: list[str] | None = None) -> None:
+                """Memory comes back, of some kinds or of all."""
+                told.append("awake")
+
+        told: list[str] = []
+        self.told = told
         self.layer = Layer()
         self.model = Model()
         self.worker = Worker(self.model)
@@ -309,7 +319,7 @@ class Engine:
             compilation_config=SimpleNamespace(static_forward_context={"layer": self.layer}),
             parallel_config=SimpleNamespace(worker_extension_cls=extension),
         )
-        self.facts = WorkersModel(self.worker, config)
+        self.facts = WorkersModel(self.worker, config, lambda: told.append("sleeps"), lambda: told.append("wakes"))
 
 
 BUFFERS_AND_FLAGS: dict[str, Callable[[Engine], Any]] = {
@@ -353,6 +363,17 @@ def test_the_checksum_is_of_parameters_and_buffers() -> None:
         tensor[0] += 1
         seen.add(engine.facts.take_checksum())
     assert len(seen) == 3
+
+
+def test_copies_know_when_the_caches_memory_goes_and_when_it_is_back() -> None:
+    engine = Engine()
+    engine.worker.sleep(level=1)
+    engine.worker.wake_up(tags=["weights"])
+    assert engine.told == ["sleeps", "asleep", "awake"]
+    engine.worker.wake_up(["kv_cache"])
+    engine.worker.sleep()
+    engine.worker.wake_up()
+    assert engine.told[3:] == ["awake", "wakes", "sleeps", "asleep", "awake", "wakes"]
 
 
 def test_calls_that_may_change_weights_are_noticed_and_steps_are_not() -> None:
