@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from kvchunk.ids import ChunkKey
 from kvclient.engines.core.head_groups import StageParts
 from kvclient.engines.settings import Settings
 
 CHUNK_TOKENS, BLOCK_TOKENS = 64, 16
 
 
-def keys_of(text: Sequence[int], parts: StageParts, workers: Sequence[Any] | Any) -> list[tuple[bytes, ...]]:
+def keys_of(text: Sequence[int], parts: StageParts, workers: Sequence[Any] | Any) -> list[tuple[ChunkKey, ...]]:
     """Keys of each chunk of a text, part by part, in an engine of one pipeline stage. `workers`: their ShardFacts, or
     those of all."""
     from vllm.config import AttentionConfig

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bmv2_testbed.client import Testbed
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, Where
 from kvclient.engines.core.head_groups import StageParts
 from kvclient.engines.core.requests import Load
@@ -32,7 +33,7 @@ TEXT = list(range(100, 100 + 3 * CHUNK_TOKENS))
 log = logging.getLogger("test")
 
 
-def keys_of(tensor_size: int, replicas: int) -> list[tuple[bytes, ...]]:
+def keys_of(tensor_size: int, replicas: int) -> list[tuple[ChunkKey, ...]]:
     """Keys of TEXT in an engine of so many tensor-parallel ranks, each `replicas` of which hold the same."""
     from kvclient.engines.vllm.facts import ShardFacts
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bmv2_testbed.client import Testbed
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
 from kvclient.engines.core.head_groups import StageParts
 from kvclient.engines.core.requests import Load
@@ -120,7 +122,7 @@ class Rank:
         ]
         return [paged_layers(list(views.values())) for (views,) in found]
 
-    def transfers(self, agent_socket: str) -> Transfers:
+    def transfers(self, link: AgentLink[AgentClient]) -> Transfers:
         rules = CopyRules(
             shards=self.held.parts,
             writes=self.held.writes,
@@ -128,14 +130,22 @@ class Rank:
             deadline_s=PATIENCE_S,
             threads=1,
         )
-        return Transfers(AgentLink(AgentClient, agent_socket, log), self._copiers(), None, rules, log, time.monotonic)
+        return Transfers(link, self._copiers(), None, rules, log, time.monotonic)
+
+
+@pytest.fixture
+def link(agent_sockets: list[str]) -> Iterator[AgentLink[AgentClient]]:
+    """One for all ranks of a test: an agent takes so many connections only."""
+    made = AgentLink(AgentClient, agent_sockets[0], log)
+    yield made
+    made.close()
 
 
 def engine(parts: StageParts, layout: str = "LBHNC", kernel_blocks: int = 1) -> list[Rank]:
     return [Rank(parts, number, layout, kernel_blocks) for number in range(parts.workers_count)]
 
 
-def names(ranks: list[Rank], salt: str) -> tuple[bytes, ...]:
+def names(ranks: list[Rank], salt: str) -> tuple[ChunkKey, ...]:
     """Keys of one chunk. `salt`: what its tokens are made of, so that tests do not share."""
     parts = ranks[0].groups.parts
     text = random_tokens(random.Random(salt), CHUNK_TOKENS)
@@ -147,7 +157,7 @@ def of_ranks(ranks: int, groups: int) -> StageParts:
     return StageParts(ranks, min(ranks, HEADS), groups)
 
 
-def share(writer: list[Rank], reader: list[Rank], agent_socket: str, salt: str) -> None:
+def share(writer: list[Rank], reader: list[Rank], link: AgentLink[AgentClient], salt: str) -> None:
     """What one engine saves the other one loads, and nothing else of its cache is written."""
     import torch
 
@@ -156,7 +166,7 @@ def share(writer: list[Rank], reader: list[Rank], agent_socket: str, salt: str) 
     content = torch.randn((len(NAMES), len(ids), HEADS, BLOCK_TOKENS, NUMBERS), dtype=torch.bfloat16)
     keys = names(writer, salt)
     assert names(reader, salt) == keys
-    saving = [rank.transfers(agent_socket) for rank in writer]
+    saving = [rank.transfers(link) for rank in writer]
     for rank, transfers in zip(writer, saving, strict=True):
         rank.fill(ids, content)
         transfers.save([Save(1, keys, (None,) * len(keys), 0, tuple(ids))], "tiny@w")
@@ -165,7 +175,7 @@ def share(writer: list[Rank], reader: list[Rank], agent_socket: str, salt: str) 
         assert transfers.take_results().saves == {1: True}
         transfers.close()
     for rank in reader:
-        loading = rank.transfers(agent_socket)
+        loading = rank.transfers(link)
         loading.load(Load("r", (keys,), 0, tuple(into)))
         loading.await_load(PATIENCE_S)
         assert loading.take_results().loads == {"r": True}
@@ -177,21 +187,21 @@ def share(writer: list[Rank], reader: list[Rank], agent_socket: str, salt: str) 
 
 
 @pytest.mark.parametrize(("writing", "reading"), list(product((1, 2, 4, 8, 16), repeat=2)))
-def test_any_two_tensor_parallel_sizes_share(writing: int, reading: int, agent_sockets: list[str]) -> None:
+def test_any_two_tensor_parallel_sizes_share(writing: int, reading: int, link: AgentLink[AgentClient]) -> None:
     """Eight heads; sixteen ranks repeat them. The largest one's groups name the chunks of all."""
     salt = f"{writing} to {reading}"
-    share(engine(of_ranks(writing, HEADS)), engine(of_ranks(reading, HEADS)), agent_sockets[0], salt)
+    share(engine(of_ranks(writing, HEADS)), engine(of_ranks(reading, HEADS)), link, salt)
 
 
 @pytest.mark.parametrize("kernel_blocks", [1, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_in_every_layout(layout: str, kernel_blocks: int, agent_sockets: list[str]) -> None:
+def test_in_every_layout(layout: str, kernel_blocks: int, link: AgentLink[AgentClient]) -> None:
     if kernel_blocks > 1 and not layout.startswith("LB"):
         pytest.skip("vLLM splits blocks for kernels in layouts by layers and blocks only")
     salt = f"{layout} {kernel_blocks}"
     writer, reader = (engine(of_ranks(ranks, 4), layout, kernel_blocks) for ranks in (1, 4))
-    share(writer, reader, agent_sockets[0], salt)
-    share(reader, engine(of_ranks(2, 4), layout, kernel_blocks), agent_sockets[0], f"{salt} back")
+    share(writer, reader, link, salt)
+    share(reader, engine(of_ranks(2, 4), layout, kernel_blocks), link, f"{salt} back")
 
 
 def test_layouts_with_the_same_order_of_numbers_share_and_others_do_not() -> None:
@@ -233,7 +243,7 @@ def _as_before(rank: Rank, torch: Any) -> list[Any]:
     ],
     ids=["decode context parallel", "both", "prefill context parallel"],
 )
-def test_engines_with_equal_shares_of_contexts_share(parts: StageParts, agent_sockets: list[str]) -> None:
+def test_engines_with_equal_shares_of_contexts_share(parts: StageParts, link: AgentLink[AgentClient]) -> None:
     """Simulated: what the shares hold. Each worker has its own content, as if of its own tokens."""
     import torch
 
@@ -249,13 +259,13 @@ def test_engines_with_equal_shares_of_contexts_share(parts: StageParts, agent_so
         torch.manual_seed(number)
         made = torch.randn((len(NAMES), len(ids), HEADS, BLOCK_TOKENS, NUMBERS), dtype=torch.bfloat16)
         rank.fill(ids, contents.setdefault(rank.held.parts, made))
-        transfers = rank.transfers(agent_sockets[0])
+        transfers = rank.transfers(link)
         transfers.save([Save(1, keys, (None,) * len(keys), 0, tuple(ids))], "tiny@w")
         transfers.await_saves(PATIENCE_S)
         assert transfers.take_figures().saved_chunks == rank.held.writes, "one worker of those with the same writes"
         transfers.close()
     for rank in reader:
-        loading = rank.transfers(agent_sockets[0])
+        loading = rank.transfers(link)
         loading.load(Load("r", (keys,), 0, tuple(into)))
         loading.await_load(PATIENCE_S)
         assert loading.take_results().loads == {"r": True}

@@ -67,9 +67,12 @@ def page_shape(cache: torch.Tensor, groups: int = 1) -> tuple[list[int], list[in
 
 
 def heads_of(cache: torch.Tensor, group: int, groups: int) -> torch.Tensor:
-    """Of a layer's cache, shape (blocks, ..., heads, tokens, numbers), group `group` of `groups` of its heads."""
+    """Of a layer's cache, shape (blocks, ..., heads, tokens, numbers), group `group` of `groups` of its heads. Raises
+    LayoutError for one that is no such cache."""
     if groups == 1:
         return cache
+    if cache.dim() < 4 or cache.shape[HEADS_AXIS] % groups:
+        raise LayoutError(f"a cache of shape {tuple(cache.shape)} has no {groups} groups of heads")
     heads = cache.shape[HEADS_AXIS] // groups
     return cache.narrow(HEADS_AXIS, group * heads, heads)
 
