@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING)
     there = torch.cuda.is_available()
+    if not there:
+        torch.set_num_threads(1)  # threads of copies take turns on few cores
     machine = Machine(torch.device("cuda", 0) if there else torch.device("cpu"), args.quick or not there)
     report = Report()
     started_s = time.monotonic()
