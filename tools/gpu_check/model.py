@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def make_model(machine: Machine) -> Any:
     """Random weights. Raises ImportError without transformers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = TINY if machine.is_quick else LLAMA
+    shape = _shape(machine)
     sizes: dict[str, Any] = (
         {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 512, "num_attention_heads": 8}
         if machine.is_quick
@@ -42,9 +43,8 @@ def make_model(machine: Machine) -> Any:
         **sizes,
     )
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if machine.is_cuda else torch.float32
     with torch.device(machine.device):
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(shape.dtype)
         try:
             return LlamaForCausalLM(configuration).eval()
         finally:
@@ -63,7 +63,7 @@ def _tokens(machine: Machine, model: Any, count: int) -> torch.Tensor:
 
 def break_even(machine: Machine, report: Report, model: Any) -> None:
     """e: seconds of a prompt, computed and loaded; from which rate on fetching it is quicker."""
-    shape = TINY if machine.is_quick else LLAMA
+    shape = _shape(machine)
     ways: dict[str, Callable[[torch.Tensor], Any]] = {"SDPA": lambda tokens: _prefill(model, tokens)}
     if machine.is_cuda and not machine.is_quick:
         compiled = torch.compile(model, dynamic=False)
@@ -129,10 +129,18 @@ def _load_s(machine: Machine, shape: Shape, count: int) -> float:
     return seconds
 
 
+def _shape(machine: Machine) -> Shape:
+    """Of the model's KV."""
+    return replace(TINY if machine.is_quick else LLAMA, dtype=_dtype(machine))
+
+
+def _dtype(machine: Machine) -> torch.dtype:
+    return torch.bfloat16 if machine.is_cuda else torch.float32
+
+
 def _paged(machine: Machine, shape: Shape, blocks: int) -> list[torch.Tensor]:
-    dtype = torch.bfloat16 if machine.is_cuda else torch.float32
     size = (blocks, shape.heads, shape.tokens, shape.numbers)
-    return [torch.zeros(size, dtype=dtype, device=machine.device) for _ in range(shape.layers)]
+    return [torch.zeros(size, dtype=shape.dtype, device=machine.device) for _ in range(shape.layers)]
 
 
 def same_tokens(machine: Machine, report: Report, model: Any) -> None:
@@ -152,7 +160,7 @@ def _through_pool(machine: Machine, model: Any, kept: Any) -> Any:
     """The KV of a cache, saved from one paged cache and loaded into other blocks of another one."""
     from transformers import DynamicCache
 
-    shape = TINY if machine.is_quick else LLAMA
+    shape = _shape(machine)
     blocks = 4 * CHUNK_TOKENS // shape.tokens
     pages, into = _paged(machine, shape, blocks), _paged(machine, shape, blocks + 3)
     for page, layer in zip(pages, kept.layers, strict=True):
@@ -161,7 +169,7 @@ def _through_pool(machine: Machine, model: Any, kept: Any) -> Any:
     source, target = layers_of(pages), layers_of(into)
     chunk = bytearray(source.chunk_bytes(blocks))
     source.gather(list(range(blocks)), chunk, source.mark())
-    places = [(7 * block + 2) % (blocks + 3) for block in range(blocks)]
+    places = list(range(blocks + 2, 2, -1))
     target.scatter(bytes(chunk), blocks, 0, places, after=target.mark())
     made = DynamicCache(config=model.config)
     for number, page in enumerate(into):
@@ -186,7 +194,7 @@ def _greedy(model: Any, cache: Any, rest: torch.Tensor) -> list[int]:
 def decode_steps(machine: Machine, report: Report, model: Any) -> None:
     """g: a decode loop's steps alone, with loads, and with loads and saves under way."""
     steps = 20 if machine.is_quick else 200
-    shape = TINY if machine.is_quick else LLAMA
+    shape = _shape(machine)
     pool = Pool(4 * shape.block_bytes)
     region = Pool(4 * shape.block_bytes)
     pool.touch()
