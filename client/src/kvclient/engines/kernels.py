@@ -12,8 +12,8 @@ BLOCK_WORDS_MAX = 1024
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
-@triton.jit
-def _copy_runs(
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_runs(  # type: ignore[no-untyped-def]
     table,
     blocks,
     chunk,
