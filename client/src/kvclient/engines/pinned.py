@@ -151,6 +151,7 @@ class RegisteredMemory:
                     break
                 with self._lock:
                     area.ready.append((start, end))
+        self._log.info("kvcast: %d bytes of the pool are registered with the device", self.registered_bytes)
 
 
 def connecting(memory: RegisteredMemory) -> Callable[..., AgentClient]:
