@@ -28,7 +28,7 @@ def test_the_form_for_processors(interpreted: str, tmp_path: Path, pytestconfig:
     rows = found["rows"]
     right = [row for row in rows if row["check"] == "c"]
     assert len(right) == 9, "every layout"
-    assert {row["by"] for row in right} == {"TorchCopies" if interpreted == "0" else "RunCopies"}
+    assert {row["by"] for row in right} == {"torch" if interpreted == "0" else "one kernel"}
     assert [row["wrong"] for row in rows if row["check"] == "d"] == [0]
     assert [row["equal"] for row in rows if row["check"] == "f"] == [64, 64, 64]
     if interpreted == "0":

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import torch
 
+from kvclient.engines.core.runs import LayerPages, run_table
 from kvclient.engines.paged import Buffer, Span, spans_of
 from kvclient.engines.pinned import RegisteredMemory
-from kvclient.engines.runs import LayerPages, run_table
 
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Numbers are copied as integers of their size, so that no kernel needs to know the type of the cache."""
@@ -122,6 +122,11 @@ class DeviceLayers:
     @property
     def layers_count(self) -> int:
         return len(self._views)
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether one kernel copies all layers."""
+        return isinstance(self._copy, _RunCopies)
 
     def chunk_bytes(self, blocks_count: int) -> int:
         """See PagedLayers."""

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvclient.engines.runs import COLUMNS
+from kvclient.engines.core.runs import COLUMNS
 
 BLOCK_WORDS_MAX = 1024
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
@@ -62,7 +62,7 @@ def copy_runs(
 ) -> None:
     """Cache -> chunk, or chunk -> cache, on the current stream.
 
-    `table`: rows of `runs.RunTable`, shape (runs, COLUMNS), int64; `blocks`: numbers of blocks, int64; `chunk`: uint8,
+    `table`: rows of `core.runs.RunTable`, shape (runs, COLUMNS), int64; `blocks`: numbers of blocks, int64; `chunk`: uint8,
     the whole chunk of `blocks_in_chunk` blocks. The blocks are those of the chunk from `skipped_blocks` on.
     """
     size = min(BLOCK_WORDS_MAX, triton.next_power_of_2(run_words_max))

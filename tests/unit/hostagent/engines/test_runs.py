@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvclient.engines.core.runs import LayerPages, RunTable, run_table
 from kvclient.engines.paged import HostLayers
-from kvclient.engines.runs import LayerPages, RunTable, run_table
 
 BLOCKS, LAYERS = 12, 3
 
