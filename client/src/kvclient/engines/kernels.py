@@ -62,8 +62,8 @@ def copy_runs(
 ) -> None:
     """Cache -> chunk, or chunk -> cache, on the current stream.
 
-    `table`: rows of `core.runs.RunTable`, shape (runs, COLUMNS), int64; `blocks`: numbers of blocks, int64; `chunk`: uint8,
-    the whole chunk of `blocks_in_chunk` blocks. The blocks are those of the chunk from `skipped_blocks` on.
+    `table`: rows of `core.runs.RunTable`, shape (runs, COLUMNS), int64; `blocks`: numbers of blocks, int64; `chunk`:
+    uint8, the whole chunk of `blocks_in_chunk` blocks. The blocks are those of the chunk from `skipped_blocks` on.
     """
     size = min(BLOCK_WORDS_MAX, triton.next_power_of_2(run_words_max))
     grid = (blocks.shape[0], table.shape[0], triton.cdiv(run_words_max, size))
