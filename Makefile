@@ -5,6 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # On a testbed of its own: which prefixes are hot follows from all that was fetched there.
 VLLM_ALONE := tests/vllm/test_warming.py
+GPU_PYTHON ?= python3
 ENGINES := sglang lmcache ucm dynamo chain
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
@@ -22,7 +23,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench versions wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -162,6 +163,9 @@ demo-pd: system .venv-vllm/.installed ## one vLLM engine computes prompts, one a
 
 bench: setup ## the incast benchmark in all modes
 	$(RUN) $(PY) -m kvcast.cli bench incast --mode all --json out/incast.json
+
+gpu-check: ## kvcast's copies on this machine's GPU: GPU_PYTHON has torch, Triton, transformers; no network, no vLLM
+	PYTHONPATH="$(CURDIR):$(CURDIR)/client/src" $(GPU_PYTHON) -m tools.gpu_check --json out/gpu-check.json
 
 versions: $(VENV)/.installed ## which newest engines have what kvcast uses, read from the package index (downloads 500 MB)
 	$(PY) tools/engine_versions.py

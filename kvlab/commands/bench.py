@@ -19,6 +19,7 @@ BENCHMARKS = {
     "policy": "hit ratios of cache policies on a trace",
     "cold": "the agent's cold store on a file system, Redis and Mooncake, compared with native clients",
     "codec": "KV in fewer bytes: ratio, speed of a core, and what a small model makes of it",
+    "layout": "an engine's pages in and out of chunks, by their layout, beside a plain copy",
     "rdma": "the RDMA transport compared with minimal programs, in a guest with soft-RoCE",
     "ttft": "time to first token of real engines by where a prompt's KV comes from",
 }

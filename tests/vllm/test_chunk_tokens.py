@@ -26,7 +26,7 @@ def chunk_tokens(spec: Any, *, latent: bool = False, layers_here: int = LAYERS, 
         use_mla=latent, get_total_num_kv_heads=lambda: HEADS, get_total_num_hidden_layers=lambda: LAYERS
     )
     config = SimpleNamespace(
-        parallel_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
         model_config=model,
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
     )

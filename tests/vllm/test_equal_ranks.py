@@ -6,24 +6,26 @@ from __future__ import annotations
 
 import logging
 import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bmv2_testbed.client import Testbed
+from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient, Where
+from kvclient.engines.core.head_groups import StageParts
 from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
 from kvclient.engines.link import AgentLink
-from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import CopyRules, Transfers
+from tests.vllm import shard_keys
+from tests.vllm.shard_keys import BLOCK_TOKENS, CHUNK_TOKENS
 from tests.vllm.vllm_suite import assert_nothing_left, until
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK_TOKENS, BLOCK_TOKENS, LATENT_NUMBERS, LAYERS, BLOCKS = 64, 16, 576, 3, 24
+LATENT_NUMBERS, LAYERS, BLOCKS = 576, 3, 24
 BLOCKS_IN_CHUNK = CHUNK_TOKENS // BLOCK_TOKENS
 CHUNK_BYTES = LAYERS * CHUNK_TOKENS * LATENT_NUMBERS * 2
 PATIENCE_S = 60.0
@@ -31,38 +33,13 @@ TEXT = list(range(100, 100 + 3 * CHUNK_TOKENS))
 log = logging.getLogger("test")
 
 
-def keys_of(tensor_size: int, replicas: int, **more: Any) -> list[tuple[bytes, ...]]:
+def keys_of(tensor_size: int, replicas: int) -> list[tuple[ChunkKey, ...]]:
     """Keys of TEXT in an engine of so many tensor-parallel ranks, each `replicas` of which hold the same."""
-    from vllm.config import AttentionConfig
-
-    from kvclient.engines.vllm.chunk_names import ChunkNames
     from kvclient.engines.vllm.facts import ShardFacts
 
-    configuration = SimpleNamespace(to_dict=lambda: {"kv_lora_rank": 512})
-    model = SimpleNamespace(
-        model="/models/tiny",
-        revision=None,
-        dtype="bfloat16",
-        quantization=None,
-        hf_config=configuration,
-        multimodal_config=None,
-        disable_sliding_window=False,
-    )
-    config = SimpleNamespace(
-        model_config=model,
-        cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=True, kv_sharing_fast_prefill=False),
-        parallel_config=SimpleNamespace(tensor_parallel_size=tensor_size, pipeline_parallel_size=1),
-        load_config=SimpleNamespace(load_format="auto"),
-        attention_config=AttentionConfig(),
-        ec_transfer_config=None,
-    )
-    settings = Settings(chunk_tokens=CHUNK_TOKENS, weights_digest="w", **more)
-    link: Any = SimpleNamespace(away=False)
-    names = ChunkNames(config, SimpleNamespace(kv_tp_replicas=replicas), settings, BLOCK_TOKENS, link)
-    names.workers_reported({(0, rank): ShardFacts("latent", CHUNK_BYTES, "MLA") for rank in range(tensor_size)})
-    assert names.keys is not None
-    keys = names.keys.of_text(TEXT)
-    return list(keys.keys[: keys.chunks_count])
+    different = tensor_size // replicas
+    parts = StageParts(tensor_size, different, different)
+    return shard_keys.keys_of(TEXT, parts, ShardFacts("latent", CHUNK_BYTES, "MLA"))
 
 
 def test_engines_of_any_tensor_parallel_size_share_latent_kv() -> None:
@@ -95,9 +72,9 @@ def rank(agent_socket: str, layers: list[torch.Tensor], *, writes: bool) -> Tran
 
     return Transfers(
         AgentLink(AgentClient, agent_socket, log),
-        paged_layers([page_view(layer, 1 << 20) for layer in layers]),
+        [paged_layers([page_view(layer, 1 << 20) for layer in layers])],
         None,
-        CopyRules(shard=0, writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=PATIENCE_S, threads=1),
+        CopyRules(shards=(0,), writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=PATIENCE_S, threads=1),
         log,
         time.monotonic,
     )

@@ -149,11 +149,11 @@ ALONE = (0, 0)
 def names_of(folder: Path, weights: str, **settings: Any) -> Any:
     """The names of an engine whose only worker has loaded its weights."""
     from kvclient.engines.vllm.chunk_names import ChunkNames
-    from kvclient.engines.vllm.facts import ShardFacts
+    from kvclient.engines.vllm.facts import CacheGroups, ShardFacts
 
     link: Any = SimpleNamespace(away=False)
     chosen = Settings(chunk_tokens=64, weights_digest="w", **settings)
-    names = ChunkNames(configuration(folder), SimpleNamespace(kv_tp_replicas=1), chosen, 16, link)
+    names = ChunkNames(configuration(folder), chosen, CacheGroups(16), link)
     names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights=weights)})
     return names
 
@@ -214,11 +214,11 @@ def test_a_change_that_a_worker_noticed_leaves_nothing_with_a_name_until_the_cac
 
 def test_files_of_which_kvcast_does_not_know_name_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from kvclient.engines.vllm.chunk_names import ChunkNames
-    from kvclient.engines.vllm.facts import ShardFacts
+    from kvclient.engines.vllm.facts import CacheGroups, ShardFacts
 
     link: Any = SimpleNamespace(away=False)
     settings = Settings(chunk_tokens=64)
-    names = ChunkNames(configuration(tmp_path), SimpleNamespace(kv_tp_replicas=1), settings, 16, link)
+    names = ChunkNames(configuration(tmp_path), settings, CacheGroups(16), link)
     files = frozenset({"model.safetensors", "language.safetensors"})
     names.workers_reported({ALONE: ShardFacts("layout", 1000, "backend", weights="a", files=files)})
     assert names.find() is None
@@ -302,6 +302,16 @@ class Engine:
                 """One step."""
                 return "computed"
 
+            def sleep(self, level: int = 1) -> None:
+                """The cache's memory goes."""
+                told.append("asleep")
+
+            def wake_up(self, tags: list[str] | None = None) -> None:
+                """Memory comes back, of some kinds or of all."""
+                told.append("awake")
+
+        told: list[str] = []
+        self.told = told
         self.layer = Layer()
         self.model = Model()
         self.worker = Worker(self.model)
@@ -309,7 +319,7 @@ class Engine:
             compilation_config=SimpleNamespace(static_forward_context={"layer": self.layer}),
             parallel_config=SimpleNamespace(worker_extension_cls=extension),
         )
-        self.facts = WorkersModel(self.worker, config)
+        self.facts = WorkersModel(self.worker, config, lambda: told.append("sleeps"), lambda: told.append("wakes"))
 
 
 BUFFERS_AND_FLAGS: dict[str, Callable[[Engine], Any]] = {
@@ -355,6 +365,17 @@ def test_the_checksum_is_of_parameters_and_buffers() -> None:
     assert len(seen) == 3
 
 
+def test_copies_know_when_the_caches_memory_goes_and_when_it_is_back() -> None:
+    engine = Engine()
+    engine.worker.sleep(level=1)
+    engine.worker.wake_up(tags=["weights"])
+    assert engine.told == ["sleeps", "asleep", "awake"]
+    engine.worker.wake_up(["kv_cache"])
+    engine.worker.sleep()
+    engine.worker.wake_up()
+    assert engine.told[3:] == ["awake", "wakes", "sleeps", "asleep", "awake", "wakes"]
+
+
 def test_calls_that_may_change_weights_are_noticed_and_steps_are_not() -> None:
     engine = Engine(EXTENSION)
     assert engine.worker.execute_model() == "computed"
@@ -392,7 +413,7 @@ def check(spec: Any, **more: Any) -> None:
 
     model = SimpleNamespace(use_mla=False, get_total_num_kv_heads=lambda: 1, get_total_num_hidden_layers=lambda: 1)
     config = SimpleNamespace(
-        parallel_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
         model_config=model,
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True),
         attention_config=SimpleNamespace(**more),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
@@ -86,10 +86,22 @@ class AgentClient(Notices):
             if lone_gets and attached.lone is not None:
                 self._lone = LoneGets.opened(*attached.lone)
         self._puts = Puts(self._connection, self._region)
+        self._unmapping: list[Callable[[], None]] = []
+
+    def mapped(self) -> list[memoryview]:
+        """All that is mapped, to register it with a device: the pool, read-only, and this client's write region. Give
+        `before_unmapping` what ends that."""
+        return [self._reads.mapped(), self._region.view(0, self._region.size_bytes)]
+
+    def before_unmapping(self, call: Callable[[], None]) -> None:
+        """Have `close` call this, once, while all is mapped still."""
+        self._unmapping.append(call)
 
     def close(self) -> None:
         """Gives everything back. Views handed out stay mapped but no longer protected from reuse."""
         self._connection.close()
+        while self._unmapping:
+            self._unmapping.pop()()
         if self._lone is not None:
             self._lone.close()
         self._reads.close()

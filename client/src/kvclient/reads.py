@@ -74,6 +74,10 @@ class Reads:
         if local_reads and attached.local is not None:
             self._local = LocalReads.opened(*attached.local, connection.is_up)
 
+    def mapped(self) -> memoryview:
+        """The whole pool, read-only."""
+        return memoryview(self._map)
+
     def close(self) -> None:
         """Unmap. With views still out, the mapping goes when the last of them does."""
         if self._local is not None:

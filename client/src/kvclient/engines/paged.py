@@ -9,6 +9,7 @@ so that a layer can be used as soon as its part is there. Pages are opaque bytes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -69,12 +70,12 @@ def spans_of(pages: Sequence[int]) -> list[Span]:
 
 
 class HostLayers:
-    """Layers in host memory: rows of bytes, copied by numpy, which holds no other thread up meanwhile."""
+    """Layers in host memory: bytes, copied by numpy, which holds no other thread up meanwhile."""
 
     def __init__(self, layers: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """`layers`: pages of each layer, shape (blocks, page bytes); rows may have gaps between them."""
+        """`layers`: of each layer, shape (blocks, ..., bytes), in the order that a chunk has them, with any strides."""
         self._layers = list(layers)
-        self._spans = spans_of([layer.shape[1] for layer in self._layers])
+        self._spans = spans_of([math.prod(layer.shape[1:]) for layer in self._layers])
         self._bytes = sum(span.page_bytes for span in self._spans)
 
     @property
@@ -93,7 +94,12 @@ class HostLayers:
         content = np.frombuffer(chunk, dtype=np.uint8)
         ids = np.asarray(block_ids, dtype=np.intp)
         for layer, span in zip(self._layers, self._spans, strict=True):
-            np.take(layer, ids, axis=0, out=_part(content, span, len(ids)), mode="clip")
+            part = _part(content, span, layer, len(ids))
+            if layer.flags.c_contiguous:
+                np.take(layer, ids, axis=0, out=part, mode="clip")
+                continue
+            for row, block in zip(part, block_ids, strict=True):  # of gaps `take` would copy the whole cache first
+                np.copyto(row, layer[block])
 
     def scatter(
         self,
@@ -108,8 +114,8 @@ class HostLayers:
         content = np.frombuffer(chunk, dtype=np.uint8)
         ids = np.asarray(block_ids, dtype=np.intp)
         for index in range(len(self._layers)) if layer is None else (layer,):
-            part = _part(content, self._spans[index], blocks_count)
-            self._layers[index][ids] = part[skip_blocks : skip_blocks + len(ids)]
+            layer_part = _part(content, self._spans[index], self._layers[index], blocks_count)
+            self._layers[index][ids] = layer_part[skip_blocks : skip_blocks + len(ids)]
 
 
 class GroupedLayers:
@@ -194,6 +200,8 @@ class StateLayers:
             group.scatter(content[part], 1, 0, [block], None, after)
 
 
-def _part(content: npt.NDArray[np.uint8], span: Span, blocks_count: int) -> npt.NDArray[np.uint8]:
+def _part(
+    content: npt.NDArray[np.uint8], span: Span, layer: npt.NDArray[np.uint8], blocks_count: int
+) -> npt.NDArray[np.uint8]:
     start = span.start * blocks_count
-    return content[start : start + span.page_bytes * blocks_count].reshape(blocks_count, span.page_bytes)
+    return content[start : start + span.page_bytes * blocks_count].reshape(blocks_count, *layer.shape[1:])

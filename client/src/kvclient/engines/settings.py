@@ -30,6 +30,8 @@ class Settings:
     socket: str = SOCKET_DEFAULT
     chunk_tokens: int = 0
     """0: chosen by the size of the model's KV (`engines.core.chunk_sizes`)."""
+    kv_head_groups: int = 0
+    """The largest tensor-parallel size among the engines that share (`engines.core.head_groups`); 0: this engine's."""
     load: str = "auto"
     save: str = "all"
     gate: str = "auto"
@@ -81,6 +83,7 @@ MEDIA = ("EXTERNAL", "STORAGE", "CPU", KVCAST_MEDIA)
 _CHOICES = {"kv_form": KV_FORMS, "load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
 _BOUNDS: dict[str, tuple[float, float]] = {
     "chunk_tokens": (1, 65536),
+    "kv_head_groups": (0, 1024),
     "prefill_tokens_per_s": (0, 1e12),
     "load_tokens_min": (1, 1 << 31),
     "load_deadline_s": (0.001, 600),

@@ -97,7 +97,8 @@ class _Progress:
 class CopyRules:
     """What is copied, and how."""
 
-    shard: int
+    shards: tuple[int, ...]
+    """Of a chunk's keys, those of the parts that this worker has."""
     writes: bool
     """False for a worker whose KV another worker has too and saves for both."""
     blocks_in_chunk: int
@@ -113,19 +114,20 @@ class Transfers:
     def __init__(
         self,
         link: AgentLink[AgentClient],
-        layers: PagedLayers,
+        parts: Sequence[PagedLayers],
         states: StateLayers | None,
         rules: CopyRules,
         log: logging.Logger,
         clock: Callable[[], float],
     ) -> None:
-        """`states`: recurrent layers, if there are any."""
+        """`parts`: the layers, once for each of the rules' shards. `states`: recurrent layers, if there are any: then
+        there is one part."""
         self._link = link
-        self._layers = layers
+        self._parts = list(parts)
+        self._layers_count = self._parts[0].layers_count
         self._rules = rules
-        self._shard = rules.shard
         self._blocks_in_chunk = rules.blocks_in_chunk
-        self._chunk_bytes = layers.chunk_bytes(rules.blocks_in_chunk)
+        self._part_bytes = self._parts[0].chunk_bytes(rules.blocks_in_chunk)
         self._states = states
         self._state_bytes = states.state_bytes if states is not None else 0
         self._namespace = ""
@@ -136,8 +138,8 @@ class Transfers:
         self._savers = Threads(1, "kvcast-save")
         self._lock = threading.Condition()
         """Notified when a load ends, and when the last of the saves does."""
-        self._saves_count = 0
-        """Saves under way."""
+        self._loads_count = self._saves_count = 0
+        """Under way."""
         self._abandoned = 0
         """How often the saves under way were abandoned."""
         self._results = TransferResults()
@@ -152,8 +154,10 @@ class Transfers:
 
         The blocks are not written before the work submitted so far is done: they may have been another request's.
         """
+        with self._lock:
+            self._loads_count += 1
         try:
-            self._loaders.submit(self._load, load, gate, self._layers.mark())
+            self._loaders.submit(self._load, load, gate, self._parts[0].mark())
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("beginning a load")
             self._load_over(load, 0, self._clock(), gate, _Progress())
@@ -167,11 +171,11 @@ class Transfers:
         with self._lock:
             self._saves_count += len(saves)
         try:
-            self._savers.submit(self._save_all, saves, self._layers.mark(), self._abandoned)
+            self._savers.submit(self._save_all, saves, self._parts[0].mark(), self._abandoned)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("beginning saves")
             for save in saves:
-                self._save_over(save, "error", None)
+                self._save_over(save, "error")
 
     def abandon_saves(self) -> None:
         """Their blocks may be written again from now on: no save that was begun so far becomes a chunk, unless it has
@@ -187,6 +191,11 @@ class Transfers:
         """Wait a moment for all saves to end, for an engine that has nothing else to do."""
         with self._lock:
             self._lock.wait_for(lambda: not self._saves_count, timeout_s)
+
+    def await_copies(self, timeout_s: float) -> bool:
+        """Wait for all loads and saves to end; whether they have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not (self._loads_count or self._saves_count), timeout_s)
 
     def take_results(self) -> TransferResults:
         """Loads and saves that ended; each is reported once."""
@@ -235,11 +244,12 @@ class Transfers:
         good = max(0, chunks * self._blocks_in_chunk - load.skip_blocks)
         failed = load.block_ids[good:]
         with self._lock:
+            self._loads_count -= 1
             self._results.loads[load.request] = not failed
             self._results.failed_blocks.update(failed)
             figures = self._figures
             figures.loaded_chunks += chunks
-            figures.loaded_bytes += chunks * self._chunk_bytes
+            figures.loaded_bytes += chunks * len(self._parts) * self._part_bytes
             if load.state is not None and chunks:
                 figures.loaded_bytes += self._state_bytes
             figures.load_s.append(self._clock() - started_s)
@@ -247,26 +257,27 @@ class Transfers:
             self.has_results = self.has_figures = True
             self._lock.notify_all()
         if gate is not None:
-            gate.load_ended(range(progress.layers_count, self._layers.layers_count))
+            gate.load_ended(range(progress.layers_count, self._layers_count))
 
     def _copy_in(self, load: Load, gate: LayerGate | None, progress: _Progress, after: Any) -> int:
         """Copy chunks into the paged cache; returns how many are there for certain."""
         client = self._link.client
         if client is None or not load.keys:
             return 0
-        keys = [keys[self._shard] for keys in load.keys]
+        keys = [keys[shard] for keys in load.keys for shard in self._rules.shards]
         if load.state is not None:
-            keys.append(load.state.keys[self._shard])
+            keys += [load.state.keys[shard] for shard in self._rules.shards]
         try:
             # Leaving this raises when the lease was lost before.
             with client.fetch(keys, deadline_s=self._rules.deadline_s) as got:
-                count = self._whole(got, len(load.keys))
+                count = self._whole(got, len(load.keys) * len(self._parts))
                 if load.state is not None:
                     if count < len(keys):
                         return 0  # without the state the engine cannot compute what follows these chunks
                     count -= 1
                     self._copy_state(load.state, got.views[-1], after)
-                layers = range(self._layers.layers_count) if gate is not None else (None,)
+                count //= len(self._parts)
+                layers = range(self._layers_count) if gate is not None else (None,)
                 for layer in layers:
                     self._copy_layer(load, got, count, layer, after)
                     if gate is not None and layer is not None:
@@ -277,10 +288,10 @@ class Transfers:
             self._link.connection_lost(client, str(error))
             raise
 
-    def _whole(self, got: Fetched, chunks: int) -> int:
-        """How many leading chunks have the size that this cache takes. The one after `chunks` of them is a state."""
+    def _whole(self, got: Fetched, parts: int) -> int:
+        """How many leading parts have the size that this cache takes. The one after `parts` of them is a state."""
         for count, view in enumerate(got.views):
-            size_bytes = self._chunk_bytes if count < chunks else self._state_bytes
+            size_bytes = self._part_bytes if count < parts else self._state_bytes
             if len(view) != size_bytes:
                 self._log.error("kvcast: a chunk has %d bytes, not %d: the engine computes it", len(view), size_bytes)
                 return count
@@ -296,9 +307,11 @@ class Transfers:
             skip = load.skip_blocks if chunk == 0 else 0
             start = chunk * size + skip - load.skip_blocks
             ids = load.block_ids[start : start + size - skip]
-            self._layers.scatter(got.views[chunk], size, skip, ids, layer, after)
-            if load.windows and isinstance(self._layers, GroupedLayers):
-                self._layers.scatter_windows(got.views[chunk], load.windows[chunk], after)
+            for number, part in enumerate(self._parts):
+                view = got.views[chunk * len(self._parts) + number]
+                part.scatter(view, size, skip, ids, layer, after)
+                if load.windows and isinstance(part, GroupedLayers):
+                    part.scatter_windows(view, load.windows[chunk], after)
 
     # ------------------------------------------------------------------ saves
 
@@ -308,17 +321,16 @@ class Transfers:
 
     def _save(self, save: Save, after: Any, abandoned: int) -> None:
         started_s = self._clock()
-        reason = "error"
-        wrote = False
+        reason, written_bytes = "error", 0
         try:
-            reason, wrote = self._copy_out(save, after, abandoned) if self._rules.writes else ("", False)
+            reason, written_bytes = self._copy_out(save, after, abandoned) if self._rules.writes else ("", 0)
         except Exception:  # noqa: BLE001 - a bug of ours must not end the engine's step; logged in full and counted
             self._failed("saving a chunk")
         finally:
-            self._save_over(save, reason, self._clock() - started_s if wrote else None)
+            self._save_over(save, reason, written_bytes, self._clock() - started_s)
 
-    def _save_over(self, save: Save, reason: str, wrote_s: float | None) -> None:
-        """`wrote_s`: how long it took to write the chunk; None when it was not written here."""
+    def _save_over(self, save: Save, reason: str, written_bytes: int = 0, took_s: float = 0.0) -> None:
+        """`written_bytes`: what was written here; 0 where another worker or node had it already."""
         with self._lock:
             self._results.saves[save.save] = not reason
             self._saves_count -= 1
@@ -328,48 +340,48 @@ class Transfers:
             figures = self._figures
             if reason:
                 figures.saves_failed[reason] = figures.saves_failed.get(reason, 0) + 1
-            elif wrote_s is not None:
+            elif written_bytes:
                 figures.saved_chunks += 1
-                figures.saved_bytes += self._bytes_of(save)
-                figures.save_s.append(wrote_s)
+                figures.saved_bytes += written_bytes
+                figures.save_s.append(took_s)
 
-    def _copy_out(self, save: Save, after: Any, abandoned: int) -> tuple[str, bool]:
-        """(why it is not in the pool, empty if it is; whether it was written here)."""
+    def _copy_out(self, save: Save, after: Any, abandoned: int) -> tuple[str, int]:
+        """(why it is not in the pool, empty if it is; bytes that were written here)."""
         client = self._link.client
         if client is None:
-            return "away", False
+            return "away", 0
         try:
-            return self._put(client, save, after, abandoned)
+            written_bytes = 0
+            for number in range(len(self._parts)):
+                reason, part_bytes = self._put(client, save, number, after, abandoned)
+                if reason:
+                    return reason, 0
+                written_bytes += part_bytes
+            return "", written_bytes
         except AgentUnavailableError as error:
             self._link.connection_lost(client, str(error))
-            return "away", False
+            return "away", 0
         except PoolFullError:
-            return "pool_full", False
+            return "pool_full", 0
         except AgentError as error:
             self._log.warning("kvcast: a chunk is not saved: %s", error)
-            return "refused", False
+            return "refused", 0
 
-    def _put(self, client: AgentClient, save: Save, after: Any, abandoned: int) -> tuple[str, bool]:
+    def _put(self, client: AgentClient, save: Save, part: int, after: Any, abandoned: int) -> tuple[str, int]:
+        shard, size_bytes = self._rules.shards[part], self._state_bytes if save.is_state else self._part_bytes
         slot = client.reserve(
-            save.keys[self._shard],
-            save.parents[self._shard],
-            self._bytes_of(save),
-            position=save.position,
-            namespace=self._namespace,
+            save.keys[shard], save.parents[shard], size_bytes, position=save.position, namespace=self._namespace
         )
         if slot is None:
-            return "", False
+            return "", 0
         with slot:
             if save.is_state:
                 assert self._states is not None, "a state is saved of an engine without recurrent layers"
                 self._states.gather(save.block_ids, slot.view, after)
             else:
-                self._layers.gather(save.block_ids, slot.view, after)
+                self._parts[part].gather(save.block_ids, slot.view, after)
             # Looked at behind the copy: then the bytes were read before anything wrote over them.
             if abandoned != self._abandoned:
-                return "refused", False
+                return "refused", 0
             slot.commit()
-        return "", True
-
-    def _bytes_of(self, save: Save) -> int:
-        return self._state_bytes if save.is_state else self._chunk_bytes
+        return "", size_bytes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from kvclient.engines.core.requests import Load
 from kvclient.engines.core.saves import Save
 from kvclient.engines.core.states import StatePart
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import HostLayers, StateLayers
+from kvclient.engines.paged import Buffer, HostLayers, StateLayers
 from kvclient.engines.transfers import CopyRules, LayerGate, TransferResults, Transfers
 from tests.unit.hostagent.agent_harness import Cluster, key
 
@@ -46,9 +48,9 @@ def transfers_of(
 ) -> Transfers:
     return Transfers(
         link,
-        layers if isinstance(layers, HostLayers) else HostLayers(layers),
+        [layers if isinstance(layers, HostLayers) else HostLayers(layers)],
         states,
-        CopyRules(shard=0, writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=5.0, threads=2),
+        CopyRules(shards=(0,), writes=writes, blocks_in_chunk=BLOCKS_IN_CHUNK, deadline_s=5.0, threads=2),
         log,
         time.monotonic,
     )
@@ -270,3 +272,28 @@ def test_without_the_state_nothing_of_a_load_counts(cluster: Cluster, link: Agen
     results = finish(transfers, loads=1)
     assert (results.loads, results.failed_blocks) == ({"r": False}, {10, 11, 12, 13})
     assert not state.any()
+
+
+def test_whoever_takes_the_memory_away_waits_for_copies(link: AgentLink[AgentClient]) -> None:
+    layers = random_layers(21)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(HostLayers):
+        """Copies when it is told to."""
+
+        def gather(self, block_ids: Sequence[int], chunk: Buffer, after: Any = None) -> None:
+            """See PagedLayers."""
+            begun.set()
+            assert goes_on.wait(PATIENCE_S)
+            super().gather(block_ids, chunk, after)
+
+    transfers = transfers_of(link, Slow(layers))
+    assert transfers.await_copies(0)
+    transfers.save([save(91, (1, 2, 3, 4))], "test")
+    assert begun.wait(PATIENCE_S)
+    assert not transfers.await_copies(0)
+    goes_on.set()
+    assert transfers.await_copies(PATIENCE_S)
+    transfers.load(Load("r", ((key(91),),), 0, (5, 6, 7, 8)))
+    assert transfers.await_copies(PATIENCE_S)
+    assert finish(transfers, loads=1, saves=1).loads == {"r": True}

@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 import torch
 
-from kvclient.engines.layout import DeviceLayers, LayoutError
+from kvclient.engines.device import DeviceLayers
+from kvclient.engines.layout import LayoutError
 from kvclient.engines.paged import PagedLayers
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from kvchunk.ids import ChunkKey, KvIdentity
+from kvclient.engines.core.head_groups import groups_of_rank
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.pieces import Piece, piece_at
 
@@ -49,20 +50,18 @@ class HostPages:
         self.indices_per_page = int(getattr(pool, "logical_page_size", None) or getattr(pool, "page_size", 1) or 1)
         layout = str(getattr(pool, "layout", ""))
         replicated = config.is_mla_model and name not in SHARDED_ALWAYS
-        self._split = 1
-        rank, size = (0, 1) if replicated else (int(config.tp_rank), int(config.tp_size))
-        if config.tp_lcm_size and layout == "page_head" and not replicated:
-            self._split = int(config.tp_lcm_size) // size
-            rank, size = rank * self._split, int(config.tp_lcm_size)
+        rank, ranks = (0, 1) if replicated else (int(config.tp_rank), int(config.tp_size))
+        splits_heads = config.tp_lcm_size and layout == "page_head" and not replicated
+        groups = int(config.tp_lcm_size) if splits_heads else ranks
+        held = groups_of_rank(rank, ranks, groups)
+        self._split = len(held)
         self._in_place, sizes = self._probe()
         self._layer_pairs = self._in_place and layout == "layer_first" and len(sizes) == 2 * _layers_of(pool)
         if self._layer_pairs:
             # Layer by layer in memory, but in a chunk all keys and then all values, as page_first_direct has them.
             layout = "page_first_direct"
         self.page_bytes = sum(sizes)
-        self._digests = tuple(
-            self._identity(config, facts, layout, rank + part, size).digest() for part in range(self._split)
-        )
+        self._digests = tuple(self._identity(config, facts, layout, group, groups).digest() for group in held)
 
     @property
     def chunks_per_page(self) -> int:
@@ -104,7 +103,7 @@ class HostPages:
                 self._pool.set_from_flat_data_page(first, page)
 
     def _identity(self, config: Any, facts: ModelFacts, layout: str, rank: int, size: int) -> KvIdentity:
-        """Of rank `rank` of `size`."""
+        """Of group `rank` of `size` groups of heads."""
         pool = self._pool
         shapes = ",".join(f"{fact}={getattr(pool, fact, '')}" for fact in ("layer_num", "head_dim", "v_head_dim"))
         heads = int(getattr(pool, "head_num", 0) or 0) // self._split

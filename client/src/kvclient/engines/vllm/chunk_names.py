@@ -17,7 +17,14 @@ from kvclient.engines.core.identity import EngineIdentity, Shard
 from kvclient.engines.link import AgentLink
 from kvclient.engines.settings import Settings, SettingsError
 from kvclient.engines.vllm.bindings import RequestKeys
-from kvclient.engines.vllm.facts import ShardFacts, WorkerRank, chunks_namespace, make_identity, weights_digest
+from kvclient.engines.vllm.facts import (
+    CacheGroups,
+    ShardFacts,
+    WorkerRank,
+    chunks_namespace,
+    make_identity,
+    weights_digest,
+)
 from kvclient.engines.vllm.media import MediaDigests
 from kvclient.engines.weights import WeightsError, version_in
 from kvclient.polled_client import PolledClient
@@ -38,21 +45,20 @@ class ChunkNames:
     def __init__(
         self,
         vllm_config: Any,
-        kv_cache_config: Any,
         settings: Settings,
-        block_tokens: int,
+        groups: CacheGroups,
         link: AgentLink[PolledClient],
     ) -> None:
         """`link`: named in the line that logs the names. Raises SettingsError."""
         self._vllm_config = vllm_config
-        self._kv_cache_config = kv_cache_config
         self._settings = settings
-        self._block_tokens = block_tokens
+        self._block_tokens = groups.block_tokens
+        self._parts = groups.parts
         self._link = link
         self._weights, self._files = weights_digest(vllm_config, settings)
         parallel = vllm_config.parallel_config
         self._generations = Generations(
-            product(range(parallel.pipeline_parallel_size), range(parallel.tensor_parallel_size)),
+            product(range(parallel.pipeline_parallel_size), range(self._parts.workers_count)),
             has_cache=bool(vllm_config.cache_config.enable_prefix_caching),
         )
         self._generation = ""
@@ -118,20 +124,20 @@ class ChunkNames:
                     "weights_digest to any text that changes whenever the weights do"
                 )
         parallel = self._vllm_config.parallel_config
-        replicas = self._kv_cache_config.kv_tp_replicas
+        parts = self._parts
         shards = []
         for pipeline_rank in range(parallel.pipeline_parallel_size):
-            for tensor_rank in range(0, parallel.tensor_parallel_size, replicas):
-                facts = self._workers.get((pipeline_rank, tensor_rank))
+            for part in range(parts.count):
+                facts = self._workers.get((pipeline_rank, parts.first_holder(part)))
                 if facts is None:
                     return
                 shards.append(
                     Shard(
-                        tensor_rank // replicas,
-                        max(1, parallel.tensor_parallel_size // replicas),
+                        part,
+                        parts.count,
                         pipeline_rank,
                         parallel.pipeline_parallel_size,
-                        facts.layout,
+                        facts.layout + parts.context_name(part),
                         facts.chunk_bytes,
                         facts.model,
                     )
@@ -151,7 +157,7 @@ class ChunkNames:
 
     @property
     def shard_bytes(self) -> int:
-        """Bytes of a chunk at one worker; 0 until the workers have reported."""
+        """Bytes of one part of a chunk; 0 until the workers have reported."""
         return self._shards[0].chunk_bytes if self._shards else 0
 
     @property
@@ -166,7 +172,7 @@ class ChunkNames:
             return None  # the namespace tells how numbers lie in the workers' caches
         if not self.namespace and (digest := self._weights.get(wait_s)) is not None:
             identity = self._identity(digest, ())
-            self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
+            self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._parts, identity))
         return self.namespace or None
 
     def _with_terms(self, namespace: str) -> str:
@@ -206,7 +212,7 @@ class ChunkNames:
         if digest is None:
             return
         identity = self._identity(digest, self._shards)
-        self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._kv_cache_config, identity))
+        self.namespace = self._with_terms(chunks_namespace(self._vllm_config, self._parts, identity))
         self.keys = RequestKeys(identity, self._media)
         log.info(
             "kvcast: %s, weights %s, layout %s, chunks of %d tokens and %d bytes in %d shard(s), agent at %s%s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,16 +28,18 @@ from vllm.v1.kv_cache_interface import (
 
 from kvchunk.kv_layout import LOSSY
 from kvclient.engines.core.chunk_sizes import chunk_tokens_for
+from kvclient.engines.core.head_groups import ONE_WORKER, StageParts
 from kvclient.engines.core.identity import EngineIdentity, RequestBinding, Shard
 from kvclient.engines.core.kv_axes import CachePage, chunk_layout
 from kvclient.engines.core.windows import kept_blocks
-from kvclient.engines.layout import page_view
+from kvclient.engines.layout import heads_of, page_shape, page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
 from kvclient.engines.vllm.model import WorkersModel, files_of_source
+from kvclient.engines.vllm.parallel import stage_parts
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of_files, files_read, signature_of
 
 WorkerRank: TypeAlias = tuple[int, int]
-"""Pipeline rank, tensor rank."""
+"""Pipeline rank, number within the stage (`core.head_groups.StageParts`)."""
 
 
 DEFAULT_LOADER: Final = frozenset(("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "pt"))
@@ -77,6 +80,8 @@ class CacheGroups:
     """Of each group after the first: how many blocks a chunk holds of it."""
     states: tuple[int, ...] = ()
     """Numbers of the groups of recurrent layers, whose blocks hold one state for all tokens so far."""
+    parts: StageParts = ONE_WORKER
+    """How workers split what a block holds; `block_tokens` are those of all of them."""
 
     @property
     def is_hybrid(self) -> bool:
@@ -88,10 +93,6 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     """The settings with a number of tokens in a chunk, and what the engine caches. Raises SettingsError for what kvcast
     does not do."""
     _check_causality(vllm_config)
-    parallel = vllm_config.parallel_config
-    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if getattr(parallel, name, 1) > 1:
-            raise SettingsError(f"kvcast does not split contexts over workers: leave {name} at 1")
     if (
         current_platform.is_cpu()
         and getattr(vllm_config.model_config, "use_mla", False)
@@ -107,8 +108,15 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     _check_kinds(specs, full, states)
     if states:
         _check_states(vllm_config, [spec for number in states for spec in specs[number]])
-    block_tokens = int(kv_cache_config.kv_cache_groups[full[0]].kv_cache_spec.block_size)
-    others = {int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups} - {block_tokens}
+    parts = stage_parts(vllm_config, kv_cache_config, [spec for group in specs for spec in group], settings)
+    block_tokens = int(kv_cache_config.kv_cache_groups[full[0]].kv_cache_spec.block_size) * parts.contexts
+    if parts.contexts > 1 and len(specs) > 1:
+        raise SettingsError(
+            "kvcast cannot cache this model with decode_context_parallel_size above 1: it has several groups of layers;"
+            " leave it at 1"
+        )
+    sizes = {int(group.kv_cache_spec.block_size) * parts.contexts for group in kv_cache_config.kv_cache_groups}
+    others = sizes - {block_tokens}
     if others:
         raise SettingsError(
             f"kvcast cannot cache this model: its groups of layers have blocks of {block_tokens} and of "
@@ -130,7 +138,7 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     chunk_blocks = settings.chunk_tokens // block_tokens
     order = (full[0], *(number for number in range(len(specs)) if number != full[0] and number not in states))
     kept = tuple(_kept(specs[number], block_tokens, chunk_blocks) for number in order[1:])
-    return settings, CacheGroups(block_tokens, order, kept, states)
+    return settings, CacheGroups(block_tokens, order, kept, states, parts)
 
 
 def _check_causality(vllm_config: Any) -> None:
@@ -249,9 +257,12 @@ def layer_names(kv_cache_config: Any, groups: CacheGroups) -> list[list[str]]:
 
 
 def layer_views(
-    kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], groups: CacheGroups
+    kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], groups: CacheGroups, part: int = 0
 ) -> list[dict[str, torch.Tensor]]:
-    """Byte views of the layers' pages, group by group, without those that share another's cache in their group."""
+    """Byte views of the layers' pages, group by group, without those that share another's cache in their group.
+
+    `part`: of the groups of heads that this worker holds, which one.
+    """
     found = []
     for number, names in zip(groups.order, layer_names(kv_cache_config, groups), strict=True):
         spec = kv_cache_config.kv_cache_groups[number].kv_cache_spec
@@ -260,7 +271,8 @@ def layer_views(
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for name in names:
             cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
-            view = page_view(cache, per_layer.get(name, spec).page_size_bytes)
+            heads = heads_of(cache, part, groups.parts.groups_each)
+            view = page_view(heads, per_layer.get(name, spec).page_size_bytes)
             place = (view.data_ptr(), tuple(view.stride()))
             if place not in seen:
                 seen.add(place)
@@ -288,12 +300,13 @@ def _states_of(cache: Any) -> Iterable[torch.Tensor]:
 def shard_facts(
     vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, Any], chunk_bytes: int, groups: CacheGroups
 ) -> ShardFacts:
-    """This worker's cache: everything about it that decides what its bytes mean."""
+    """This worker's cache: everything about it that decides what its bytes mean, of one group of heads. `chunk_bytes`:
+    of one, too."""
     layers = []
     names = layer_names(kv_cache_config, groups)
     for name in (name for group in names for name in group):
         cache = group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks)
-        layers.append([name, str(cache.dtype), list(cache.shape[1:]), list(cache.stride()[1:])])
+        layers.append([name, str(cache.dtype), *page_shape(cache, groups.parts.groups_each)])
     state_names = [kv_cache_config.kv_cache_groups[number].layer_names for number in groups.states]
     layers += [
         [name, str(state.dtype), list(state.shape[1:]), list(state.stride()[1:])]
@@ -310,7 +323,9 @@ def shard_facts(
     canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
     kv_layout = _kv_layout(kv_cache_config, kv_caches, chunk_bytes, groups, backends)
-    state_bytes = sum(view.shape[1] for views in state_views(kv_cache_config, kv_caches, groups) for view in views)
+    state_bytes = sum(
+        math.prod(view.shape[1:]) for views in state_views(kv_cache_config, kv_caches, groups) for view in views
+    )
     return ShardFacts(layout, chunk_bytes, ",".join(backends), kv_layout, state_bytes)
 
 
@@ -326,10 +341,13 @@ def _kv_layout(
         return ""
     (views,) = layer_views(kv_cache_config, kv_caches, groups)
     caches = [group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks) for name in views]
-    pages = [CachePage(str(cache.dtype), tuple(cache.shape[1:]), tuple(cache.stride()[1:])) for cache in caches]
+    each = groups.parts.groups_each
+    shapes = [(str(cache.dtype), *page_shape(cache, each)) for cache in caches]
+    pages = [CachePage(element, tuple(shape), tuple(strides)) for element, shape, strides in shapes]
     spec = next(iter(iter_layer_specs(kv_cache_config.kv_cache_groups[groups.order[0]].kv_cache_spec)))
-    blocks = chunk_bytes // sum(view.shape[1] for view in views.values())
-    found = chunk_layout(pages, blocks, groups.block_tokens, spec.num_kv_heads)
+    blocks = chunk_bytes // sum(math.prod(view.shape[1:]) for view in views.values())
+    tokens = groups.block_tokens // groups.parts.contexts
+    found = chunk_layout(pages, blocks, tokens, spec.num_kv_heads // each)
     return found.text if found is not None and found.size_bytes == chunk_bytes else ""
 
 
@@ -507,12 +525,11 @@ def make_identity(
     )
 
 
-def chunks_namespace(vllm_config: Any, kv_cache_config: Any, identity: EngineIdentity) -> str:
+def chunks_namespace(vllm_config: Any, parts: StageParts, identity: EngineIdentity) -> str:
     """What chunks are put under: the model as it was configured, digits of its weights, and eight digits of all that
     engines must have in common to share chunks, but for the layout of each worker's cache, which a starting engine does
     not know yet."""
     parallel = vllm_config.parallel_config
-    different = max(1, parallel.tensor_parallel_size // kv_cache_config.kv_tp_replicas)
-    anyone = Shard(0, different, 0, parallel.pipeline_parallel_size, "", 0)
+    anyone = Shard(0, parts.count, 0, parallel.pipeline_parallel_size, "", 0)
     shared = identity.of_shard(anyone, RequestBinding()).digest().hex()
     return f"{vllm_config.model_config.model[-NAMESPACE_MODEL_CHARACTERS:]}@{identity.weights_digest[:8]}.{shared[:8]}"

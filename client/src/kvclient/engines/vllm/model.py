@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +51,16 @@ IMPLEMENTATION_FLAGS: Final = ("scale", "sliding_window", "logits_soft_cap", "at
 class WorkersModel:
     """The model of one worker, and the draft's where there is one."""
 
-    def __init__(self, worker: Any, vllm_config: Any) -> None:
-        """`worker`: vLLM's, which has loaded its model. From now on its calls that may change weights are noticed."""
+    def __init__(
+        self,
+        worker: Any,
+        vllm_config: Any,
+        sleeps: Callable[[], None] = lambda: None,
+        wakes: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`worker`: vLLM's, which has loaded its model. From now on its calls that may change weights are noticed.
+        `sleeps`, `wakes`: called before the cache's memory goes, and when it is there again."""
+        self._sleeps, self._wakes = sleeps, wakes
         self._worker = worker
         self._vllm_config = vllm_config
         self.weights_touched = False
@@ -74,7 +82,13 @@ class WorkersModel:
         @functools.wraps(method)
         def noticed(*arguments: Any, **more: Any) -> Any:
             self.weights_touched = True
-            return method(*arguments, **more)
+            if name == "sleep":
+                self._sleeps()
+            result = method(*arguments, **more)
+            tags = more.get("tags", arguments[0] if arguments else None)
+            if name == "wake_up" and (tags is None or "kv_cache" in tags):
+                self._wakes()
+            return result
 
         setattr(owner, name, noticed)
 

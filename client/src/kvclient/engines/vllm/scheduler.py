@@ -121,7 +121,7 @@ class KvcastConnectorScheduler:
         self._idle_news: IdleNews | None = None
         self._swept_s = time.monotonic()
         self._link = AgentLink(PolledClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
-        self._names = ChunkNames(vllm_config, kv_cache_config, settings, groups.block_tokens, self._link)
+        self._names = ChunkNames(vllm_config, settings, groups, self._link)
         self._early: dict[str, Any] = {}
         """Requests that arrived before the workers had reported their caches."""
         self._outages_told = 0

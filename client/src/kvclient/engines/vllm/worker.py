@@ -9,15 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed import get_pcp_group, get_pp_group, get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.platforms import current_platform
 from vllm.v1.worker.worker_base import WorkerBase
 
 from kvclient.client import AgentClient
 from kvclient.engines.core.requests import Load
+from kvclient.engines.device import Staging
 from kvclient.engines.layout import LayoutError, paged_layers
 from kvclient.engines.link import AgentLink
-from kvclient.engines.paged import GroupedLayers, StateLayers
+from kvclient.engines.paged import GroupedLayers, PagedLayers, StateLayers
+from kvclient.engines.pinned import CudaRegistrar, RegisteredMemory, connecting
 from kvclient.engines.settings import Settings
 from kvclient.engines.transfers import CopyRules, LayerGate, Transfers
 from kvclient.engines.vllm.callers import caller_of
@@ -45,8 +48,9 @@ class KvcastConnectorWorker:
         self._blocks_in_chunk = settings.chunk_tokens // groups.block_tokens
         # The scheduler says when the agent goes, unless this worker is on a node of its own, with an agent of its own.
         self._spans_nodes = vllm_config.parallel_config.nnodes > 1
+        self._memory = self._device_memory()
         self._link = AgentLink(
-            AgentClient,
+            AgentClient if self._memory is None else connecting(self._memory),
             settings.socket,
             log,
             level=logging.WARNING if self._spans_nodes else logging.DEBUG,
@@ -73,35 +77,38 @@ class KvcastConnectorWorker:
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The paged cache is there, and the model is loaded. Raises LayoutError for a cache that cannot be copied by
         pages, and for a worker that does not show its model."""
-        groups = layer_views(self._kv_cache_config, kv_caches, self._groups)
-        made = [paged_layers(list(views.values())) for views in groups]
-        blocks = [self._blocks_in_chunk, *self._groups.kept_blocks]
-        layers = GroupedLayers(made, blocks) if len(made) > 1 else made[0]
-        states = [paged_layers(views) for views in state_views(self._kv_cache_config, kv_caches, self._groups)]
-        self._layers = {name: index for index, name in enumerate(groups[0])}
-        chunk_bytes = layers.chunk_bytes(self._blocks_in_chunk)
+        parts = [
+            layer_views(self._kv_cache_config, kv_caches, self._groups, part)
+            for part in range(self._groups.parts.groups_each)
+        ]
+        first = next(iter(parts[0][0].values()))
+        staging = Staging(first.device, lanes=self._settings.threads + 1, memory=self._memory)
+        made = [self._paged(groups, staging) for groups in parts]
+        states = [paged_layers(views, staging) for views in state_views(self._kv_cache_config, kv_caches, self._groups)]
+        self._layers = {name: index for index, name in enumerate(parts[0][0])}
+        chunk_bytes = made[0].chunk_bytes(self._blocks_in_chunk)
+        if first.device.type != "cpu":
+            log.info("kvcast: %d bytes of the device are for copies", staging.prepare(chunk_bytes))
         facts = shard_facts(self._vllm_config, self._kv_cache_config, kv_caches, chunk_bytes, self._groups)
-        replicas = self._kv_cache_config.kv_tp_replicas
-        tensor_size = self._vllm_config.parallel_config.tensor_parallel_size
-        pipeline_rank, tensor_rank = get_pp_group().rank_in_group, get_tensor_model_parallel_rank()
-        self._rank = pipeline_rank, tensor_rank
+        pipeline_rank, worker_rank = get_pp_group().rank_in_group, self._worker_rank()
+        self._rank = pipeline_rank, worker_rank
         worker = caller_of(WorkerBase)
         if worker is None:
             raise LayoutError("kvcast cannot see the model of this worker: it is none of vLLM's own kinds of workers")
-        self._model = WorkersModel(worker, self._vllm_config)
+        self._model = WorkersModel(worker, self._vllm_config, self.sleep, self.wake)
         self._checksum = self._model.take_checksum()
         files = files_loaded(self._vllm_config, self._settings, self._model)
         self._reports.shards[self._rank] = replace(
             facts, model=self._model.digest(), weights=self._checksum, files=files
         )
-        shards_in_stage = max(1, tensor_size // replicas)
+        held = self._groups.parts.of(worker_rank)
         self._transfers = Transfers(
             self._link,
-            layers,
+            made,
             StateLayers(states) if states else None,
             CopyRules(
-                shard=pipeline_rank * shards_in_stage + tensor_rank // replicas,
-                writes=tensor_rank % replicas == 0,
+                shards=tuple(pipeline_rank * self._groups.parts.count + part for part in held.parts),
+                writes=held.writes,
                 blocks_in_chunk=self._blocks_in_chunk,
                 # The scheduler leases promised chunks on its own node; other nodes have to fetch them first.
                 deadline_s=self._settings.load_deadline_s if self._spans_nodes else LOCAL_DEADLINE_S,
@@ -110,6 +117,23 @@ class KvcastConnectorWorker:
             log,
             time.monotonic,
         )
+
+    @staticmethod
+    def _device_memory() -> RegisteredMemory | None:
+        """What this worker's device copies from and to by itself; None: it is none of CUDA's."""
+        if not current_platform.is_cuda():
+            return None
+        return RegisteredMemory(CudaRegistrar(torch.device("cuda", torch.cuda.current_device())), log)
+
+    def _paged(self, groups: list[dict[str, torch.Tensor]], staging: Staging) -> PagedLayers:
+        made = [paged_layers(list(views.values()), staging) for views in groups]
+        return GroupedLayers(made, [self._blocks_in_chunk, *self._groups.kept_blocks]) if len(made) > 1 else made[0]
+
+    def _worker_rank(self) -> int:
+        """Its number within its pipeline stage."""
+        parts = self._groups.parts
+        prefill_rank = get_pcp_group().rank_in_group if parts.prefill_contexts > 1 else 0
+        return int(prefill_rank * parts.tensor_size + get_tensor_model_parallel_rank())
 
     def step_begins(self, orders: StepOrders) -> None:
         """Before anything is computed: answer a question about the weights, and notice when they changed."""
@@ -148,9 +172,12 @@ class KvcastConnectorWorker:
         )
 
     def sleep(self) -> None:
-        """Copy nothing until `wake`. Idempotent; before the cache is registered nothing happens."""
+        """Copy nothing until `wake`: the cache's memory goes. Idempotent; before there is a cache nothing happens.
+
+        Raises RuntimeError, with nothing changed, while copies do not end."""
         if self._transfers is not None:
-            self._transfers.await_saves(self._settings.answer_timeout_s)
+            if not self._transfers.await_copies(self._settings.load_deadline_s + self._settings.answer_timeout_s):
+                raise RuntimeError("kvcast: the engine cannot sleep: copies of its KV cache are under way; ask again")
             self._asleep, self._transfers = self._transfers, None
 
     def wake(self) -> None:
