@@ -351,6 +351,8 @@ class LookUp(AgentEffect):
     number: int
     keys: tuple[ChunkKey, ...]
     released: tuple[ChunkKey, ...] = ()
+    root: ChunkKey | None = None
+    """The first chunk of their prefix, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

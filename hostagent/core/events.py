@@ -309,6 +309,8 @@ class LookedUp(ControllerEvent):
     number: int
     found: Delta
     refused: bool = False
+    elsewhere: bool = False
+    """Another cell is home to the prefix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class _Look:
     then: Callable[[], None] | None
     """None: nobody waits any more."""
     due_ns: int
+    root: ChunkKey | None
 
 
 class LookUps:
@@ -45,6 +46,8 @@ class LookUps:
         self._looks: dict[int, _Look] = {}
         self.absent: OrderedDict[ChunkKey, None] = OrderedDict()
         """Chunks that nobody has. To be read."""
+        self.elsewhere_count = 0
+        """Questions about prefixes that another cell is home to."""
         self._released: dict[int, Sequence[ChunkKey]] = {}
         self._alarm = node.alarms.add(self._too_late)
 
@@ -67,9 +70,10 @@ class LookUps:
             if look.then is not None:
                 look.then()
 
-    def look(self, keys: Iterable[ChunkKey], then: Callable[[], None]) -> bool:
-        """Ask for those of these chunks of which nothing is known. True: `then` is called later, once, when the answer
-        is here or has taken too long; False: go on without."""
+    def look(self, keys: Iterable[ChunkKey], then: Callable[[], None], root: ChunkKey | None = None) -> bool:
+        """Ask for those of these chunks of which nothing is known. `root`: the first one of their prefix, where that is
+        known. True: `then` is called later, once, when the answer is here or has taken too long; False: go on
+        without."""
         room = limits.LOOK_UPS_MAX - len(self._looks)
         if not self.is_partial or room <= 0:
             return False
@@ -77,7 +81,7 @@ class LookUps:
         step, due_ns = limits.LOOK_UP_KEYS_MAX, self._node.clock.now_ns + _WAIT_NS
         starts = range(0, len(wanted), step)[:room]
         for at in starts:  # the answer to the last comes last
-            self._ask(_Look(wanted[at : at + step], then if at == starts[-1] else None, due_ns))
+            self._ask(_Look(wanted[at : at + step], then if at == starts[-1] else None, due_ns, root))
         return bool(starts)
 
     def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
@@ -100,6 +104,7 @@ class LookUps:
         for key in self._released.pop(event.number, ()):
             if let_go.get(key) == event.number:
                 del let_go[key]
+        self.elsewhere_count += event.elsewhere
         look = self._looks.pop(event.number, None)
         if look is None:
             return
@@ -137,7 +142,7 @@ class LookUps:
     def _ask(self, look: _Look) -> None:
         self._number += 1
         self._looks[self._number] = look
-        self._node.emit(effects.LookUp(self._number, tuple(look.keys)))
+        self._node.emit(effects.LookUp(self._number, tuple(look.keys), root=look.root))
         self._arm()
 
     def _too_late(self) -> None:

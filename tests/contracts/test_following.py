@@ -16,6 +16,7 @@ from hostagent.core.lone_chunks import LoneChunks
 from hostagent.core.windows import WINDOW
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Where
+from kvproto.cells import Cell, Cells
 from kvproto.chunk_table import KEPT, Interned
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
@@ -287,6 +288,30 @@ def test_an_agent_follows_its_own_copies_that_are_taken_and_no_more_than_it_may(
     keys = b"".join(map(key, "pqr"))
     cluster.say(AGENT, look_up=rpc.LookUp(number=1, keys=keys))
     assert not cluster.sent[AGENT][-1].looked_up.refused, "it follows these already"
+
+
+def test_whose_prefix_another_cell_is_home_to_hears_so() -> None:
+    west = Cell("west", controllers=("w1:4800",))
+    cells = Cells("east", {"east": Cell("east", weight=0.0), "west": west})
+    follower = followed(Cluster(with_switch=False, cells=cells))
+    follower.ask("root", "next")
+    assert [message.look_up.root for message in follower.up] == [key("root")]
+    follower.settle()
+    (answer,) = [one.looked_up for one in follower.cluster.sent[AGENT] if one.HasField("looked_up")]
+    assert (answer.elsewhere.cell, list(answer.elsewhere.controllers)) == ("west", ["w1:4800"])
+    assert follower.agent.core.fetches.look_ups.elsewhere_count == 1
+    assert follower.answers() == [bytes((Where.NOWHERE, Where.NOWHERE))]
+
+
+def test_a_prefix_that_is_at_home_or_not_named_is_nowhere_else(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("a")
+    follower.settle()
+    cluster.say(AGENT, look_up=rpc.LookUp(number=9, keys=key("b")))
+    answers = [one.looked_up for one in cluster.sent[AGENT] if one.HasField("looked_up")]
+    assert [one.HasField("elsewhere") for one in answers] == [False, False]
+    cluster.say(AGENT, look_up=rpc.LookUp(number=10, keys=key("b"), root=b"short"))
+    assert cluster.sent[AGENT][-1].refusals.refused[0].what == "message"
 
 
 def test_whose_engines_use_more_namespaces_asks_anew(cluster: Cluster) -> None:

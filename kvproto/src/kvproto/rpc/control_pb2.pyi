@@ -258,7 +258,7 @@ class Hello(_message.Message):
     protocol: _builtins.int
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
     takes_columns: _builtins.bool
-    """it understands DirectoryDelta.columns"""
+    """it understands DirectoryDelta.columns and .after"""
     follows: _builtins.bool
     """it is told only of chunks that it follows: see LookUp"""
     link_rate: _builtins.int
@@ -1240,22 +1240,28 @@ class LookUp(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """of this stream, counting up"""
     keys: _builtins.bytes
     """16 bytes each; followed even where nobody has the chunk yet"""
     released: _builtins.bytes
     """16 bytes each: not followed any more. What is told of them until the answer comes"""
+    root: _builtins.bytes
+    """is out of date
+    key of the first chunk of their prefix; empty: the node does not know it
+    """
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         keys: _builtins.bytes = ...,
         released: _builtins.bytes = ...,
+        root: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released", "root", b"root"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1268,6 +1274,7 @@ class LookedUp(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """of the LookUp"""
     refused: _builtins.bool
@@ -1276,16 +1283,21 @@ class LookedUp(_message.Message):
     def found(self) -> Global___DirectoryDelta:
         """without a sequence; what is not in it nobody has whom this node may read from"""
 
+    @_builtins.property
+    def elsewhere(self) -> Global___Elsewhere:
+        """absent: the prefix of `root` belongs here, or none was named"""
+
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         found: Global___DirectoryDelta | None = ...,
         refused: _builtins.bool = ...,
+        elsewhere: Global___Elsewhere | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "found", b"found"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1904,7 +1916,8 @@ class DirectoryDelta(_message.Message):
     that it has another controller's directory gets its snapshot only when as many nodes as it knew have announced what
     they hold, or after a few seconds. Until then the old replica stands (its node indexes are those of the old
     controller). All parts of a snapshot carry the sequence of the state they describe; each delta
-    after that has the next sequence. A gap means a bug, and the agent reconnects.
+    after that has the next sequence, or says in `after` which one it follows on: agents are not told of publications that
+    do not concern them. A gap means a bug, and the agent reconnects.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
