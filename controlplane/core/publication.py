@@ -18,7 +18,7 @@ from controlplane.core.directory import tell
 from controlplane.core.directory.following import Following, Heard
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.journal import Journal
-from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
+from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S, MESSAGES_AT_ONCE
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
@@ -108,6 +108,10 @@ class Publication:
         self._speakers: dict[NodeIndex, View] = {}
         """What nodes are told of, or were when they went."""
         self._sequence = 0
+        self._messages = 0
+        """Of the last publication."""
+        self._rests_until_ns = 0
+        """After a publication of many messages what changes waits for more."""
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
         self._take_columns: set[int] = set()
@@ -144,7 +148,10 @@ class Publication:
         """When `publish` has something to tell; None: nothing waits."""
         claims = self._claims.news_wait
         soon_ns = self._cluster.now_ns + self._cluster.options.publish_ns
-        if self._directory.changes_wait or self._nodes_changed or self._nodes_gone or claims:
+        if self._directory.changes_count > DELTA_RECORDS_MAX:
+            return soon_ns
+        soon_ns = max(soon_ns, self._rests_until_ns)
+        if self._directory.changes_count or self._nodes_changed or self._nodes_gone or claims:
             return soon_ns
         return max(soon_ns, self._loads_due_ns) if self.loads_changed else None
 
@@ -206,7 +213,7 @@ class Publication:
             self.journal.note(changed)
         left = self._directory.take_left(changed)
         self._sequence += 1
-        common.sequence = self._sequence
+        common.sequence, self._messages = self._sequence, 0
         for snapshot in self._snapshots:
             for one in changed:
                 snapshot.missed.setdefault(one, set()).update(left.get(one, ()))
@@ -225,6 +232,8 @@ class Publication:
             self._tell_followers(heard, left, lambda view: self._for_view(common, claims, view), news=news)
         for index in common.nodes_gone:
             self._speakers.pop(NodeIndex(index), None)
+        rests_ns = self._cluster.options.publish_ns * self._messages // MESSAGES_AT_ONCE
+        self._rests_until_ns = self._cluster.now_ns + rests_ns
 
     def _tell_followers(
         self,
@@ -307,9 +316,10 @@ class Publication:
         delta.claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
         return delta
 
-    def _send_change(self, sessions: Iterable[int], delta: rpc.DirectoryDelta) -> None:
+    def _send_change(self, sessions: Collection[int], delta: rpc.DirectoryDelta) -> None:
         """To these, each of which may have missed what did not concern it."""
         known: dict[int, list[int]] = {}
+        self._messages += len(sessions)
         for session in sessions:
             known.setdefault(self._told_sequence[session], []).append(session)
             self._told_sequence[session] = self._sequence

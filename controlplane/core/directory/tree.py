@@ -485,9 +485,9 @@ class Directory:
         return ([row for row in rows if row != NONE] if gone else rows), gone
 
     @property
-    def changes_wait(self) -> bool:
-        """Whether `take_changes` has something to return."""
-        return bool(self._changed)
+    def changes_count(self) -> int:
+        """How many keys `take_changes` has something to say of."""
+        return len(self._changed)
 
     def take_left(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, set[str]]:
         """Which of these keys are not known any more under namespaces that they were known under, since the last
