@@ -163,6 +163,7 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity
         integrity=integrity,
         takes_loads=welcome.takes_loads,
         takes_look_ups=welcome.takes_look_ups,
+        follows=welcome.follows,
         fanout=fabric.fanout,
         unasked_weight=fabric.unasked_weight,
     )

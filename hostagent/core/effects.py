@@ -356,6 +356,13 @@ class LookUp(AgentEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class AttachAgain(AgentEffect):
+    """What this node said of itself to the controller is no longer true."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LookUpCold(AgentEffect):
     """Whether the cold store has chunks, and what it says of them; answered by ColdLookedUp."""
 

@@ -300,6 +300,8 @@ class Welcomed(ControllerEvent):
     """See `kvproto.blocks.cover`."""
     takes_look_ups: bool = False
     """It may be asked for chunks."""
+    follows: bool = False
+    """It tells this node only of those that it follows, although this node did not ask for that."""
 
 
 @dataclass(frozen=True, slots=True)

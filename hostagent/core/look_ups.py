@@ -7,6 +7,7 @@ news, as it follows that, too. Everything here belongs to one stream: the next o
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ class LookUps:
         """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
+        self.follows = self.rows_max > 0 and node.options.follows_at_once
+        """It is asked to: the whole directory is not wanted, or has become too large. Then it stays so."""
+        share = 0.75 + 0.25 * zlib.crc32(node.directory.own_name.encode()) / 0xFFFFFFFF
+        self.whole_rows_max = 0 if node.options.follows_at_once else int(self.rows_max * share)
+        """Chunks of the whole directory, before this node follows; 0: however many. Nodes do not all begin at once."""
+        self._takes_look_ups = self._has_outgrown = False
         self._follows = False
         """A snapshot came on this stream already: what is known or remembered is followed."""
         self._number = 0
@@ -51,11 +58,24 @@ class LookUps:
         self._released: dict[int, Sequence[ChunkKey]] = {}
         self._alarm = node.alarms.add(self._too_late)
 
-    def stream_began(self, *, takes_look_ups: bool) -> None:
-        """A controller listens, which knows nothing of what was followed."""
+    def stream_began(self, *, takes_look_ups: bool, follows: bool) -> bool:
+        """A controller listens, which knows nothing of what was followed; `follows`: it says that it tells of nothing
+        else. True: until now this node wanted to be told of everything."""
         self.stream_ended()
-        self.is_partial = takes_look_ups and self.rows_max > 0
+        began = (follows and not self.follows) or self._has_outgrown
+        self.follows |= follows
+        self._has_outgrown = False
+        self._takes_look_ups = takes_look_ups
+        self.is_partial = takes_look_ups and self.follows
         self._follows = False
+        return began
+
+    def outgrown(self, rows: int) -> bool:
+        """The whole directory has so many chunks. True: from the next stream on this node follows what it asks for."""
+        if self.follows or not self._takes_look_ups or not 0 < self.whole_rows_max < rows:
+            return False
+        self.follows = self._has_outgrown = True
+        return True
 
     def stream_ended(self) -> None:
         """Nobody answers: who waits goes on with what is known."""

@@ -228,6 +228,7 @@ class Hello(_message.Message):
     INTERESTS_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
+    REPLICA_ROWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     CELL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
@@ -261,6 +262,8 @@ class Hello(_message.Message):
     """it understands DirectoryDelta.columns and .after"""
     follows: _builtins.bool
     """it is told only of chunks that it follows: see LookUp"""
+    replica_rows: _builtins.int
+    """it follows where the directory has more chunks than these; 0: it does not"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
     cell: _builtins.str
@@ -307,12 +310,13 @@ class Hello(_message.Message):
         interests: Global___Interests | None = ...,
         takes_columns: _builtins.bool = ...,
         follows: _builtins.bool = ...,
+        replica_rows: _builtins.int = ...,
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1800,6 +1804,7 @@ class Welcome(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     TAKES_LOOK_UPS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
@@ -1823,6 +1828,8 @@ class Welcome(_message.Message):
     """
     takes_look_ups: _builtins.bool
     """it understands Hello.follows and LookUp"""
+    follows: _builtins.bool
+    """the agent is told only of chunks that it follows"""
     silence_ms: _builtins.int
     """a controller that says nothing for so long stands still; 0: it may"""
     @_builtins.property
@@ -1845,11 +1852,12 @@ class Welcome(_message.Message):
         epoch: _builtins.int = ...,
         takes_columns: _builtins.bool = ...,
         takes_look_ups: _builtins.bool = ...,
+        follows: _builtins.bool = ...,
         silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "follows", b"follows", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
