@@ -15,7 +15,6 @@ import math
 import os
 import platform
 import socket
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -35,10 +34,6 @@ REQUEST_BYTES_MAX = 8192
 BODY_BYTES_MAX = 1 << 20
 TIMEOUT_S = 5.0
 """How long a peer may take to send a request, and again to take the answer."""
-STREAMS_MAX = 16
-"""Connections that may be streams. Further streams get 503, so that metrics and health stay reachable."""
-STREAMS_PER_ADDRESS_MAX = 8
-"""Of one address (of IPv6, of one network of 64 bits, which one host may have): some places stay for others."""
 STREAM_TIMEOUT_S = 20.0
 """How long a peer of a stream may take nothing before the stream ends."""
 STREAM_BUFFER_BYTES = 64 << 10
@@ -135,8 +130,6 @@ class HttpServer:
         self._pages = pages
         self._streams = streams or {}
         self._services = services or {}
-        self._streaming: Counter[str] = Counter()
-        """Streams by addresses of their peers."""
         self._server: asyncio.Server | None = None
         self._connections = Connections()
 
@@ -175,12 +168,12 @@ class HttpServer:
                 method, path, query = _request(head)
                 if refusal := self._refusal(path, head, writer):
                     await _send(writer, _encode(words_page(HTTPStatus.FORBIDDEN, refusal)))
-                elif method == "GET" and path in self._streams and not (refusal := self._no_place(_site(writer))):
-                    self._connections.becomes_stream(task)
+                elif method == "GET" and path in self._streams:
+                    if refusal := self._connections.becomes_stream(task):
+                        await _send(writer, _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, refusal)))
+                        return
                     last = [("since", one) for one in header_fields(head).get("last-event-id", [])]
                     await self._stream(self._streams[path](dict(parse_qsl(query) + last)), path, reader, writer)
-                elif refusal:
-                    await _send(writer, _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, refusal)))
                 else:
                     await _send(writer, await self._reply(method, path, query, head, reader))
         finally:
@@ -195,14 +188,6 @@ class HttpServer:
         if path in NAMELESS or is_for_programs or is_own_origin(header_fields(head), socket.gethostname()):
             return ""
         return f"{path}: this name may be a stranger's: ask by localhost, an address, or the machine's own name"
-
-    def _no_place(self, site: str) -> str:
-        """Why a peer gets no further stream; empty: it gets one."""
-        if self._streaming.total() >= STREAMS_MAX:
-            return f"{STREAMS_MAX} watch already: try again later"
-        if self._streaming[site] >= STREAMS_PER_ADDRESS_MAX:
-            return f"{site} has {STREAMS_PER_ADDRESS_MAX} streams already: close one of them"
-        return ""
 
     async def _reply(self, method: str, path: str, query: str, head: bytes, reader: asyncio.StreamReader) -> bytes:
         if not path:
@@ -224,14 +209,11 @@ class HttpServer:
         writer: asyncio.StreamWriter,
     ) -> None:
         """Until the peer has gone or is too slow."""
-        site = _site(writer)
-        self._streaming[site] += 1
         sending = asyncio.create_task(_send_events(writer, events))
         gone = asyncio.create_task(_until_client_left(reader))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._streaming -= Counter((site,))
             for task in (sending, gone):
                 task.cancel()
             problem, _ = await asyncio.gather(sending, gone, return_exceptions=True)
@@ -256,16 +238,6 @@ def _is_near(writer: asyncio.StreamWriter) -> bool:
     """Whether the peer is a process of this machine, as far as its address says."""
     peer = writer.get_extra_info("peername")
     return peer is not None and ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
-
-
-def _site(writer: asyncio.StreamWriter) -> str:
-    """Whose share a peer's streams count for."""
-    peer = writer.get_extra_info("peername")
-    if peer is None:
-        return ""
-    address = ipaddress.ip_address(peer[0].partition("%")[0])
-    address = getattr(address, "ipv4_mapped", None) or address
-    return str(ipaddress.ip_network(f"{address}/64", strict=False)) if address.version == 6 else str(address)
 
 
 async def _request_head(reader: asyncio.StreamReader) -> bytes | None:

@@ -13,6 +13,10 @@ CONNECTIONS_PER_PEER_MAX = 96
 """From one address. More than one turn accepts: whose request came along is answered before others push it out."""
 CONNECTIONS_MAX = 256
 """Of all; streams do not count, they have a limit of their own. The daemon keeps its file descriptors."""
+STREAMS_MAX = 16
+"""Connections that may be streams. Further streams get 503, so that metrics and health stay reachable."""
+STREAMS_PER_ADDRESS_MAX = 8
+"""Of one address: some places stay for others."""
 assert BACKLOG < CONNECTIONS_PER_PEER_MAX < CONNECTIONS_MAX
 
 
@@ -52,9 +56,15 @@ class Connections:
         """It has ended."""
         self._all.pop(task).writer.transport.abort()
 
-    def becomes_stream(self, task: asyncio.Task[None]) -> None:
-        """It goes on for as long as its peer likes, and does not count any more."""
-        self._all[task].is_stream = True
+    def becomes_stream(self, task: asyncio.Task[None]) -> str:
+        """It goes on for as long as its peer likes, and does not count any more. Or why it may not."""
+        own, streams = self._all[task], [one.address for one in self._all.values() if one.is_stream]
+        if len(streams) >= STREAMS_MAX:
+            return f"{STREAMS_MAX} watch already: try again later"
+        if streams.count(own.address) >= STREAMS_PER_ADDRESS_MAX:
+            return f"{own.address} has {STREAMS_PER_ADDRESS_MAX} streams already: close one of them"
+        own.is_stream = True
+        return ""
 
     async def end_all(self) -> None:
         """End every one, and wait for those who serve them."""

@@ -121,8 +121,6 @@ class Publication:
         self._audience = Audience(cluster.directory)
         """Those who are told of all that they may see."""
         self._followers: dict[int, Group] = {}
-        self._must_hear: set[int] = set()
-        """Groups that expect each change."""
         self._is_assembled = False
         """Nobody came, went or began to see something else since the groups were made."""
         self._snapshots: list[_Snapshot] = []
@@ -219,14 +217,15 @@ class Publication:
                 snapshot.missed.setdefault(one, set()).update(left.get(one, ()))
         if not self._is_assembled:
             self._assemble(sessions)
-        groups, shown, lost = self._audience.groups, self._audience.shown(rows), self._audience.lost(left)
-        told = shown.keys() | lost.keys()
-        for number in range(len(groups)) if news else sorted(told | self._must_hear):
-            delta = self._for_view(common, claims, view := groups[number].view)
-            tell(delta, self._directory, shown.get(number, ()), view.shows, columns=groups[number].columns)
-            delta.chunks_gone.extend(lost.get(number, ()))
-            if number in told or number in self._must_hear or not _is_empty(delta):
-                self._send_change(groups[number].sessions, delta)
+        shown, lost = self._audience.shown(rows), self._audience.lost(left)
+        for number, group in enumerate(self._audience.groups):
+            # Without columns an agent expects each change.
+            if news or number in shown or number in lost or not group.columns:
+                delta = self._for_view(common, claims, group.view)
+                tell(delta, self._directory, shown.get(number, ()), group.view.shows, columns=group.columns)
+                delta.chunks_gone.extend(lost.get(number, ()))
+                if not (group.columns and _is_empty(delta)):
+                    self._send_change(group.sessions, delta)
         if self.following.sessions:
             heard = self.following.listeners(rows, gone)
             self._tell_followers(heard, left, lambda view: self._for_view(common, claims, view), news=news)
@@ -303,7 +302,6 @@ class Publication:
             for group in groups
             if (some := tuple(one for one in group.sessions if one not in follow))
         )
-        self._must_hear = {at for at, group in enumerate(self._audience.groups) if not group.columns}
         self._speakers |= {
             node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
         }

@@ -1,6 +1,6 @@
 """The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
 
-Owns which copies exist, and which keys changed since somebody last asked (`take_changes`). Knows nothing of value,
+Owns which copies exist, and which keys changed since somebody last asked (`take_rows`). Knows nothing of value,
 time or the switch beyond the one bit `served`. What it knows lies in columns (`kvproto.chunk_table`): most chunks of a
 prefix have the same holders, so each set of holders is kept once. What would take long is done in slices (`advance`).
 """
@@ -463,11 +463,6 @@ class Directory:
         """Those of these rows whose chunks were never published."""
         return [row for row in rows if math.isnan(self._told[row])]
 
-    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """Chunks new or changed, and keys gone, since the last call."""
-        rows, gone = self.take_rows(len(self._changed))
-        return sorted(self.chunks_of(rows), key=lambda chunk: (chunk.facts.position, chunk.key)), sorted(gone)
-
     def take_rows(self, limit: int) -> tuple[list[int], list[ChunkKey]]:
         """Rows of chunks new or changed, and keys gone: `limit` of those that changed first, at most."""
         if limit >= len(self._changed):
@@ -486,7 +481,7 @@ class Directory:
 
     @property
     def changes_count(self) -> int:
-        """How many keys `take_changes` has something to say of."""
+        """How many keys `take_rows` has something to say of."""
         return len(self._changed)
 
     def take_left(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, set[str]]:

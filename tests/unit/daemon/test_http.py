@@ -453,7 +453,7 @@ def test_who_takes_nothing_of_a_stream_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 
 def test_more_streams_than_the_limit_are_told_so_and_pages_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STREAMS_MAX", 1)
+    monkeypatch.setattr(http_connections, "STREAMS_MAX", 1)
 
     async def steps() -> None:
         clock = Clock()
@@ -473,7 +473,7 @@ def test_more_streams_than_the_limit_are_told_so_and_pages_go_on(monkeypatch: py
 
 
 def test_one_address_leaves_streams_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STREAMS_PER_ADDRESS_MAX", 1)
+    monkeypatch.setattr(http_connections, "STREAMS_PER_ADDRESS_MAX", 1)
 
     async def steps() -> None:
         clock = Clock()
@@ -491,23 +491,6 @@ def test_one_address_leaves_streams_to_others(monkeypatch: pytest.MonkeyPatch) -
                 assert b" 200 " in await heads(reader)
 
     run(steps())
-
-
-@pytest.mark.parametrize(
-    ("address", "site"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_whose_share_a_stream_counts_for(address: str, site: str) -> None:
-    class Writer:
-        def get_extra_info(self, name: str) -> object:
-            return (address, 1)
-
-    assert http._site(Writer()) == site  # type: ignore[arg-type]
 
 
 def test_closing_ends_streams() -> None:
