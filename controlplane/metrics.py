@@ -53,9 +53,7 @@ class CoreCollector(Collector):
         yield nodes
         problems = sum(bool(node.port_problem) for node in core.nodes if node.attached)
         yield _gauge(
-            "nodes_without_port",
-            "Attached agents that are not seen, or not at the port they should have",
-            problems,
+            "nodes_without_port", "Attached agents that are not seen, or not at the port they should have", problems
         )
         unreached = sum(node.unreached for node in core.nodes if node.attached)
         yield _gauge("nodes_unreached", "Attached agents that others cannot reach on the data network", unreached)

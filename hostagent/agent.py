@@ -414,6 +414,7 @@ class Agent:
             effects.ReportBadCopy: self._report_bad_copy,
             effects.ProbePath: lambda one: self._probes.probe(one.node, one.endpoint),
             effects.PathChanged: self._path_changed,
+            effects.AttachAgain: lambda effect: self.attachment.attach_again(effect.reason),
             effects.ReportPaths: report,
             effects.BeatHeart: self._beat,
             effects.FetchPlanned: lambda _: None,  # for traces
@@ -487,7 +488,8 @@ class Agent:
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
                 takes_columns=True,
-                follows=self.config.replica_bytes > 0,
+                follows=self.core.fetches.look_ups.follows,
+                replica_rows=self.core.fetches.look_ups.whole_rows_max,
                 cell=self.config.cell,
             )
         )

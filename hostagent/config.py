@@ -130,9 +130,10 @@ class AgentConfig:
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
-    replica_bytes: int = 0
-    """Of what is known of other nodes' chunks; 0: the whole directory."""
     """How much later an engine may get chunks that are being computed, to spare the requests behind it."""
+    replica_bytes: int | None = None
+    """Of what is known of other nodes' chunks, those that this node's engines ask for; 0: the whole directory, however
+    large; None: the whole directory, as long as it has no more chunks than a node may follow."""
 
     @property
     def write_region_bytes(self) -> int:
@@ -163,7 +164,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         pool=_pool(top.section("pool")),
         cell=top.take("cell", _name, ""),
         controllers=controller.take("address", _controllers, ()),
-        replica_bytes=controller.take("replica_bytes", checks.size, 0),
+        replica_bytes=controller.take("replica_bytes", _replica, None),
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
@@ -186,6 +187,11 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     for address in config.controllers:
         demand_tls("controller.address", address, config.tls, insecure=config.insecure)
     return config
+
+
+def _replica(value: object) -> int | None:
+    """`auto`, or a size."""
+    return None if value == "auto" else checks.size(value)
 
 
 def _own_name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hostagent import limits
 from hostagent.config import AgentConfig
 from hostagent.core.options import CoreOptions
 from kvproto.ids import parse_address
@@ -30,7 +31,8 @@ def core_options(config: AgentConfig) -> CoreOptions:
         parse_address(data.pool_address) or None,
         link_rate_bytes_per_s=data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
-        replica_bytes=config.replica_bytes,
+        replica_bytes=limits.REPLICA_BYTES_MAX if config.replica_bytes is None else config.replica_bytes,
+        follows_at_once=config.replica_bytes is not None,
         wire_form=config.wire.form,
         relay_share=config.relay_share,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},

@@ -251,6 +251,8 @@ epochs: for so long an agent does without a leader whose clock is behind its pre
 STALE_DIRECTORY_S = 10.0
 """For this long after a controller's restart older directory entries still count: several times what any agent needs to
 be back (its longest backoff, its snapshot)."""
+STALE_AT_ONCE = 1024
+"""Entries that are forgotten in one turn of the loop then."""
 REPLICA_ROW_BYTES = 160
 """What a chunk of the replica takes, its share of keys' tables and lists of nodes included."""
 LOOK_UP_WAIT_S = 0.05
@@ -262,6 +264,7 @@ LOOK_UPS_MAX = 256
 LOOK_UP_ABSENT_MAX = 65_536
 """Chunks remembered that nobody has; the oldest are let go."""
 REPLICA_ROWS_MAX = FOLLOWED_PER_NODE_MAX - LOOK_UP_ABSENT_MAX - LOOK_UPS_MAX * LOOK_UP_KEYS_MAX
+REPLICA_BYTES_MAX = REPLICA_ROWS_MAX * REPLICA_ROW_BYTES
 """Of a replica that is a part: with what is asked for and what nobody has, no more than a node may follow."""
 CONTROLLER_NAME_S = 5.0
 """Looking up what a controller's name stands for takes no longer."""

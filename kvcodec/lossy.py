@@ -46,20 +46,7 @@ import numpy.typing as npt
 
 from kvchunk.kv_layout import LAYOUT_BYTES_MAX, KvLayout, parse_layout
 from kvcodec.forms import SHARE_MAX, CodecError
-from kvcodec.loops import (
-    ESCAPE,
-    LANES,
-    PROBS,
-    STATE_LOW,
-    ZERO,
-    Bytes,
-    Coded,
-    Element,
-    Loops,
-    Place,
-    Quantised,
-    Steps,
-)
+from kvcodec.loops import ESCAPE, LANES, PROBS, STATE_LOW, ZERO, Bytes, Coded, Element, Loops, Place, Quantised, Steps
 
 VERSION: Final = 1
 GROUP_TOKENS: Final = 10

@@ -36,8 +36,4 @@ def health_pages(health: Callable[[], Health]) -> dict[str, Page]:
         now = health()
         return {**now.facts, "ready": not now.missing, "missing": list(now.missing)}
 
-    return {
-        "/livez": lambda: words_page(HTTPStatus.OK, "ok"),
-        "/readyz": ready,
-        "/healthz": json_page(facts),
-    }
+    return {"/livez": lambda: words_page(HTTPStatus.OK, "ok"), "/readyz": ready, "/healthz": json_page(facts)}

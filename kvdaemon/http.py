@@ -79,6 +79,10 @@ CONNECTIONS_PER_PEER_MAX = 96
 """From one address. More than one turn accepts: whose request came along is answered before others push it out."""
 CONNECTIONS_MAX = 256
 """Of all; streams do not count, they have a limit of their own. The daemon keeps its file descriptors."""
+STREAMS_MAX = 16
+"""Connections that may be streams. Further streams get 503, so that metrics and health stay reachable."""
+STREAMS_PER_ADDRESS_MAX = 8
+"""Of one address: some places stay for others."""
 assert BACKLOG < CONNECTIONS_PER_PEER_MAX < CONNECTIONS_MAX
 
 
@@ -118,9 +122,15 @@ class Connections:
         """It has ended."""
         self._all.pop(task).writer.transport.abort()
 
-    def becomes_stream(self, task: asyncio.Task[None]) -> None:
-        """It goes on for as long as its peer likes, and does not count any more."""
-        self._all[task].is_stream = True
+    def becomes_stream(self, task: asyncio.Task[None]) -> str:
+        """It goes on for as long as its peer likes, and does not count any more. Or why it may not."""
+        own, streams = self._all[task], [one.address for one in self._all.values() if one.is_stream]
+        if len(streams) >= STREAMS_MAX:
+            return f"{STREAMS_MAX} watch already: try again later"
+        if streams.count(own.address) >= STREAMS_PER_ADDRESS_MAX:
+            return f"{own.address} has {STREAMS_PER_ADDRESS_MAX} streams already: close one of them"
+        own.is_stream = True
+        return ""
 
     async def end_all(self) -> None:
         """End every one, and wait for those who serve them."""
@@ -141,8 +151,6 @@ REQUEST_BYTES_MAX = 8192
 BODY_BYTES_MAX = 1 << 20
 TIMEOUT_S = 5.0
 """How long a peer may take to send a request, and again to take the answer."""
-STREAMS_MAX = 16
-"""Connections that may be streams. Further streams get 503, so that metrics and health stay reachable."""
 STREAM_TIMEOUT_S = 20.0
 """How long a peer of a stream may take nothing before the stream ends."""
 STREAM_BUFFER_BYTES = 64 << 10
@@ -239,7 +247,6 @@ class HttpServer:
         self._pages = pages
         self._streams = streams or {}
         self._services = services or {}
-        self._streaming = 0
         self._server: asyncio.Server | None = None
         self._connections = Connections()
 
@@ -278,8 +285,10 @@ class HttpServer:
                 method, path, query = _request(head)
                 if refusal := self._refusal(path, head, writer):
                     await _send(writer, _encode(words_page(HTTPStatus.FORBIDDEN, refusal)))
-                elif method == "GET" and path in self._streams and self._streaming < STREAMS_MAX:
-                    self._connections.becomes_stream(task)
+                elif method == "GET" and path in self._streams:
+                    if refusal := self._connections.becomes_stream(task):
+                        await _send(writer, _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, refusal)))
+                        return
                     last = [("since", one) for one in header_fields(head).get("last-event-id", [])]
                     await self._stream(self._streams[path](dict(parse_qsl(query) + last)), path, reader, writer)
                 else:
@@ -306,9 +315,7 @@ class HttpServer:
         if method not in ("GET", "HEAD"):
             return _encode(_not_allowed("GET, HEAD and POST" if path in self._services else "GET and HEAD"))
         if path in self._streams:
-            if method == "HEAD":
-                return _STREAM_HEAD
-            return _encode(words_page(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS_MAX} watch already: try again later"))
+            return _STREAM_HEAD
         return _encode(self._answer(path, Question(dict(parse_qsl(query)), None)), with_body=method == "GET")
 
     async def _stream(
@@ -319,13 +326,11 @@ class HttpServer:
         writer: asyncio.StreamWriter,
     ) -> None:
         """Until the peer has gone or is too slow."""
-        self._streaming += 1
         sending = asyncio.create_task(_send_events(writer, events))
         gone = asyncio.create_task(_until_client_left(reader))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._streaming -= 1
             for task in (sending, gone):
                 task.cancel()
             problem, _ = await asyncio.gather(sending, gone, return_exceptions=True)

@@ -13,10 +13,7 @@ from p4switch.bmv2.names import tool_of_bmv2
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool"}
 _OPTIONAL = {"redis-server": "apt install redis-server, for bench incast --peer redis"}
-_OF_BMV2 = {
-    "p4c-bm2-ss": "build p4c, for --target bmv2",
-    "simple_switch_grpc": "build bmv2, for --target bmv2",
-}
+_OF_BMV2 = {"p4c-bm2-ss": "build p4c, for --target bmv2", "simple_switch_grpc": "build bmv2, for --target bmv2"}
 
 
 def examine(config: AgentConfig | None) -> list[Finding]:

@@ -52,12 +52,7 @@ class Link:
     )
 
     def __init__(
-        self,
-        rate_bytes_per_s: float,
-        delay_ns: int,
-        queue_ns: int,
-        chance: Chance,
-        faults: Faults = CLEAN,
+        self, rate_bytes_per_s: float, delay_ns: int, queue_ns: int, chance: Chance, faults: Faults = CLEAN
     ) -> None:
         self._ns_per_byte = 1e9 / rate_bytes_per_s
         self._queue_ns = queue_ns

@@ -88,15 +88,7 @@ class ReadUnderway:
 class Reads:
     """Of one life of a process; its kernel refuses packets for an earlier one."""
 
-    def __init__(
-        self,
-        host: Host,
-        engine: Engine,
-        segment_bytes: int,
-        life: int,
-        *,
-        proves: bool,
-    ) -> None:
+    def __init__(self, host: Host, engine: Engine, segment_bytes: int, life: int, *, proves: bool) -> None:
         """`proves`: reads are hashed on their way."""
         self._host = host
         self._engine = engine

@@ -126,10 +126,7 @@ ENGINES: Final = (
             ),
         ),
     ),
-    Engine(
-        "dynamo",
-        named=(Named("dynamo/_core.pyi", "KvEventPublisher", "node_news.py", "KvEventPublisher"),),
-    ),
+    Engine("dynamo", named=(Named("dynamo/_core.pyi", "KvEventPublisher", "node_news.py", "KvEventPublisher"),)),
 )
 
 

@@ -66,14 +66,8 @@ def facts() -> dict[str, dict[str, int]]:
             "DP_LEASES": catalog.LEASES,
             "DP_LEASES_AT": catalog.LEASES_AT,
         },
-        "Lone gets (kvclient.lone)": {
-            "DP_LONE_SLOTS": lone.SLOTS,
-            "DP_LONE_SLOT_BYTES": lone.SLOT_BYTES,
-        },
-        "Reads": {
-            "DP_PIECE_BYTES": PIECE_BYTES,
-            "DP_READ_PIECES_MAX": limits.VERBS_READ_PIECES_MAX,
-        },
+        "Lone gets (kvclient.lone)": {"DP_LONE_SLOTS": lone.SLOTS, "DP_LONE_SLOT_BYTES": lone.SLOT_BYTES},
+        "Reads": {"DP_PIECE_BYTES": PIECE_BYTES, "DP_READ_PIECES_MAX": limits.VERBS_READ_PIECES_MAX},
     }
 
 

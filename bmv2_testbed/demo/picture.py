@@ -115,11 +115,7 @@ def _change(share: float) -> str:
 
 
 def _bars(
-    axis: Any,
-    names: Sequence[str],
-    heights: Sequence[float],
-    labels: Sequence[str],
-    marks: Sequence[float] = (),
+    axis: Any, names: Sequence[str], heights: Sequence[float], labels: Sequence[str], marks: Sequence[float] = ()
 ) -> None:
     """`marks`: of each bar, what will be marked on it; a label stays clear of a mark that is just above its bar."""
     axis.bar(range(len(names)), heights, 0.62, color=[_COLOURS[name] for name in names])

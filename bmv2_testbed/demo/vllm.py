@@ -89,10 +89,7 @@ def run_vllm_demo(plan: VllmDemoPlan, model: Path, folder: Path, say: Say) -> Vl
     """Run it all. Raises TestbedError with what went wrong."""
     texts = _texts(plan)
     spec = TestbedSpec(
-        hosts=FIRST_COLD_HOST + plan.cold_engines,
-        rate_bit_s=plan.rate_bit_s,
-        seed=plan.seed,
-        pool_bytes=POOL_BYTES,
+        hosts=FIRST_COLD_HOST + plan.cold_engines, rate_bit_s=plan.rate_bit_s, seed=plan.seed, pool_bytes=POOL_BYTES
     )
     with ExitStack() as stack:
         say("vLLM")

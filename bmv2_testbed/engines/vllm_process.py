@@ -73,10 +73,7 @@ class EngineProcess:
         return getattr(self, f"do_{request.pop('do')}")(**request)
 
     def do_generate(
-        self,
-        requests: list[dict[str, Any]],
-        abort: dict[str, int] | None = None,
-        hold: tuple[int, str] | None = None,
+        self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None, hold: tuple[int, str] | None = None
     ) -> object:
         """Run requests together; `abort`: request -> after how many steps it is aborted; `hold`: after so many steps
         the engine stands still until there is a file of this name."""

@@ -231,10 +231,7 @@ class Guest:
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
         """Run a process to its end: status, stdout, stderr. Raises TestbedError when it takes longer."""
-        with (
-            open(os.memfd_create("out"), "w+b", 0) as out,
-            open(os.memfd_create("err"), "w+b", 0) as err,
-        ):
+        with open(os.memfd_create("out"), "w+b", 0) as out, open(os.memfd_create("err"), "w+b", 0) as err:
             process = self.start(argv, environment, out, err)
             try:
                 status = process.wait(timeout_s)

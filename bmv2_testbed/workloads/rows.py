@@ -35,11 +35,7 @@ _SPARE_S: Final = 60.0
 _HEAD_START_S: Final = 0.3
 _WARM_UP: Final = (Name.SCALE_OUT, 0.1)
 """Of this workload, what arrives in so many seconds: one request at each node."""
-_GROUPS: Final[Sequence[Sequence[Mode]]] = (
-    (Mode.NONE, Mode.UNICAST),
-    (Mode.CAST, Mode.MERGED),
-    (Mode.CAST_SWITCH,),
-)
+_GROUPS: Final[Sequence[Sequence[Mode]]] = ((Mode.NONE, Mode.UNICAST), (Mode.CAST, Mode.MERGED), (Mode.CAST_SWITCH,))
 """Modes that the same daemons serve, in the order in which they are run."""
 _STRAY_BYTES_MAX: Final = 1 << 20
 """That hosts may receive for nothing: ARP, and what the switch does not know at first."""

@@ -95,13 +95,15 @@ class AgentReports:
         copies = parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity)
         allowed = {namespace: grant.allows(namespace) for namespace in {copy.namespace for copy in copies}}
         taken: list[ChunkKey] = []
+        counts = directory.count_held_by(index), directory.count_on_disk_of(index)
+        may_be_too_many = max(counts) + len(copies) > self._cluster.options.copies_max
         for copy in copies:
             key, on_disk = copy.key, bool(copy.flags & ON_DISK)
             if not allowed[copy.namespace]:
                 self._cluster.decisions["foreign_copy"] += 1
                 self.refusals.add("copy", key, "the node may not have chunks of this namespace")
                 continue
-            if self._is_full(node, key, on_disk=on_disk):
+            if may_be_too_many and self._is_full(node, key, on_disk=on_disk):
                 self._cluster.decisions["too_many_copies"] += 1
                 self.refusals.add("copy", key, f"a node has {self._cluster.options.copies_max} copies at most")
                 continue
@@ -144,8 +146,8 @@ class AgentReports:
         """What a node's engines ask for, where the node is not told of everything."""
         if not node.facts.follows:
             raise RecordError("a look-up of a node that is told of everything")
-        keys, released = parse.look_up(message)
-        self._publication.look_up(node.session, keys, message.number, released)
+        keys, released, root = parse.look_up(message)
+        self._publication.look_up(node.session, keys, message.number, released, root)
 
     def chunks_claimed(self, node: Node, message: rpc.Claims) -> None:
         """What a node's engines compute, and what of that they do not compute any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controlplane.core import parse
 from controlplane.core.cluster import Cluster
 from controlplane.core.effects import CloseSession
@@ -46,6 +48,8 @@ class Attachments:
         if reason := self._cluster.options.cells.refusal(name, hello.cell[:NODE_NAME_BYTES_MAX]):
             raise RefusedNodeError("FAILED_PRECONDITION", reason)
         facts = parse.node_facts(hello, speaker)
+        if 0 < hello.replica_rows < len(self._cluster.directory):
+            facts = replace(facts, follows=True)
         self._check(facts)
         parse.check_operator_state(hello.operator_state)
         return self._cluster.nodes.hello(session, facts, self._cluster.now_ns)
@@ -98,6 +102,7 @@ class Attachments:
             takes_loads=True,
             takes_columns=True,
             takes_look_ups=True,
+            follows=node.facts.follows,
             read_tokens=True,
             version=__version__,
             epoch=self._leadership.epoch,

@@ -56,6 +56,10 @@ LOOK_UP_KEYS_MAX: Final = 4096
 PUBLISH_S: Final = 0.005
 """Changes of the directory wait this long for further changes before they are published together."""
 
+MESSAGES_AT_ONCE: Final = 16
+"""A publication of so many messages is followed by the next after PUBLISH_S, one of more after as much longer: 3,200 a
+second, however many agents listen. What changes after a rest is told at once."""
+
 LOADS_PUBLISH_S: Final = 0.05
 LOAD_MESSAGES_PER_S: Final = 1_000
 """What nodes have queued for readers is published no more often, and with no more messages in all: a larger cluster

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.cluster import Cluster
-from controlplane.core.ids import ChunkKey
+from controlplane.core.directory.tree import NOBODY
+from controlplane.core.ids import ChunkKey, NodeIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +22,16 @@ class Match:
 
 def matches(cluster: Cluster, keys: Sequence[ChunkKey]) -> Mapping[str, Match]:
     """By name, of the nodes that have the first chunk. `keys`: in prefix order."""
-    found: dict[str, Match] = {}
+    memory: dict[NodeIndex, int] = {}
+    disk: dict[NodeIndex, int] = {}
     in_memory = on_disk = {node.index for node in cluster.nodes if node.attached and not node.draining}
     for count in range(len(keys) + 1):
-        chunk = cluster.directory.get(keys[count]) if count < len(keys) else None
-        holders, disks = (chunk.holders, chunk.disk_holders) if chunk is not None else (set(), set())
-        before, in_memory = in_memory, {one for one in in_memory if one in holders}
-        for index in before - in_memory:
-            if (node := cluster.nodes.get(index)) is not None:
-                found[node.facts.name] = Match(count, count)
-        before, on_disk = on_disk, {one for one in on_disk if one in holders or one in disks}
-        for index in before - on_disk:
-            if (node := cluster.nodes.get(index)) is not None:
-                found[node.facts.name] = Match(found[node.facts.name].memory, count)
+        holders, disks = cluster.directory.hosts(keys[count]) if count < len(keys) else (NOBODY, NOBODY)
+        before, in_memory = in_memory, in_memory & holders
+        memory |= dict.fromkeys(before - in_memory, count)
+        before, on_disk = on_disk, on_disk & (holders | disks)
+        disk |= dict.fromkeys(before - on_disk, count)
         if not on_disk:
             break
-    return {name: match for name, match in found.items() if match.disk}
+    nodes = {index: cluster.nodes.get(index) for index, count in disk.items() if count}
+    return {node.facts.name: Match(memory[at], disk[at]) for at, node in nodes.items() if node is not None}

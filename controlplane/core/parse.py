@@ -137,14 +137,15 @@ def keys(raw: Iterable[bytes], field: str, refusals: Refusals) -> list[ChunkKey]
     return refusals.taken("key", raw, lambda one: chunk_key(one, field))
 
 
-def look_up(message: rpc.LookUp) -> tuple[list[ChunkKey], list[ChunkKey]]:
-    """(keys that a node asks for, keys that it lets go). Raises RecordError for too many, and for broken ones."""
+def look_up(message: rpc.LookUp) -> tuple[list[ChunkKey], list[ChunkKey], ChunkKey | None]:
+    """(keys that a node asks for, keys that it lets go, the root of their prefix). Raises RecordError for too many, and
+    for broken ones."""
     found = []
     for what, raw in (("keys", message.keys), ("released", message.released)):
         if len(raw) % KEY_BYTES or len(raw) > LOOK_UP_KEYS_MAX * KEY_BYTES:
             raise RecordError(f"look_up.{what} of {len(raw)} bytes: {LOOK_UP_KEYS_MAX} keys of {KEY_BYTES} at most")
         found.append([ChunkKey(raw[at : at + KEY_BYTES]) for at in range(0, len(raw), KEY_BYTES)])
-    return found[0], found[1]
+    return found[0], found[1], chunk_key(message.root, "look_up.root") if message.root else None
 
 
 def next_victims(heartbeat: rpc.Heartbeat, refusals: Refusals) -> tuple[ChunkKey, ...]:

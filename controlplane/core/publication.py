@@ -6,18 +6,19 @@ same changes, so each message is made once for each view.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
+from controlplane.core.audience import Audience, Group
 from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import tell
-from controlplane.core.directory.following import Following
+from controlplane.core.directory.following import Following, Heard
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.journal import Journal
-from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S
+from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S, MESSAGES_AT_ONCE
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
@@ -107,12 +108,21 @@ class Publication:
         self._speakers: dict[NodeIndex, View] = {}
         """What nodes are told of, or were when they went."""
         self._sequence = 0
+        self._messages = 0
+        """Of the last publication."""
+        self._rests_until_ns = 0
+        """After a publication of many messages what changes waits for more."""
         self._nodes_changed: set[NodeIndex] = set()
         self._nodes_gone: set[NodeIndex] = set()
         self._take_columns: set[int] = set()
         self.following = Following(cluster.directory)
         self._told_sequence: dict[int, int] = {}
-        """What those who follow were told last."""
+        """What agents were told last."""
+        self._audience = Audience(cluster.directory)
+        """Those who are told of all that they may see."""
+        self._followers: dict[int, Group] = {}
+        self._is_assembled = False
+        """Nobody came, went or began to see something else since the groups were made."""
         self._snapshots: list[_Snapshot] = []
         """Those of which parts are still to be told."""
         self.loads_changed: set[NodeIndex] = set()
@@ -136,7 +146,10 @@ class Publication:
         """When `publish` has something to tell; None: nothing waits."""
         claims = self._claims.news_wait
         soon_ns = self._cluster.now_ns + self._cluster.options.publish_ns
-        if self._directory.changes_wait or self._nodes_changed or self._nodes_gone or claims:
+        if self._directory.changes_count > DELTA_RECORDS_MAX:
+            return soon_ns
+        soon_ns = max(soon_ns, self._rests_until_ns)
+        if self._directory.changes_count or self._nodes_changed or self._nodes_gone or claims:
             return soon_ns
         return max(soon_ns, self._loads_due_ns) if self.loads_changed else None
 
@@ -150,7 +163,7 @@ class Publication:
 
     def stream_attached(self, session: int, facts: NodeFacts) -> None:
         """Send a snapshot (`visibility` knows the stream), unless the agent had better keep what it has for now."""
-        incarnation = self._cluster.options.incarnation
+        incarnation, self._is_assembled = self._cluster.options.incarnation, False
         if facts.takes_columns:
             self._take_columns.add(session)
         if facts.follows:
@@ -160,6 +173,7 @@ class Publication:
 
     def stream_ended(self, session: int) -> None:
         """A stream ended: no snapshot for it."""
+        self._is_assembled = False
         self.settling.stream_ended(session)
         self._visibility.stream_ended(session)
         self._take_columns.discard(session)
@@ -180,19 +194,16 @@ class Publication:
         self._snapshot(due)
         self.following.advance()
         for snapshot in list(self._snapshots):
-            self._send(snapshot.sessions, self._next_part(snapshot))
+            self._send_part(snapshot, snapshot.sessions)
             if snapshot.is_over:
                 self._snapshots.remove(snapshot)
 
     def publish(self, sessions: Collection[int]) -> None:
         """What changed since the last call, for these sessions; of very many chunks the first ones."""
         rows, gone = self._directory.take_rows(DELTA_RECORDS_MAX)
-        nodes = [node for index in sorted(self._nodes_changed) if (node := self._nodes.get(index)) is not None]
-        nodes_gone = sorted(self._nodes_gone)
-        self._nodes_changed.clear()
-        self._nodes_gone.clear()
-        loads, claims = self._take_loads(len(sessions)), self._claims.take_news()
-        if not (rows or gone or nodes or nodes_gone or loads or claims):
+        common, claims = self._take_common(len(sessions)), self._claims.take_news()
+        news = bool(common.ByteSize() or claims)
+        if not (rows or gone or news):
             return
         keys = self._directory.told(rows, self._values.score)
         changed = [*keys, *gone]
@@ -200,61 +211,69 @@ class Publication:
             self.journal.note(changed)
         left = self._directory.take_left(changed)
         self._sequence += 1
+        common.sequence, self._messages = self._sequence, 0
         for snapshot in self._snapshots:
             for one in changed:
                 snapshot.missed.setdefault(one, set()).update(left.get(one, ()))
-        views: dict[_Ear, list[int]] = {}
-        for session in sessions:
-            if not self._is_waiting(session):
-                views.setdefault(self._ear(session), []).append(session)
-        heard = self.following.listeners(rows, gone) if self.following.sessions else {}
-        hears: dict[int, list[int]] = {}
+        if not self._is_assembled:
+            self._assemble(sessions)
+        shown, lost = self._audience.shown(rows), self._audience.lost(left)
+        for number, group in enumerate(self._audience.groups):
+            # Without columns an agent expects each change.
+            if news or number in shown or number in lost or not group.columns:
+                delta = self._for_view(common, claims, group.view)
+                tell(delta, self._directory, shown.get(number, ()), group.view.shows, columns=group.columns)
+                delta.chunks_gone.extend(lost.get(number, ()))
+                if not (group.columns and _is_empty(delta)):
+                    self._send_change(group.sessions, delta)
+        if self.following.sessions:
+            heard = self.following.listeners(rows, gone)
+            self._tell_followers(heard, left, lambda view: self._for_view(common, claims, view), news=news)
+        for index in common.nodes_gone:
+            self._speakers.pop(NodeIndex(index), None)
+        rests_ns = self._cluster.options.publish_ns * self._messages // MESSAGES_AT_ONCE
+        self._rests_until_ns = self._cluster.now_ns + rests_ns
+
+    def _tell_followers(
+        self,
+        heard: Heard,
+        left: Mapping[ChunkKey, set[str]],
+        begin: Callable[[View], rpc.DirectoryDelta],
+        *,
+        news: bool,
+    ) -> None:
+        """Those who follow hear of what they follow, and (`news`) of what all hear."""
+        parts, hears = list(heard.values()), dict[int, list[int]]()
         for number, followers in enumerate(heard):
             for session in followers:
                 hears.setdefault(session, []).append(number)
-        parts = list(heard.values())
-        news = bool(nodes or nodes_gone or loads or claims)
-        self._speakers |= {
-            node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
-        }
-        for (view, columns), told in views.items():
-            delta = rpc.DirectoryDelta(sequence=self._sequence, nodes_gone=nodes_gone, loads=loads)
-            delta.nodes.extend(map(self._node_entry, nodes))
-            delta.claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
-            if everything := [session for session in told if session not in self.following.sessions]:
-                whole = rpc.DirectoryDelta()
-                whole.CopyFrom(delta)
-                unseen = tell(whole, self._directory, rows, view.shows, columns=columns)
-                whole.chunks_gone.extend(key for key in [*gone, *unseen] if any(map(view.shows, left.get(key, ()))))
-                self._send(everything, rpc.ToAgent(directory=whole))
-            alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-            for session in sorted(self.following.sessions.intersection(told)):
-                if news or session in hears:
-                    key = self._told_sequence.get(session, 0), tuple(hears.get(session, ()))
-                    alike.setdefault(key, []).append(session)
-            for (after, numbers), hearers in alike.items():
-                theirs = [row for number in numbers for row in parts[number][0]]
-                part = rpc.DirectoryDelta(after=after)
-                part.MergeFrom(delta)
-                unseen = tell(part, self._directory, theirs, view.shows, columns=columns)
-                lost = [*(key for number in numbers for key in parts[number][1]), *unseen]
-                part.chunks_gone.extend(key for key in lost if any(map(view.shows, left.get(key, ()))))
-                if not (news or part.chunks or part.columns.keys or part.chunks_gone):
-                    continue
-                self._told_sequence.update(dict.fromkeys(hearers, self._sequence))
-                self._send(hearers, rpc.ToAgent(directory=part))
-        for index in nodes_gone:
-            self._speakers.pop(index, None)
-
-    # -- inside
+        alike: dict[tuple[Group, tuple[int, ...]], list[int]] = {}
+        for session in self._followers if news else sorted(self._followers.keys() & hears.keys()):
+            alike.setdefault((self._followers[session], tuple(hears.get(session, ()))), []).append(session)
+        for (group, numbers), hearers in alike.items():
+            delta, shows = begin(group.view), group.view.shows
+            rows = [row for number in numbers for row in parts[number][0]]
+            unseen = tell(delta, self._directory, rows, shows, columns=group.columns)
+            gone = [*(key for number in numbers for key in parts[number][1]), *unseen]
+            delta.chunks_gone.extend(key for key in gone if any(map(shows, left.get(key, ()))))
+            if not _is_empty(delta):
+                self._send_change(hearers, delta)
 
     def look_up(
-        self, session: int, keys: Sequence[ChunkKey], number: int = 0, released: Sequence[ChunkKey] = ()
+        self,
+        session: int,
+        keys: Sequence[ChunkKey],
+        number: int = 0,
+        released: Sequence[ChunkKey] = (),
+        root: ChunkKey | None = None,
     ) -> None:
         """An agent asks for chunks, and lets others go; or (number 0) it is to know of some before it asks. What is
-        found is told as it is now, with what readers may ask for in its place: later changes follow."""
+        found is told as it is now, with what readers may ask for in its place: later changes follow. And whom to ask,
+        where another cell is home to the prefix of `root`."""
         self.following.release(session, released)
         answer = rpc.LookedUp(number=number)
+        if root is not None and (home := self._cluster.options.cells.elsewhere(root)) is not None:
+            answer.elsewhere.CopyFrom(rpc.Elsewhere(cell=home.name, controllers=home.controllers))
         twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
         keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
         if self.following.has_room(session, keys):
@@ -266,6 +285,47 @@ class Publication:
         else:
             answer.refused = True
         self._send([session], rpc.ToAgent(looked_up=answer))
+
+    # -- inside
+
+    def _assemble(self, sessions: Iterable[int]) -> None:
+        """Who listens now."""
+        ears: dict[_Ear, list[int]] = {}
+        for session in sessions:
+            if not self._is_waiting(session):
+                ears.setdefault(self._ear(session), []).append(session)
+        groups = [Group(view, columns, tuple(some)) for (view, columns), some in ears.items()]
+        follow = self.following.sessions
+        self._followers = {one: group for group in groups for one in sorted(follow.intersection(group.sessions))}
+        self._audience.assemble(
+            replace(group, sessions=some)
+            for group in groups
+            if (some := tuple(one for one in group.sessions if one not in follow))
+        )
+        self._speakers |= {
+            node.index: self._visibility.of(node.session) for node in self._nodes if node.session in sessions
+        }
+        self._is_assembled = True
+
+    def _for_view(self, common: rpc.DirectoryDelta, claims: Sequence[rpc.NodeClaims], view: View) -> rpc.DirectoryDelta:
+        """What all are told, and the claims that somebody with this view may hear of."""
+        delta = rpc.DirectoryDelta()
+        delta.CopyFrom(common)
+        delta.claims.extend(one for one in claims if _may_hear(view, self._speakers.get(NodeIndex(one.node))))
+        return delta
+
+    def _send_change(self, sessions: Collection[int], delta: rpc.DirectoryDelta) -> None:
+        """To these, each of which may have missed what did not concern it."""
+        known: dict[int, list[int]] = {}
+        self._messages += len(sessions)
+        for session in sessions:
+            known.setdefault(self._told_sequence[session], []).append(session)
+            self._told_sequence[session] = self._sequence
+        for after, some in known.items():
+            message = rpc.ToAgent(directory=delta)
+            if after != self._sequence - 1:
+                message.directory.after = after
+            self._send(some, message)
 
     def _ear(self, session: int) -> _Ear:
         return self._visibility.of(session), session in self._take_columns
@@ -292,7 +352,24 @@ class Publication:
         self.loads_changed.clear()
         return [_load_entry(node) for node in nodes]
 
+    def _take_common(self, sessions: int) -> rpc.DirectoryDelta:
+        """What is new of nodes: for all."""
+        nodes = [node for index in sorted(self._nodes_changed) if (node := self._nodes.get(index)) is not None]
+        common = rpc.DirectoryDelta(nodes_gone=sorted(self._nodes_gone), loads=self._take_loads(sessions))
+        common.nodes.extend(map(self._node_entry, nodes))
+        self._nodes_changed.clear()
+        self._nodes_gone.clear()
+        return common
+
+    def _send_part(self, snapshot: _Snapshot, sessions: Collection[int]) -> None:
+        self._send(sessions, self._next_part(snapshot))
+        self._told_sequence |= dict.fromkeys(sessions, self._sequence)
+        if snapshot.is_over:
+            self._is_assembled = False
+
     def _snapshot(self, sessions: Sequence[int]) -> None:
+        if sessions:
+            self._is_assembled = False
         views: dict[_Ear, list[int]] = {}
         for session in sessions:
             if session in self.following.sessions:
@@ -302,7 +379,7 @@ class Publication:
                 views.setdefault(self._ear(session), []).append(session)
         for (view, columns), told in views.items():
             snapshot = _Snapshot(view, columns, set(told))
-            self._send(told, self._next_part(snapshot))
+            self._send_part(snapshot, told)
             if not snapshot.is_over:
                 self._snapshots.append(snapshot)
 
@@ -348,6 +425,12 @@ class Publication:
         if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member
         return entry
+
+
+def _is_empty(delta: rpc.DirectoryDelta) -> bool:
+    """Whether it tells of nothing."""
+    told = delta.chunks, delta.columns.keys, delta.chunks_gone, delta.nodes, delta.nodes_gone, delta.loads, delta.claims
+    return not any(told)
 
 
 def _may_hear(view: View, speaker: View | None) -> bool:

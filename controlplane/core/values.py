@@ -13,17 +13,7 @@ from typing import Final, TypeAlias
 
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey, NodeIndex
-from kvpolicy.value import (
-    POLICIES,
-    CacheValues,
-    PastFetches,
-    Rule,
-    SourceCosts,
-    Tier,
-    Touch,
-    ValueParameters,
-    value,
-)
+from kvpolicy.value import POLICIES, CacheValues, PastFetches, Rule, SourceCosts, Tier, Touch, ValueParameters, value
 
 KEPT: Final = 1024
 """Chunks left after cleaning up; twice as many begin the next."""

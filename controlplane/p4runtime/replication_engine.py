@@ -29,10 +29,7 @@ def encode(entry: GroupEntry | CloneSessionEntry) -> Found:
         # The instance only has to differ between two copies for the same port.
         return finsy.P4MulticastGroupEntry(entry.group, replicas=tuple((port, 1) for port in entry.ports))
     return finsy.P4CloneSessionEntry(
-        entry.session,
-        class_of_service=entry.queue,
-        packet_length_bytes=entry.bytes_max,
-        replicas=((entry.port, 1),),
+        entry.session, class_of_service=entry.queue, packet_length_bytes=entry.bytes_max, replicas=((entry.port, 1),)
     )
 
 

@@ -9,13 +9,7 @@ from typing import Any, ClassVar, Final
 import finsy
 
 from controlplane.core.ids import SwitchPort
-from controlplane.core.switch.entries import (
-    Entry,
-    FabricEntry,
-    FillingEntry,
-    ReplicateByBitmapEntry,
-    Report,
-)
+from controlplane.core.switch.entries import Entry, FabricEntry, FillingEntry, ReplicateByBitmapEntry, Report
 from controlplane.core.switch.target import Operation, SwitchCounters, SwitchFacts, Update
 from controlplane.p4runtime import drops, orbit, replication_engine, ticks
 from controlplane.p4runtime.codec import (

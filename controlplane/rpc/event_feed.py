@@ -5,6 +5,7 @@ event: chunks       {"chunks": [{"key", "parent", "position", "bytes", "memory":
                      "gone": [KEY]}
 event: known        with an id: who comes again gives it as `since`, or as Last-Event-ID, and hears what is new
 event: standby      this controller no longer leads; the stream ends
+:                   nothing changed for a while: so proxies keep the stream, and a router knows that it is alive
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from controlplane.core.directory import Chunk
 from controlplane.core.ids import ChunkKey, NodeIndex
 
 LOOK_S = 0.1
+HEARTBEAT_S = 10.0
 CHUNKS_AT_ONCE = 500
 """Of one event: some milliseconds, after which the controller does other work."""
 
@@ -36,12 +38,18 @@ class EventFeed:
         controller, _, number = query.get("since", "").partition(":")
         is_known = controller == str(self._core.options.incarnation) and number.isascii() and number.isdigit()
         known = int(number[:20]) if is_known else -1
+        quiet_s = 0.0
         yield b"retry: 1000\n\n"
         while not (refusal := self._standby_words()):
             now = self._journal.sequence
             if known == now:
                 await asyncio.sleep(LOOK_S)
+                quiet_s += LOOK_S
+                if quiet_s >= HEARTBEAT_S:
+                    quiet_s = 0.0
+                    yield b":\n\n"
                 continue
+            quiet_s = 0.0
             keys = self._journal.since(known)
             if keys is None:
                 yield b"event: snapshot\ndata: {}\n\n"

@@ -420,10 +420,7 @@ async def within(timeout_s: float, operation: Coroutine[Any, Any, T]) -> T:
 
 
 async def try_out(
-    store: ColdStore,
-    name: str,
-    size_bytes: int,
-    timed: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]],
+    store: ColdStore, name: str, size_bytes: int, timed: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 ) -> Trial | ColdStoreError:
     """Look for an object, put it, read it, compare, delete it; `timed(operation)` bounds each step.
 

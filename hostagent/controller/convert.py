@@ -87,7 +87,8 @@ def events_of(
             return [DirectoryChanged(delta_of(message.directory, refusals, integrity))]
         case "looked_up":
             answer = message.looked_up
-            return [LookedUp(answer.number, delta_of(answer.found, refusals, integrity), answer.refused)]
+            found = delta_of(answer.found, refusals, integrity)
+            return [LookedUp(answer.number, found, answer.refused, answer.HasField("elsewhere"))]
         case "task":
             return [TaskGiven(task_of(message.task, refusals))]
         case "cancel":
@@ -162,6 +163,7 @@ def _welcomed(welcome: pb.Welcome, fabric: Fabric, refusals: Refusals, integrity
         integrity=integrity,
         takes_loads=welcome.takes_loads,
         takes_look_ups=welcome.takes_look_ups,
+        follows=welcome.follows,
         fanout=fabric.fanout,
         unasked_weight=fabric.unasked_weight,
     )
@@ -349,8 +351,9 @@ def message_of(effect: ControllerEffect, *, columns: bool = False) -> pb.FromAge
             return pb.FromAgent(load=pb.HolderLoad(queued_bytes=load.queued_bytes, readers=load.readers))
         case effects.ReportClaims(made, withdrawn):
             return pb.FromAgent(claims=pb.Claims(made=_runs(made), withdrawn=withdrawn))
-        case effects.LookUp(number, keys, released):
-            return pb.FromAgent(look_up=pb.LookUp(number=number, keys=b"".join(keys), released=b"".join(released)))
+        case effects.LookUp(number, keys, released, root):
+            said = pb.LookUp(number=number, keys=b"".join(keys), released=b"".join(released), root=root or b"")
+            return pb.FromAgent(look_up=said)
         case effects.ReportInterests(patterns):
             return pb.FromAgent(interests=interests_of(patterns))
         case effects.ReportTaskProgress(task, done, total, moved_bytes):

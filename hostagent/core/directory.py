@@ -8,12 +8,14 @@ chunk says so by itself (NAK, ABSENT).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter
 
 from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.replica_table import ReplicaTable
+from hostagent.limits import STALE_AT_ONCE
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
@@ -129,6 +131,8 @@ class DirectoryReplica:
         self._current = _Content()
         self._staged: _Content | None = None
         self._stale: _Content | None = None
+        self._stale_keys: Iterator[ChunkKey] = iter(())
+        """Of what is stale, those that are still to be forgotten."""
         self._controller: int | None = None
         self._keep_stale = False
         self.let_go: dict[ChunkKey, int] = {}
@@ -148,20 +152,32 @@ class DirectoryReplica:
         """Whether something is known only from before the controller's restart."""
         return self._stale is not None
 
-    def restart(self, controller: int) -> None:
-        """A stream to a controller (its incarnation) is open: a snapshot follows; until then the old entries answer."""
-        self._keep_stale = self._controller is not None and controller != self._controller
+    @property
+    def rows_count(self) -> int:
+        """`chunks_count`, and chunks of a snapshot that is coming."""
+        return self.chunks_count + (len(self._staged.chunks) if self._staged is not None else 0)
+
+    def restart(self, controller: int, *, keep: bool = False) -> None:
+        """A stream to a controller (its incarnation) is open: a snapshot follows; until then the old entries answer.
+        `keep`: and for a while after it, as those of another controller do."""
+        self._keep_stale = keep or (self._controller is not None and controller != self._controller)
         self._controller = controller
         self._staged = None
         self._sequence_known = False
 
-    def forget_stale(self) -> Applied:
-        """All agents have had time to announce themselves to the new controller: only its entries count now."""
-        stale, self._stale = self._stale, None
+    def forget_stale(self, count: int = STALE_AT_ONCE) -> Applied:
+        """All agents have had time to announce themselves to the new controller: only its entries count now. So many
+        of the others are forgotten; the rest while `has_stale`."""
+        stale = self._stale
         if stale is None:
             return Applied(())
-        lost = tuple(name for name in stale.named if name not in self._current.named)
-        return Applied(tuple(stale.chunks), lost)
+        some = tuple(islice(self._stale_keys, count))
+        for key in some:
+            stale.chunks.pop(key)
+        if len(some) == count:
+            return Applied(some)
+        self._stale = None
+        return Applied(some, tuple(name for name in stale.named if name not in self._current.named))
 
     def apply(self, delta: Delta) -> Applied:
         """Apply a delta. Raises SequenceGapError when an earlier one was lost."""
@@ -318,13 +334,15 @@ class DirectoryReplica:
         if not delta.snapshot_end:
             return Applied()
         before, self._current, self._staged = self._current, self._staged, None
+        changed, self._current.changed = self._current.changed, {}
         if self._keep_stale:
-            self._stale = before
+            # What nobody named is known as before, until it is forgotten.
+            self._stale, self._stale_keys = before, iter(before.chunks)
             self._keep_stale = False
+        else:
+            changed |= dict.fromkeys(known.not_named())
         self.sequence = delta.sequence
         self._sequence_known = True
-        changed, self._current.changed = self._current.changed, {}
-        changed |= dict.fromkeys(known.not_named())
         names = {node.name for node in self._current.nodes.values()}
         lost = tuple(node.name for node in before.nodes.values() if node.name not in names)
         if self._stale is not None:

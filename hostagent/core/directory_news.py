@@ -8,6 +8,7 @@ from hostagent import limits
 from hostagent.core import events
 from hostagent.core.claims import Claims
 from hostagent.core.directory import Applied, Delta
+from hostagent.core.effects import AttachAgain
 from hostagent.core.fetches import Fetches
 from hostagent.core.node import Node
 from hostagent.core.paths import Paths
@@ -16,6 +17,7 @@ from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoads
 
 _STALE_NS = int(limits.STALE_DIRECTORY_S * 1e9)
+_NEXT_SLICE_NS = 1_000_000
 
 
 class DirectoryNews:
@@ -33,7 +35,7 @@ class DirectoryNews:
         lone_changed: Callable[[Iterable[ChunkKey]], None],
     ) -> None:
         """`lone_changed`: looks again at who may be asked for these."""
-        self._clock = node.clock
+        self._clock, self._emit = node.clock, node.emit
         self._directory = node.directory
         self._pool = node.pool
         self._disk = node.disk
@@ -72,6 +74,8 @@ class DirectoryNews:
         self._tell_waits(delta, applied)
         if evicted := self._look_ups.make_room():
             self._lone_changed(evicted)
+        if self._look_ups.outgrown(count := self._directory.rows_count):
+            self._emit(AttachAgain(f"the directory has {count} chunks: this node follows what its engines ask for"))
 
     def looked_up(self, event: events.LookedUp) -> None:
         """The controller says who has what this node asked for."""
@@ -115,5 +119,7 @@ class DirectoryNews:
             applied = self._directory.forget_stale()
             self._paths.nodes_changed((), applied.nodes_lost)
             self._tell_fetches(applied)
+            if self._directory.has_stale:
+                self._forget_stale.set(self._clock.now_ns + _NEXT_SLICE_NS)
         else:
             self._forget_stale.set(self._clock.now_ns + _STALE_NS)

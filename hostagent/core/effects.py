@@ -351,6 +351,15 @@ class LookUp(AgentEffect):
     number: int
     keys: tuple[ChunkKey, ...]
     released: tuple[ChunkKey, ...] = ()
+    root: ChunkKey | None = None
+    """The first chunk of their prefix, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachAgain(AgentEffect):
+    """What this node said of itself to the controller is no longer true."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -418,7 +418,7 @@ class Engines:
 
         look_ups = self._fetches.look_ups
         nowhere = (key for key in event.keys if self._place(key) is Where.NOWHERE)
-        if not look_ups.is_partial or not look_ups.look(nowhere, looked_up):
+        if not look_ups.is_partial or not look_ups.look(nowhere, looked_up, *event.keys[:1]):
             answer()
 
     def _place(self, key: ChunkKey) -> Where:

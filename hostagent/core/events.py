@@ -259,6 +259,8 @@ class Welcomed(ControllerEvent):
     """See `kvproto.blocks.cover`."""
     takes_look_ups: bool = False
     """It may be asked for chunks."""
+    follows: bool = False
+    """It tells this node only of those that it follows, although this node did not ask for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,8 @@ class LookedUp(ControllerEvent):
     number: int
     found: Delta
     refused: bool = False
+    elsewhere: bool = False
+    """Another cell is home to the prefix."""
 
 
 @dataclass(frozen=True, slots=True)

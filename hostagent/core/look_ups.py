@@ -7,6 +7,7 @@ news, as it follows that, too. Everything here belongs to one stream: the next o
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class _Look:
     then: Callable[[], None] | None
     """None: nobody waits any more."""
     due_ns: int
+    root: ChunkKey | None
 
 
 class LookUps:
@@ -39,20 +41,41 @@ class LookUps:
         """Chunks that the replica may have."""
         self.is_partial = False
         """The controller tells only of what this node follows."""
+        self.follows = self.rows_max > 0 and node.options.follows_at_once
+        """It is asked to: the whole directory is not wanted, or has become too large. Then it stays so."""
+        share = 0.75 + 0.25 * zlib.crc32(node.directory.own_name.encode()) / 0xFFFFFFFF
+        self.whole_rows_max = 0 if node.options.follows_at_once else int(self.rows_max * share)
+        """Chunks of the whole directory, before this node follows; 0: however many. Nodes do not all begin at once."""
+        self._takes_look_ups = self._has_outgrown = False
         self._follows = False
         """A snapshot came on this stream already: what is known or remembered is followed."""
         self._number = 0
         self._looks: dict[int, _Look] = {}
         self.absent: OrderedDict[ChunkKey, None] = OrderedDict()
         """Chunks that nobody has. To be read."""
+        self.elsewhere_count = 0
+        """Questions about prefixes that another cell is home to."""
         self._released: dict[int, Sequence[ChunkKey]] = {}
         self._alarm = node.alarms.add(self._too_late)
 
-    def stream_began(self, *, takes_look_ups: bool) -> None:
-        """A controller listens, which knows nothing of what was followed."""
+    def stream_began(self, *, takes_look_ups: bool, follows: bool) -> bool:
+        """A controller listens, which knows nothing of what was followed; `follows`: it says that it tells of nothing
+        else. True: until now this node wanted to be told of everything."""
         self.stream_ended()
-        self.is_partial = takes_look_ups and self.rows_max > 0
+        began = (follows and not self.follows) or self._has_outgrown
+        self.follows |= follows
+        self._has_outgrown = False
+        self._takes_look_ups = takes_look_ups
+        self.is_partial = takes_look_ups and self.follows
         self._follows = False
+        return began
+
+    def outgrown(self, rows: int) -> bool:
+        """The whole directory has so many chunks. True: from the next stream on this node follows what it asks for."""
+        if self.follows or not self._takes_look_ups or not 0 < self.whole_rows_max < rows:
+            return False
+        self.follows = self._has_outgrown = True
+        return True
 
     def stream_ended(self) -> None:
         """Nobody answers: who waits goes on with what is known."""
@@ -67,9 +90,10 @@ class LookUps:
             if look.then is not None:
                 look.then()
 
-    def look(self, keys: Iterable[ChunkKey], then: Callable[[], None]) -> bool:
-        """Ask for those of these chunks of which nothing is known. True: `then` is called later, once, when the answer
-        is here or has taken too long; False: go on without."""
+    def look(self, keys: Iterable[ChunkKey], then: Callable[[], None], root: ChunkKey | None = None) -> bool:
+        """Ask for those of these chunks of which nothing is known. `root`: the first one of their prefix, where that is
+        known. True: `then` is called later, once, when the answer is here or has taken too long; False: go on
+        without."""
         room = limits.LOOK_UPS_MAX - len(self._looks)
         if not self.is_partial or room <= 0:
             return False
@@ -77,7 +101,7 @@ class LookUps:
         step, due_ns = limits.LOOK_UP_KEYS_MAX, self._node.clock.now_ns + _WAIT_NS
         starts = range(0, len(wanted), step)[:room]
         for at in starts:  # the answer to the last comes last
-            self._ask(_Look(wanted[at : at + step], then if at == starts[-1] else None, due_ns))
+            self._ask(_Look(wanted[at : at + step], then if at == starts[-1] else None, due_ns, root))
         return bool(starts)
 
     def told(self, keys: Iterable[ChunkKey], gone: Iterable[ChunkKey]) -> None:
@@ -100,6 +124,7 @@ class LookUps:
         for key in self._released.pop(event.number, ()):
             if let_go.get(key) == event.number:
                 del let_go[key]
+        self.elsewhere_count += event.elsewhere
         look = self._looks.pop(event.number, None)
         if look is None:
             return
@@ -137,7 +162,7 @@ class LookUps:
     def _ask(self, look: _Look) -> None:
         self._number += 1
         self._looks[self._number] = look
-        self._node.emit(effects.LookUp(self._number, tuple(look.keys)))
+        self._node.emit(effects.LookUp(self._number, tuple(look.keys), root=look.root))
         self._arm()
 
     def _too_late(self) -> None:

@@ -67,10 +67,10 @@ class Membership:
         )
         self._fanout, self._unasked_weight = event.fanout, event.unasked_weight
         self._keep_interest()
-        self._directory.restart(event.controller)
+        begins = self._fetches.look_ups.stream_began(takes_look_ups=event.takes_look_ups, follows=event.follows)
+        self._directory.restart(event.controller, keep=begins)
         fabric.integrity = event.integrity
         fabric.connected = True
-        self._fetches.look_ups.stream_began(takes_look_ups=event.takes_look_ups)
         self._reports.snapshot(event.controller)
         self._load_reports.begin(wanted=event.takes_loads)
         self._claims.welcomed(event.node)

@@ -36,6 +36,8 @@ class CoreOptions:
     """By tenant: where its chunks go, and what it is told of."""
     replica_bytes: int = 0
     """Of other nodes' chunks, of which only those that this node asks for are known then; 0: all are."""
+    follows_at_once: bool = True
+    """False: all are known as long as they fit into `replica_bytes`."""
     promote: bool = True
     """Bring the most valuable chunks on disk back into free DRAM."""
     has_cold: bool = False

@@ -69,13 +69,7 @@ class _Rechecks:
 class Tasks:
     """Tasks of one controller; a lost controller's tasks are given up."""
 
-    def __init__(
-        self,
-        node: Node,
-        fetches: Fetches,
-        serving: Serving,
-        drop: Callable[[ChunkKey], object],
-    ) -> None:
+    def __init__(self, node: Node, fetches: Fetches, serving: Serving, drop: Callable[[ChunkKey], object]) -> None:
         """`drop(key)`: take a chunk out of the pool and off the disk."""
         self._clock = node.clock
         self._emit = node.emit
@@ -261,11 +255,7 @@ class Tasks:
         )
 
     def _fetch_progressed(
-        self,
-        running: _Running,
-        keys: Sequence[ChunkKey],
-        first: int,
-        came: Sequence[tuple[Chunk, ChunkSource]],
+        self, running: _Running, keys: Sequence[ChunkKey], first: int, came: Sequence[tuple[Chunk, ChunkSource]]
     ) -> None:
         self._report_progress(running, keys, first + len(came))
 

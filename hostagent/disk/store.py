@@ -340,11 +340,7 @@ class DiskStore:
         future.add_done_callback(partial(self._from_thread, partial(self._read_ended, stored, done)))
 
     def _read_ended(
-        self,
-        stored: Chunk,
-        done: Callable[[LoadOutcome, Hashed], None],
-        error: BaseException | None,
-        found: object,
+        self, stored: Chunk, done: Callable[[LoadOutcome, Hashed], None], error: BaseException | None, found: object
     ) -> None:
         with self._way:
             self._reading -= 1

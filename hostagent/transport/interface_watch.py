@@ -17,13 +17,7 @@ from typing import Final
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.transport.base import TransportError
-from hostagent.transport.interfaces import (
-    ask_interface,
-    entry_of,
-    interface_address,
-    ipv4_beside,
-    sending_interface,
-)
+from hostagent.transport.interfaces import ask_interface, entry_of, interface_address, ipv4_beside, sending_interface
 from hostagent.transport.rtnetlink import DATAGRAM_BYTES_MAX, GROUPS, Change, LinkChange, changes_of
 
 log = logging.getLogger(__name__)

@@ -59,11 +59,7 @@ def controller_yaml(answers: Answers) -> str:
     if answers.switch is None:
         lines += ["switch: {target: none}       # no kvcast switch: a pool of hosts, read by unicast"]
     else:
-        lines += [
-            "switch:",
-            "  target: p4switch           # p4switch, bmv2 or tofino",
-            f"  address: {answers.switch}",
-        ]
+        lines += ["switch:", "  target: p4switch           # p4switch, bmv2 or tofino", f"  address: {answers.switch}"]
     if answers.ports:
         lines.append("nodes:                       # the switch port where each node has to be")
         lines += [f"  {name}: {{port: {port}}}" for name, port in answers.ports.items()]

@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="may be given again (default 16MiB and 4KiB; tna and bmv2 1MiB and 4KiB)",
     )
     parser.add_argument(
-        "--chunk",
-        type=size,
-        action="append",
-        help="its chunks; may be given again, one after the other (default 1MiB)",
+        "--chunk", type=size, action="append", help="its chunks; may be given again, one after the other (default 1MiB)"
     )
     parser.add_argument("--repeat", type=whole(1), default=30, help="fetches of each size (default 30)")
     parser.add_argument(

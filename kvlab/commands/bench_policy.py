@@ -10,15 +10,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bmv2_testbed.bench.policy.compare import (
-    BELADY,
-    OURS,
-    PolicyHit,
-    case_results,
-    compare,
-    replay_count,
-    summaries,
-)
+from bmv2_testbed.bench.policy.compare import BELADY, OURS, PolicyHit, case_results, compare, replay_count, summaries
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
@@ -37,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench policy`."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--trace",
-        metavar="TRACE",
-        help=f"a file in Mooncake's format, or one of {', '.join((*NAMES, *holdout.MADE))}",
+        "--trace", metavar="TRACE", help=f"a file in Mooncake's format, or one of {', '.join((*NAMES, *holdout.MADE))}"
     )
     which.add_argument("--holdout", action="store_true", help="all loads that no policy was tuned on")
     parser.add_argument(

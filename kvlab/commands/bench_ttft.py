@@ -21,11 +21,7 @@ from kvlab.wiring import add_isolate, add_json, add_target, need_vllm
 
 MODELS: dict[str, dict[str, Any]] = {"small": {}, "demo": MODEL}
 """What differs from a small Llama."""
-MUST_REACH = {
-    Case.LOCAL: (1.5, Case.OWN),
-    Case.REMOTE: (2.5, Case.OWN),
-    Case.AT_ONCE: (0.25, Case.COMPUTED),
-}
+MUST_REACH = {Case.LOCAL: (1.5, Case.OWN), Case.REMOTE: (2.5, Case.OWN), Case.AT_ONCE: (0.25, Case.COMPUTED)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,10 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     console = Terminal()
     plan = DemoPlan(
-        incast_bytes=args.size,
-        length_s=args.length or math.inf,
-        seed=args.seed,
-        target=Target(args.target),
+        incast_bytes=args.size, length_s=args.length or math.inf, seed=args.seed, target=Target(args.target)
     )
     _introduce(console, plan)
     started_s = time.monotonic()

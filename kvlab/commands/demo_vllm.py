@@ -11,13 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bmv2_testbed.demo.vllm import (
-    FIRST_COLD_HOST,
-    EngineFigures,
-    VllmDemoFigures,
-    VllmDemoPlan,
-    run_vllm_demo,
-)
+from bmv2_testbed.demo.vllm import FIRST_COLD_HOST, EngineFigures, VllmDemoFigures, VllmDemoPlan, run_vllm_demo
 from kvcast.terminal import Terminal
 from kvlab.engine_demo import add_demo_arguments, check_demo_arguments, play
 from kvlab.figures import machine_facts, write_figures

@@ -37,9 +37,7 @@ _REPLICAS: Final = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast plan`."""
     parser.add_argument(
-        "--trace",
-        default="conversation",
-        help=f"a file, or one of {', '.join(NAMES)}; it may end in .zst",
+        "--trace", default="conversation", help=f"a file, or one of {', '.join(NAMES)}; it may end in .zst"
     )
     parser.add_argument(
         "--time-unit",
@@ -97,10 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=whole(1), default=os.cpu_count() or 1, help="replays side by side (default: cores)"
     )
     output.add_argument(
-        "--out",
-        type=output_folder,
-        metavar="DIR",
-        help="write report.html, plots (SVG, PNG) and plan.json there",
+        "--out", type=output_folder, metavar="DIR", help="write report.html, plots (SVG, PNG) and plan.json there"
     )
     output.add_argument("--json", type=output_file, metavar="FILE", help="write the figures there")
 

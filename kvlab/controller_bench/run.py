@@ -31,6 +31,8 @@ LOOK_UP_CHUNKS: Final = 64
 PAGES_S: Final = 0.5
 """How often Status and Top are asked for."""
 PATIENCE_S: Final = 600.0
+WAITING_S: Final = 20.0
+"""After which the bench says what it waits for."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -52,7 +54,7 @@ class Load:
 
 async def measure(load: Load, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """All figures. Raises UsageError where the controller does not start."""
-    async with _controller(folder) as (process, address), _agents(load, address) as crowd:
+    async with _controller(folder) as (process, address), _agents(load, address, say) as crowd:
         pid, watch = process.pid, _Watch(address)
         empty_bytes = _rss_bytes(pid)
         say(f"{load.agents} agents attach")
@@ -60,7 +62,7 @@ async def measure(load: Load, folder: Path, say: Callable[[str], None]) -> dict[
         attached_bytes, began_s, began_cpu_s = _rss_bytes(pid), time.monotonic(), _cpu_s(pid)
         say(f"{load.chunks} chunks are announced")
         await crowd.all("hold", count=load.chunks // load.agents)
-        await watch.until(lambda status: status.chunks >= load.chunks // load.agents * load.agents)
+        await watch.until_chunks(load.chunks // load.agents * load.agents, say)
         filled_s, filled_cpu_s, filled_bytes = time.monotonic() - began_s, _cpu_s(pid) - began_cpu_s, _rss_bytes(pid)
         say(f"{load.claims} claims")
         await crowd.all("claim", count=load.claims // load.agents)
@@ -156,10 +158,14 @@ class _Watch:
         reply: rpc.StatusReply = await self._operator.Status(rpc.StatusRequest())
         return reply
 
-    async def until(self, condition: Callable[[rpc.StatusReply], bool]) -> None:
-        """Wait for something; TimeoutError after PATIENCE_S."""
+    async def until_chunks(self, wanted: int, say: Callable[[str], None]) -> None:
+        """Wait until the controller knows so many; TimeoutError after PATIENCE_S."""
+        said_s = time.monotonic()
         async with asyncio.timeout(PATIENCE_S):
-            while not condition(await self.status()):
+            while (chunks := (await self.status()).chunks) < wanted:
+                if time.monotonic() - said_s >= WAITING_S:
+                    said_s = time.monotonic()
+                    say(f"{chunks} of {wanted} chunks are known")
                 await asyncio.sleep(0.1)
 
     def begin(self) -> None:
@@ -197,12 +203,19 @@ class _Watch:
 class _Crowd:
     """The processes of the agents."""
 
-    def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process], say: Callable[[str], None]) -> None:
         self._processes = processes
+        self._say = say
 
     async def all(self, do: str, **order: Any) -> list[dict[str, Any]]:
-        """Give all processes an order; their answers."""
-        return list(await asyncio.gather(*(_order(one, do, order) for one in self._processes)))
+        """Give all processes an order; their answers. Says every now and then that it waits for them."""
+        orders = [asyncio.create_task(_order(one, do, order)) for one in self._processes]
+        began_s = time.monotonic()
+        while (await asyncio.wait(orders, timeout=WAITING_S))[1]:
+            late = sum(not one.done() for one in orders)
+            waited_s = time.monotonic() - began_s
+            self._say(f"{do}: {late} of {len(orders)} processes of agents are at it for {waited_s:.0f} s")
+        return [one.result() for one in orders]
 
     async def one(self, do: str, **order: Any) -> dict[str, Any]:
         """Give one process an order."""
@@ -226,7 +239,7 @@ async def _order(process: asyncio.subprocess.Process, do: str, order: Mapping[st
 
 
 @contextlib.asynccontextmanager
-async def _agents(load: Load, address: str) -> AsyncIterator[_Crowd]:
+async def _agents(load: Load, address: str, say: Callable[[str], None]) -> AsyncIterator[_Crowd]:
     numbers = [list(range(one, load.agents, load.processes)) for one in range(load.processes)]
     processes = [
         await asyncio.create_subprocess_exec(
@@ -243,7 +256,7 @@ async def _agents(load: Load, address: str) -> AsyncIterator[_Crowd]:
             assert process.stdin is not None
             start = {"address": address, "numbers": some, "followers": load.followers}
             process.stdin.write(json.dumps(start).encode() + b"\n")
-        yield _Crowd(processes)
+        yield _Crowd(processes, say)
     finally:
         for process in processes:
             if process.returncode is None:

@@ -33,6 +33,8 @@ CHUNK_BYTES: Final = 1 << 20
 CLAIM_RUN: Final = 5000
 CLAIM_MS: Final = 500_000
 HEARTBEAT_S: Final = 1.0
+ATTACH_AT_ONCE: Final = 32
+"""From one address: a controller ends connections of which too many say nothing yet."""
 POOL_BYTES: Final = 1 << 40
 _OPTIONS: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0)]
 
@@ -115,6 +117,15 @@ class Speaker:
             run = rpc.Claim(keys=keys, size_bytes=CHUNK_BYTES, eta_ms=[CLAIM_MS] * len(keys))
             self.say(claims=rpc.Claims(made=[run]))
 
+    async def until_snapshot(self) -> None:
+        """Return when it has one. Raises AioRpcError where its stream ends before."""
+        waiting = asyncio.create_task(self.has_snapshot.wait())
+        await asyncio.wait((waiting, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            self._task.result()
+            raise RuntimeError(f"the controller ended the stream of agent {self.number}")
+
     async def look_up(self, keys: bytes, released: bytes = b"") -> int:
         """Ask for chunks; how many of them somebody has."""
         number = self._number = self._number + 1
@@ -186,16 +197,21 @@ class Process:
         """Open the streams; seconds until the last has its snapshot."""
         began_s = time.monotonic()
         agents = []
-        for number in self._numbers if numbers is None else numbers:
-            # A connection for each, as agents have.
-            channel = grpc.aio.insecure_channel(
-                self._address, options=[*_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("bench.agent", number)]
-            )
-            self._channels.append(channel)
-            agents.append(Speaker(number, f"group-{number // self._followers}", channel))
+        wanted = self._numbers if numbers is None else numbers
+        for at in range(0, len(wanted), ATTACH_AT_ONCE):
+            some = [self._agent(number) for number in wanted[at : at + ATTACH_AT_ONCE]]
+            agents += some
+            await asyncio.gather(*(agent.until_snapshot() for agent in some))
         self._agents += agents
-        await asyncio.gather(*(agent.has_snapshot.wait() for agent in agents))
         return {"seconds": time.monotonic() - began_s, "told": sum(agent.told_chunks for agent in agents)}
+
+    def _agent(self, number: int) -> Speaker:
+        """With a connection of its own, as agents have."""
+        channel = grpc.aio.insecure_channel(
+            self._address, options=[*_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("bench.agent", number)]
+        )
+        self._channels.append(channel)
+        return Speaker(number, f"group-{number // self._followers}", channel)
 
     async def hold(self, count: int) -> dict[str, Any]:
         """Each names `count` chunks."""

@@ -89,12 +89,7 @@ class ShadowCache:
     )  # fmt: skip
 
     def __init__(
-        self,
-        at: int,
-        capacity_bytes: float,
-        filtered: bool,
-        ages: ReuseAges | None,
-        shared: SharedByShadows,
+        self, at: int, capacity_bytes: float, filtered: bool, ages: ReuseAges | None, shared: SharedByShadows
     ) -> None:
         """`at`: the policy's number. `ages`: what comes on top of scores if they depend on age."""
         self._at = at

@@ -16,6 +16,7 @@ from hostagent.core.fetches import Fetches
 from hostagent.core.lone_chunks import LoneChunks
 from kvchunk.ids import ChunkKey
 from kvclient.messages import Kind, Where
+from kvproto.cells import Cell, Cells
 from kvproto.chunk_table import KEPT, Interned
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
@@ -31,9 +32,9 @@ AGENT = 9
 class Follower:
     """An agent's core on a stream to a cluster's controller; messages wait until they are passed on."""
 
-    def __init__(self, cluster: Cluster, rows_max: int = 1000, **changes: object) -> None:
+    def __init__(self, cluster: Cluster, rows_max: int = 1000, *, at_once: bool = True, **changes: object) -> None:
         self.cluster = cluster
-        self.agent = Agent(replica_bytes=rows_max * limits.REPLICA_ROW_BYTES)
+        self.agent = Agent(replica_bytes=rows_max * limits.REPLICA_ROW_BYTES, follows_at_once=at_once)
         self.up: deque[rpc.FromAgent] = deque()
         self.session = AGENT
         self.seen = 0
@@ -46,7 +47,9 @@ class Follower:
     def attach(self, **changes: object) -> None:
         self.cluster.sent[self.session] = []
         self.seen = 0
-        said = hello(AGENT, incarnation=self.session, takes_columns=True, follows=True, **changes)
+        looks = self.agent.core.fetches.look_ups
+        said = {"follows": looks.follows, "replica_rows": looks.whole_rows_max} | changes
+        said = hello(AGENT, incarnation=self.session, takes_columns=True, **said)
         self.cluster.handle(HelloReceived(self.session, said))
         self.cluster.advance()
 
@@ -112,6 +115,52 @@ def followed(cluster: Cluster, **changes: object) -> Follower:
     follower.settle()
     follower.agent.made.clear()
     return follower
+
+
+def test_the_whole_directory_is_known_until_it_has_become_too_large(cluster: Cluster) -> None:
+    follower = followed(cluster, rows_max=10, at_once=False)
+    looks = follower.agent.core.fetches.look_ups
+    assert 7 <= looks.whole_rows_max <= 10
+    assert (follower.knows("a"), looks.is_partial) == (True, False)
+    for number in range(9):
+        cluster.announce(1, [record(number)])
+    follower.settle()
+    (again,) = follower.agent.take(effects.AttachAgain)
+    assert again.reason.startswith(f"the directory has {looks.whole_rows_max + 1} chunks")
+    follower.attach_again()
+    follower.settle()
+    assert looks.is_partial
+    assert follower.knows("a"), "what was known goes on answering"
+    follower.agent.pass_ms(2 * limits.STALE_DIRECTORY_S * 1000)
+    assert not follower.knows("a")
+    assert follower.agent.take(effects.AttachAgain) == []
+    follower.ask("a", "nowhere")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE, Where.NOWHERE))]
+    assert followed_by(cluster, "a", "b", "nowhere") == ["a", "nowhere"]
+    follower.attach_again()
+    follower.settle()
+    assert looks.is_partial, "it stays so"
+
+
+def test_who_comes_to_a_directory_that_is_too_large_follows_at_once(cluster: Cluster) -> None:
+    follower = followed(cluster, rows_max=3, at_once=False)
+    assert follower.agent.core.fetches.look_ups.is_partial
+    assert follower.agent.take(effects.AttachAgain) == []
+    assert follower.directory.chunks_count == 0
+    follower.ask("a")
+    follower.settle()
+    assert follower.answers() == [bytes((Where.REMOTE,))]
+
+
+def test_where_the_controller_takes_no_look_ups_the_whole_directory_is_kept(cluster: Cluster) -> None:
+    follower = followed(cluster, rows_max=10, at_once=False)
+    looks = follower.agent.core.fetches.look_ups
+    looks.stream_began(takes_look_ups=False, follows=False)
+    for number in range(20):
+        cluster.announce(1, [record(number)])
+    follower.settle()
+    assert (looks.is_partial, looks.follows, follower.directory.chunks_count) == (False, False, 23)
 
 
 def test_nothing_is_told_that_nobody_asked_for(cluster: Cluster) -> None:
@@ -287,6 +336,30 @@ def test_an_agent_follows_its_own_copies_that_are_taken_and_no_more_than_it_may(
     keys = b"".join(map(key, "pqr"))
     cluster.say(AGENT, look_up=rpc.LookUp(number=1, keys=keys))
     assert not cluster.sent[AGENT][-1].looked_up.refused, "it follows these already"
+
+
+def test_whose_prefix_another_cell_is_home_to_hears_so() -> None:
+    west = Cell("west", controllers=("w1:4800",))
+    cells = Cells("east", {"east": Cell("east", weight=0.0), "west": west})
+    follower = followed(Cluster(with_switch=False, cells=cells))
+    follower.ask("root", "next")
+    assert [message.look_up.root for message in follower.up] == [key("root")]
+    follower.settle()
+    (answer,) = [one.looked_up for one in follower.cluster.sent[AGENT] if one.HasField("looked_up")]
+    assert (answer.elsewhere.cell, list(answer.elsewhere.controllers)) == ("west", ["w1:4800"])
+    assert follower.agent.core.fetches.look_ups.elsewhere_count == 1
+    assert follower.answers() == [bytes((Where.NOWHERE, Where.NOWHERE))]
+
+
+def test_a_prefix_that_is_at_home_or_not_named_is_nowhere_else(cluster: Cluster) -> None:
+    follower = followed(cluster)
+    follower.ask("a")
+    follower.settle()
+    cluster.say(AGENT, look_up=rpc.LookUp(number=9, keys=key("b")))
+    answers = [one.looked_up for one in cluster.sent[AGENT] if one.HasField("looked_up")]
+    assert [one.HasField("elsewhere") for one in answers] == [False, False]
+    cluster.say(AGENT, look_up=rpc.LookUp(number=10, keys=key("b"), root=b"short"))
+    assert cluster.sent[AGENT][-1].refusals.refused[0].what == "message"
 
 
 def test_whose_engines_use_more_namespaces_asks_anew(cluster: Cluster) -> None:

@@ -68,10 +68,7 @@ class KvcastEnds:
         self._content[:] = np.random.default_rng(1).integers(0, 256, self._chunk_bytes, np.uint8)
         self._arriving = self._pools[1].array(self._chunk_bytes, self._chunk_bytes)
         self._transports = [
-            VerbsTransport(
-                DataConfig(transport="verbs", address=address, read_port=0),
-                pool,
-            )
+            VerbsTransport(DataConfig(transport="verbs", address=address, read_port=0), pool)
             for address, pool in zip(ADDRESSES, self._pools, strict=True)
         ]
         self._sinks = [BenchSink(self._places[0]) for _ in self._pools]

@@ -31,11 +31,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "ud_pyverbs": "UD, pyverbs loop",
 }
 """In the order in which they are shown."""
-BESIDE: Final[Mapping[str, str]] = {
-    "read": "read_pyverbs",
-    "read_perftest": "read_pyverbs",
-    "ud": "ud_pyverbs",
-}
+BESIDE: Final[Mapping[str, str]] = {"read": "read_pyverbs", "read_perftest": "read_pyverbs", "ud": "ud_pyverbs"}
 """What a program is compared with."""
 _ROUNDS_A_PROCESS = 4
 """After this many rounds everything is created again: queue pairs, windows, interpreters."""

@@ -87,13 +87,7 @@ class AsyncAgentClient(Notices):
     # ------------------------------------------------------------------ put
 
     async def put(
-        self,
-        key: bytes,
-        parent: bytes | None,
-        buffer: Buffer,
-        *,
-        position: int | None = None,
-        namespace: str = "",
+        self, key: bytes, parent: bytes | None, buffer: Buffer, *, position: int | None = None, namespace: str = ""
     ) -> PutOutcome:
         """As AgentClient.put. A put whose task is cancelled may be done all the same."""
         content = bytes_of(buffer)

@@ -127,11 +127,7 @@ class Found(_Pinned, Generic[V]):
     They are pinned in the pool until `release`."""
 
     def __init__(
-        self,
-        lease: Lease,
-        views: Sequence[V | None],
-        sources: Sequence[ChunkSource | None],
-        outcome: Status,
+        self, lease: Lease, views: Sequence[V | None], sources: Sequence[ChunkSource | None], outcome: Status
     ) -> None:
         super().__init__(lease, outcome)
         self.views: list[V | None] = list(views)

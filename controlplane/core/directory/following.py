@@ -85,7 +85,7 @@ class Following:
         heard: Heard = {}
         values, parents = self._sets.values, self._table.parents
         self._extend()
-        for row in rows:
+        for row in rows if self._are_followed(rows) else ():
             above = parents[row]
             if above != NONE and (more := values[self._of[above]] - values[self._of[row]]):
                 may = (one for one in more if one in self.sessions and self._counts[one] < FOLLOWED_PER_NODE_MAX)
@@ -98,6 +98,13 @@ class Following:
         return heard
 
     # -- inside
+
+    def _are_followed(self, rows: Sequence[int]) -> bool:
+        """Whether anybody follows one of these, or what one of them hangs on."""
+        told = np.array(rows, np.int64)
+        above = np.frombuffer(self._table.parents, np.int32)[told]
+        of = np.frombuffer(self._of, np.uint32)
+        return bool(of[told].any() or of[above[above != NONE]].any())
 
     def _follows(self, session: int, row: int) -> bool:
         return 0 <= row < len(self._of) and session in self._sets.values[self._of[row]]

@@ -1,6 +1,6 @@
 """The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
 
-Owns which copies exist, and which keys changed since somebody last asked (`take_changes`). Knows nothing of value,
+Owns which copies exist, and which keys changed since somebody last asked (`take_rows`). Knows nothing of value,
 time or the switch beyond the one bit `served`. What it knows lies in columns (`kvproto.chunk_table`): most chunks of a
 prefix have the same holders, so each set of holders is kept once. What would take long is done in slices (`advance`).
 """
@@ -85,7 +85,8 @@ class Directory:
         """Rows of what a node has named, in its pool and on its disk, since `begin_snapshot`."""
         self._doomed: dict[tuple[NodeIndex, bool], set[int]] = {}
         """Rows of copies that a node no longer has and that are still to be forgotten."""
-        self._changed: dict[ChunkKey, None] = {}
+        self._changed: dict[ChunkKey, int] = {}
+        """Keys, each with the row that it had then."""
         self._pins_were_set = False
         self._watchers: list[Callable[[ChunkKey, bool], None]] = []
         self._followers: list[Callable[[ChunkKey, int], None]] = []
@@ -452,37 +453,36 @@ class Directory:
 
     def told(self, rows: Iterable[int], score: Callable[[ChunkKey, int], float]) -> list[ChunkKey]:
         """Chunks are published with values of this moment: `score(key, size_bytes)`. Returns their keys."""
-        keys, sizes = [], self.table.sizes
+        keys, sizes, told, all_keys = [], self.table.sizes, self._told, self.table.keys
         for row in rows:
-            keys.append(key := self.table.key(row))
-            self._told[row] = score(key, sizes[row])
+            keys.append(key := ChunkKey(bytes(all_keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])))
+            told[row] = score(key, sizes[row])
         return keys
 
     def untold(self, rows: list[int]) -> list[int]:
         """Those of these rows whose chunks were never published."""
         return [row for row in rows if math.isnan(self._told[row])]
 
-    def take_changes(self) -> tuple[list[Chunk], list[ChunkKey]]:
-        """Chunks new or changed, and keys gone, since the last call."""
-        rows, gone = self.take_rows(len(self._changed))
-        return sorted(self.chunks_of(rows), key=lambda chunk: (chunk.facts.position, chunk.key)), sorted(gone)
-
     def take_rows(self, limit: int) -> tuple[list[int], list[ChunkKey]]:
         """Rows of chunks new or changed, and keys gone: `limit` of those that changed first, at most."""
         if limit >= len(self._changed):
-            keys, self._changed = list(self._changed), {}
+            changed, self._changed = self._changed, {}
         else:
-            keys = list(islice(self._changed, limit))
-            for key in keys:
+            changed = dict(islice(self._changed.items(), limit))
+            for key in changed:
                 del self._changed[key]
-        rows = list(map(self._row, keys))
-        gone = [key for key, row in zip(keys, rows, strict=True) if row == NONE]
+        flags, keys = self.table.flags, self.table.keys
+        rows = [
+            row if flags[row] & KNOWN and keys.startswith(key, row * KEY_BYTES) else self._row(key)
+            for key, row in changed.items()
+        ]
+        gone = [key for key, row in zip(changed, rows, strict=True) if row == NONE]
         return ([row for row in rows if row != NONE] if gone else rows), gone
 
     @property
-    def changes_wait(self) -> bool:
-        """Whether `take_changes` has something to return."""
-        return bool(self._changed)
+    def changes_count(self) -> int:
+        """How many keys `take_rows` has something to say of."""
+        return len(self._changed)
 
     def take_left(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, set[str]]:
         """Which of these keys are not known any more under namespaces that they were known under, since the last
@@ -534,7 +534,7 @@ class Directory:
         return self.table.flags[row] != before
 
     def _note(self, key: ChunkKey, row: int, is_new_or_lost: bool = False) -> None:
-        self._changed[key] = None
+        self._changed[key] = row
         for watcher in self._watchers:
             watcher(key, is_new_or_lost)
         for follower in self._followers:

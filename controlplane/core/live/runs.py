@@ -99,17 +99,21 @@ class Runs:
             self._parents.extend([NONE] * missing)
             self._sizes.extend([0] * missing)
             self._served.extend(bytes(missing))
-        self._run_of[row], self._parents[row], self._sizes[row] = (
-            Run(key, 1, self._table.sizes[row]),
-            parent,
-            (self._table.sizes[row]),
-        )
-        self._served[row] = 0
+        table, size_bytes = self._table, self._table.sizes[row]
+        self._parents[row], self._sizes[row], self._served[row] = parent, size_bytes, 0
+        above = self._run_of[parent] if parent != NONE else None
+        if above is not None and table.only_child(parent) == row and table.first_child[row] == NONE:
+            # It goes on where its parent's run ended: nearly every chunk does.
+            self._run_of[row] = above
+            above.chunks += 1
+            above.size_bytes += size_bytes
+            return
+        self._run_of[row] = Run(key, 1, size_bytes)
         if (below := self._only_child(row)) != NONE:
             self._join(row, below)
-        if parent == NONE or self._run_of[parent] is None:
+        if above is None:
             return
-        siblings = list(islice(self._table.children(parent), 3))
+        siblings = list(islice(table.children(parent), 3))
         if len(siblings) == 1:
             self._join(parent, row)
         elif len(siblings) == 2:

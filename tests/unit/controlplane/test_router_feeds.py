@@ -21,8 +21,11 @@ from controlplane.core import journal
 from controlplane.core.ids import ChunkKey
 from controlplane.core.journal import Journal
 from controlplane.core.matches import Match
+from controlplane.core.quotes import MATCHED_AT_ONCE
 from controlplane.daemon import Controller
 from controlplane.index_service import IndexQuestion, Model, index_answer, index_question
+from controlplane.rpc import event_feed
+from controlplane.rpc.event_feed import EventFeed
 from kvchunk.ids import KvIdentity, prefix_keys
 from kvdaemon.errors import ConfigError
 from kvpolicy.tiers.cost_question import KEYS_MAX, KEYS_PER_S_MAX, QuestionError, TooManyQuestionsError
@@ -68,6 +71,17 @@ def test_nobody_asks_without_end() -> None:
         scene.core.quotes.matches(many, scene.now)
     with pytest.raises(TooManyQuestionsError, match="ask again in"):
         scene.core.quotes.matches(many, scene.now)
+
+
+def test_many_nodes_that_have_the_prefix_make_a_question_dearer() -> None:
+    scene = Scene(with_switch=False)
+    for number in range(1, 1 + MATCHED_AT_ONCE):
+        scene.attach(number, PREFIX)
+    asked = (*KEYS[:1], *(ChunkKey(number.to_bytes(16, "big")) for number in range(KEYS_MAX - 1)))
+    for _ in range(KEYS_PER_S_MAX // 4 // KEYS_MAX // 2):
+        scene.core.quotes.matches(asked, scene.now)
+    with pytest.raises(TooManyQuestionsError):
+        scene.core.quotes.matches(asked, scene.now)
 
 
 def test_a_question_names_a_model_or_a_namespace() -> None:
@@ -222,7 +236,8 @@ async def following(address: str, router: Router, head: str = "", query: str = "
                 event = (await reader.readuntil(b"\n\n")).decode()
             except asyncio.IncompleteReadError:
                 return
-            router.take(dict(line.split(": ", 1) for line in event.strip().splitlines()))
+            if event != ":\n\n":
+                router.take(dict(line.split(": ", 1) for line in event.strip().splitlines()))
 
     task = asyncio.create_task(read())
     try:
@@ -282,6 +297,21 @@ def test_who_knows_nothing_that_counts_hears_everything(since: str) -> None:
                 await until(lambda: router.known)
             assert router.snapshots == 1
             assert router.chunks.keys() == {key(name).hex() for name in "abc"}
+
+    run(steps())
+
+
+def test_a_stream_in_which_nothing_happens_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "LOOK_S", 0.001)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.002)
+
+    async def steps() -> None:
+        events = EventFeed(Scene(with_switch=False).core, lambda: "").events({})
+        told = [await anext(events) for _ in range(5)]
+        assert [one.split(b"\n")[0] for one in told[:2]] == [b"retry: 1000", b"event: snapshot"]
+        assert told[2].startswith(b"id: ")
+        assert told[3:] == [b":\n\n"] * 2
+        await events.aclose()
 
     run(steps())
 

@@ -97,8 +97,8 @@ async def serving(clock: Clock | None = None) -> AsyncIterator[tuple[HttpServer,
 
 
 @contextlib.asynccontextmanager
-async def connected(port: int, request: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+async def connected(port: int, request: bytes, local: str = LOOPBACK) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port, local_addr=(local, 0))
     try:
         writer.write(request)
         yield reader
@@ -468,6 +468,27 @@ def test_more_streams_than_the_limit_are_told_so_and_pages_go_on(monkeypatch: py
             await idle(server)
             async with connected(port, GET % b"/ticks") as reader:
                 await heads(reader)
+
+    run(steps())
+
+
+def test_one_address_leaves_streams_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STREAMS_PER_ADDRESS_MAX", 1)
+
+    async def steps() -> None:
+        clock = Clock()
+        async with serving(clock) as (server, port):
+            async with connected(port, GET % b"/ticks") as reader:
+                await heads(reader)
+                said = await exchange(port, GET % b"/ticks")
+                assert said.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+                assert said.endswith(b"127.0.0.1 has 1 streams already: close one of them\n")
+                async with connected(port, GET % b"/ticks", local="127.0.0.2") as other:
+                    assert b" 200 " in await heads(other)
+                await clock.closed.wait()
+            await idle(server)
+            async with connected(port, GET % b"/ticks") as reader:
+                assert b" 200 " in await heads(reader)
 
     run(steps())
 

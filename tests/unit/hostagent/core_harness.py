@@ -71,6 +71,7 @@ class Scene:
         wire: FormChoice = FormChoice.RAW,
         lone_gets: bool = False,
         replica_bytes: int = 0,
+        follows_at_once: bool = True,
     ) -> None:
         knowledge = Knowledge("n0", PRIORS)
         self.disk = Disk(knowledge.disk_pool(disk_pages * PAGE)) if disk_pages else None
@@ -82,6 +83,7 @@ class Scene:
             lone_gets=lone_gets,
             wire_form=wire,
             replica_bytes=replica_bytes,
+            follows_at_once=follows_at_once,
         )
         self.core = AgentCore(options, knowledge, self.disk)
         self.now_ns = 1_000_000_000

@@ -9,11 +9,11 @@ import pytest
 
 import controlplane.core.limits
 import hostagent.limits
-import kvdaemon.http
 import kvproto.limits
 from hostagent.pool.catalog import CONNECTION_SHARE
 from kvclient.catalog import LEASES
 from kvclient.messages import KEYS_MAX
+from kvdaemon.http import STREAMS_MAX, STREAMS_PER_ADDRESS_MAX
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
@@ -40,7 +40,7 @@ def row(words: str) -> str:
             [hostagent.limits.API_CONNECTIONS_MAX, hostagent.limits.API_REQUESTS_IN_FLIGHT_MAX],
         ),
         ("leased by an engine without asking", [1, round(1 / CONNECTION_SHARE), LEASES]),
-        ("streams of the live page", [kvdaemon.http.STREAMS_MAX]),
+        ("streams of the live page", [STREAMS_MAX, STREAMS_PER_ADDRESS_MAX]),
         (
             "chunks that engines say they",
             [hostagent.limits.CLAIMS_PER_ENGINE_MAX, controlplane.core.limits.CLAIMS_PER_NODE_MAX],

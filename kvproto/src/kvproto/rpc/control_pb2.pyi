@@ -228,6 +228,7 @@ class Hello(_message.Message):
     INTERESTS_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
+    REPLICA_ROWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     CELL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
@@ -258,9 +259,11 @@ class Hello(_message.Message):
     protocol: _builtins.int
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
     takes_columns: _builtins.bool
-    """it understands DirectoryDelta.columns"""
+    """it understands DirectoryDelta.columns and .after"""
     follows: _builtins.bool
     """it is told only of chunks that it follows: see LookUp"""
+    replica_rows: _builtins.int
+    """it follows where the directory has more chunks than these; 0: it does not"""
     link_rate: _builtins.int
     """of the port that carries its data, in bit/s; 0: from before it was said"""
     cell: _builtins.str
@@ -307,12 +310,13 @@ class Hello(_message.Message):
         interests: Global___Interests | None = ...,
         takes_columns: _builtins.bool = ...,
         follows: _builtins.bool = ...,
+        replica_rows: _builtins.int = ...,
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1240,22 +1244,28 @@ class LookUp(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """of this stream, counting up"""
     keys: _builtins.bytes
     """16 bytes each; followed even where nobody has the chunk yet"""
     released: _builtins.bytes
     """16 bytes each: not followed any more. What is told of them until the answer comes"""
+    root: _builtins.bytes
+    """is out of date
+    key of the first chunk of their prefix; empty: the node does not know it
+    """
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         keys: _builtins.bytes = ...,
         released: _builtins.bytes = ...,
+        root: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "number", b"number", "released", b"released", "root", b"root"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1268,6 +1278,7 @@ class LookedUp(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """of the LookUp"""
     refused: _builtins.bool
@@ -1276,16 +1287,21 @@ class LookedUp(_message.Message):
     def found(self) -> Global___DirectoryDelta:
         """without a sequence; what is not in it nobody has whom this node may read from"""
 
+    @_builtins.property
+    def elsewhere(self) -> Global___Elsewhere:
+        """absent: the prefix of `root` belongs here, or none was named"""
+
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         found: Global___DirectoryDelta | None = ...,
         refused: _builtins.bool = ...,
+        elsewhere: Global___Elsewhere | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "found", b"found"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "found", b"found", "number", b"number", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1788,6 +1804,7 @@ class Welcome(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     TAKES_LOOK_UPS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     member: _builtins.int
@@ -1811,6 +1828,8 @@ class Welcome(_message.Message):
     """
     takes_look_ups: _builtins.bool
     """it understands Hello.follows and LookUp"""
+    follows: _builtins.bool
+    """the agent is told only of chunks that it follows"""
     silence_ms: _builtins.int
     """a controller that says nothing for so long stands still; 0: it may"""
     @_builtins.property
@@ -1833,11 +1852,12 @@ class Welcome(_message.Message):
         epoch: _builtins.int = ...,
         takes_columns: _builtins.bool = ...,
         takes_look_ups: _builtins.bool = ...,
+        follows: _builtins.bool = ...,
         silence_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fabric", b"fabric", "member", b"member", "switch_state", b"switch_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "controller", b"controller", "epoch", b"epoch", "fabric", b"fabric", "follows", b"follows", "heartbeat_ms", b"heartbeat_ms", "member", b"member", "node", b"node", "protocol", b"protocol", "read_tokens", b"read_tokens", "silence_ms", b"silence_ms", "switch_state", b"switch_state", "takes_columns", b"takes_columns", "takes_loads", b"takes_loads", "takes_look_ups", b"takes_look_ups", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -1904,7 +1924,8 @@ class DirectoryDelta(_message.Message):
     that it has another controller's directory gets its snapshot only when as many nodes as it knew have announced what
     they hold, or after a few seconds. Until then the old replica stands (its node indexes are those of the old
     controller). All parts of a snapshot carry the sequence of the state they describe; each delta
-    after that has the next sequence. A gap means a bug, and the agent reconnects.
+    after that has the next sequence, or says in `after` which one it follows on: agents are not told of publications that
+    do not concern them. A gap means a bug, and the agent reconnects.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -130,11 +130,7 @@ class Copies:
     Commands go to `out`, which the reader hands over."""
 
     def __init__(
-        self,
-        parameters: ReaderParameters,
-        chunks: Chunks,
-        stripes: Stripes,
-        out: list[ReaderCommand],
+        self, parameters: ReaderParameters, chunks: Chunks, stripes: Stripes, out: list[ReaderCommand]
     ) -> None:
         self.parameters = parameters
         self._chunks = chunks

@@ -75,12 +75,7 @@ PHASES: Table[Phase, Cause] = Table(
             Cause.REBOOT: Phase.JOINING,
             **_OPEN,
         },
-        Phase.STRICT: {
-            Cause.ADMITTED: Phase.STRICT,
-            Cause.REFUSED: Phase.STRICT,
-            Cause.REBOOT: Phase.STRICT,
-            **_OPEN,
-        },
+        Phase.STRICT: {Cause.ADMITTED: Phase.STRICT, Cause.REFUSED: Phase.STRICT, Cause.REBOOT: Phase.STRICT, **_OPEN},
         Phase.VERIFYING: {
             Cause.ADMITTED: Phase.VERIFYING,
             Cause.REFUSED: Phase.VERIFYING,

@@ -120,13 +120,5 @@ def decode_control(datagram: bytes | bytearray | memoryview) -> Control:
     if raw.flags & ~_KNOWN_FLAGS:
         raise WireError(WireReason.RESERVED)
     return Control(
-        op,
-        ChunkKey(raw.key),
-        raw.segments,
-        raw.segment,
-        raw.count,
-        raw.tag,
-        Flag(raw.flags),
-        raw.member,
-        raw.members,
+        op, ChunkKey(raw.key), raw.segments, raw.segment, raw.count, raw.tag, Flag(raw.flags), raw.member, raw.members
     )

@@ -16,12 +16,7 @@ from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, parse_address
 from kvproto.limits import CHUNK_SEGMENTS_MAX, SEGMENT_BYTES_MAX
 from kvproto.wire import layouts
-from kvproto.wire.icrc import (
-    BTH_RESERVED_OFFSET,
-    ICRC_BYTES,
-    icrc_seed,
-    pack_icrc,
-)
+from kvproto.wire.icrc import BTH_RESERVED_OFFSET, ICRC_BYTES, icrc_seed, pack_icrc
 from kvproto.wire.layouts import (
     BTH_BYTES,
     BTH_DTYPE,
@@ -103,14 +98,7 @@ class ChunkFraming:
 
     __slots__ = ("_fabric", "_icrcs", "_known", "_payload", "_seed", "_size_bytes", "headers", "segments")
 
-    def __init__(
-        self,
-        key: ChunkKey,
-        payload: memoryview,
-        fabric: Fabric,
-        source: Address,
-        source_port: int,
-    ) -> None:
+    def __init__(self, key: ChunkKey, payload: memoryview, fabric: Fabric, source: Address, source_port: int) -> None:
         """`payload`: all bytes of the chunk that count (C-contiguous bytes); source: what the socket sends from."""
         self._fabric, self._payload, self._size_bytes = fabric, payload, payload.nbytes
         self.segments = segments_of(self._size_bytes, fabric)

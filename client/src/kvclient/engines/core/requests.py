@@ -169,10 +169,7 @@ class RequestCaches:
     """What each request of one scheduler loads and saves."""
 
     def __init__(
-        self,
-        rules: Rules,
-        terms: Callable[[str, int, int], FetchTerms],
-        missed: Callable[[Miss, int], None],
+        self, rules: Rules, terms: Callable[[str, int, int], FetchTerms], missed: Callable[[Miss, int], None]
     ) -> None:
         """`terms(request, first, tokens)`: terms of a fetch that spares computing `tokens` tokens from position `first`
         on; `missed` counts misses."""
