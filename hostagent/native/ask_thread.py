@@ -17,7 +17,10 @@ class AskerConfig(ctypes.Structure):
         ("completions", CompletionQueueParts),
         ("post", c_void_p),
         ("wake", c_int32),
-        ("local_key", c_uint32),
+        ("reserved", c_uint32),
+        ("local_keys", POINTER(c_uint32)),
+        ("into", c_uint64),
+        ("step_bytes", c_uint64),
     )
 
 

@@ -45,6 +45,7 @@ class Asker:
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
         self.library, self.loop, self.target_address = library, loop, target.address
+        self._target = target
         self.began = began
         self._broken: Callable[[VerbsError], None] | None = broken
         self._peers: dict[int, NativePieces] = {}
@@ -57,7 +58,9 @@ class Asker:
                 completions=completions,
                 post=ctypes.cast(port.post_send, ctypes.c_void_p),
                 wake=self._wake,
-                local_key=target.local_key,
+                local_keys=target.local_keys,
+                into=target.address,
+                step_bytes=target.step_bytes,
             )
             self.pointer = library.dp_asker_new(byref(config))
             if not self.pointer:
