@@ -30,6 +30,7 @@ from hostagent.transport.sockets import buffers_refused
 from kvcast.doctor.agent_place_checks import api_place, controllers, disk, no_access, ports
 from kvcast.doctor.cold_checks import cold_store
 from kvcast.doctor.findings import Finding, Level, has, judged
+from kvcast.doctor.rail_checks import rails
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
 from kvproto.ids import parse_address
@@ -51,7 +52,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
     else:
-        findings += _data_network(data)
+        findings += [*_data_network(data.each_rail()[0]), *(rails(data) if data.rails else ())]
     if config is not None:
         if not _is_served(api_socket):
             findings += [ports(config), api_place(api_socket)]
