@@ -156,6 +156,10 @@ class Testbed:
         """Cut or mend a host's data link."""
         self._ask("link", place=host, up=up)
 
+    def set_rail(self, host: int, rail: int, up: bool) -> None:
+        """Pull or plug a host's cable to a rail."""
+        self._ask("rail", host=host, rail=rail, up=up)
+
     def set_faults(self, faults: Faults, port: int | None = None) -> None:
         """Hurt the frames that leave one switch port, or all of them."""
         self._ask("faults", port=port, faults=asdict(faults))

@@ -12,6 +12,7 @@ from bmv2_testbed.spec import (
     Target,
     TestbedSpec,
     Wiring,
+    data_interface,
     data_ip,
     host_name,
     management_ip,
@@ -93,7 +94,9 @@ def agent_socket(spec: TestbedSpec, host: int, directory: str) -> str:
 
 def _agent_data(spec: TestbedSpec, host: int) -> dict[str, Any]:
     if spec.wiring is Wiring.NAMESPACES:
-        return {"transport": "sockets", "interface": DATA_INTERFACE, "address": data_ip(host)}
+        rails = [data_interface(rail) for rail in range(spec.rails)]
+        named = {"interfaces": rails} if len(rails) > 1 else {"interface": DATA_INTERFACE}
+        return {"transport": "sockets", **named, "address": data_ip(host)}
     return {
         "transport": "sockets" if host in spec.socket_hosts else "verbs",
         "interface": DATA_INTERFACE,

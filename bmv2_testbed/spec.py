@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import BMV2_SEGMENT_BYTES_MAX, HOSTS_MAX, LINK_MTU_BYTES, SEGMENT_BYTES
+from kvproto.limits import RAILS_MAX
 
 CONTROL_SOCKET: Final = "control.sock"
 """Where the supervisor answers, in the run's directory."""
@@ -104,6 +105,9 @@ class TestbedSpec:
     floods, and all hosts share the rate of one link."""
     bridge: Bridge = Bridge.FLOODS
     """With Target.BRIDGE."""
+    rails: int = 1
+    """Networks, each with an interface of every host: the first has the switch, the others are bridges as `bridge`
+    says. Only of namespaces."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False
@@ -118,6 +122,8 @@ class TestbedSpec:
             raise TestbedError(
                 f"segments of {self.segment_bytes} bytes are too long for bmv2: {BMV2_SEGMENT_BYTES_MAX} at most"
             )
+        if not 1 <= self.rails <= (RAILS_MAX if self.wiring is Wiring.NAMESPACES else 1):
+            raise TestbedError(f"{self.rails} rails: namespaces have 1 to {RAILS_MAX}, guests have one")
         if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
             raise TestbedError(f"target {self.target} needs namespaces: use --target p4switch with --roce")
         for host in self.socket_hosts:
@@ -155,13 +161,23 @@ def agent_name(host: int) -> str:
     return f"agent{host}"
 
 
-def data_ip(host: int) -> str:
+def data_ip(host: int, rail: int = 0) -> str:
     """Address on the data network; the last byte is the switch port, the member index is one less."""
-    return f"10.75.0.{host + 1}"
+    return f"10.{79 + rail if rail else 75}.0.{host + 1}"
 
 
-def data_mac(host: int) -> str:
-    return f"02:4b:56:00:00:{host + 1:02x}"
+def data_mac(host: int, rail: int = 0) -> str:
+    return f"02:4b:56:00:{rail:02x}:{host + 1:02x}"
+
+
+def data_interface(rail: int = 0) -> str:
+    """Of every host."""
+    return f"data{rail}"
+
+
+def switch_name(rail: int = 0) -> str:
+    """What is in the middle of a rail."""
+    return f"rail{rail}" if rail else "sw"
 
 
 def management_ip(host: int) -> str:

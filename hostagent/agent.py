@@ -155,7 +155,8 @@ class Agent:
         self._leases = local_leases(config.pool.size_bytes)
         self.transport = make_transport(config.data, self.memory, self.tokens, self._leases)
         intake = Intake(self.memory, config.write_region_bytes, self._loop, self.handle, self._soon)
-        self._link_rate_bit_s = link_rate_bit_s(config.data)
+        rails = config.data.each_rail()
+        self._link_rate_bit_s = sum(map(link_rate_bit_s, rails))
         knowledge = Knowledge(config.node, priors(self._link_rate_bit_s))
         self.store: DiskStore | None = None
         if config.disk is not None:
@@ -174,7 +175,8 @@ class Agent:
             self.store,
             self.cold,
         )
-        library = datapath() if self._leases is not None else None
+        # A lone get knows one rail: with several, all goes by the core, which is told when one fails.
+        library = datapath() if self._leases is not None and len(rails) == 1 else None
         self.core = AgentCore(
             replace(core_options(config), lone_gets=library is not None),
             knowledge,
@@ -208,7 +210,7 @@ class Agent:
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
-        self._probes = PathProbes(self._read_address, lambda *tried: self.handle(events.PathProbed(*tried)))
+        self._probes = PathProbes(self.transport.ways_to, lambda *tried: self.handle(events.PathProbed(*tried)))
         if self.relaying is not None:
             self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
@@ -276,6 +278,7 @@ class Agent:
             self.cold,
             self._place,
             lambda: self.transport.network_trouble,
+            self._further_places,
         )
         self.outages = OutageWatch(parts, self._loop)
         self.metrics.registry.register(Watched(self.outages.figures))
@@ -283,6 +286,12 @@ class Agent:
     def _place(self) -> tuple[str, str | None]:
         address = self._read_address()
         return address, self.config.data.interface or interface_with(address)
+
+    def _further_places(self) -> list[tuple[str, str | None]]:
+        return [
+            (host_port_of(one)[0], name)
+            for one, name in zip(self.facts.rail_endpoints, self.config.data.rails, strict=True)
+        ]
 
     def _moved(self, facts: TransportFacts) -> None:
         """The data network changed: controller and peers have to know where this node is now."""
@@ -487,6 +496,7 @@ class Agent:
                 protocol=PROTOCOL,
                 interests=convert.interests_of(self.core.engines.interests.current),
                 link_rate=self._link_rate_bit_s,
+                rail_endpoints=self.facts.rail_endpoints,
                 takes_columns=True,
                 follows=self.core.fetches.look_ups.follows,
                 replica_rows=self.core.fetches.look_ups.whole_rows_max,

@@ -13,7 +13,7 @@ import pwd
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hostagent import limits
@@ -31,6 +31,7 @@ from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.form_costs import FormChoice
 from kvpolicy.tiers.merging import WAIT_MAX_S
 from kvproto.integrity import Integrity
+from kvproto.limits import RAILS_MAX
 from kvproto.session.read_window import READ_WINDOW_MIN_BYTES
 
 TRANSPORTS = ("auto", "verbs", "sockets")
@@ -58,7 +59,10 @@ class DataConfig:
     transport: str = "auto"
     """One of TRANSPORTS. auto: verbs where the data interface has RDMA, else sockets."""
     interface: str = ""
+    """Of the first rail."""
     address: str = ""
+    rails: tuple[str, ...] = ()
+    """Interfaces of further rails: `data.interfaces` without the first."""
     group: str = "239.75.86.1"
     pool_address: str = "10.75.255.254"
     qkey: int = 0x11111111
@@ -75,8 +79,17 @@ class DataConfig:
     """Only this RDMA device; empty: the one with the address."""
     rdma_read_window_bytes: int = limits.VERBS_READ_WINDOW_BYTES
     """Most bytes of RDMA READs in flight from one peer; below that the window follows the delay (`ReadWindow`)."""
+    rdma_region_bytes: int = 1024 * limits.MIB
+    """`rdma.region_bytes`: the pool is registered with an RDMA NIC in regions of at most so many; some NICs refuse more
+    than 2 GiB in one, and several threads register several."""
     link_rate_bit_s: int | None = None
-    """`gate.link_rate`, what its link carries before anything has been measured; None: as the kernel reports it."""
+    """`gate.link_rate`, what its link carries before anything has been measured; None: as the kernel reports it. With
+    rails: what each does."""
+
+    def each_rail(self) -> tuple[DataConfig, ...]:
+        """One for each rail, as if there were no others."""
+        first = replace(self, rails=())
+        return first, *(replace(first, interface=name, address="") for name in self.rails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +173,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     controller = top.section("controller")
     config = AgentConfig(
         node=top.take("node", _name, None) or _own_name(),
-        data=_data(top.section("data"), gate.take("link_rate", checks.rate, None)),
+        data=_data(top.section("data"), gate.take("link_rate", checks.rate, None), top.section("rdma")),
         pool=_pool(top.section("pool")),
         cell=top.take("cell", _name, ""),
         controllers=controller.take("address", _controllers, ()),
@@ -278,14 +291,20 @@ def _id(value: object, what: str, id_of: Callable[[str], int]) -> int:
         raise ValueError(f"this machine has no {what} {value!r}") from None
 
 
-def _data(section: Section, link_rate_bit_s: int | None) -> DataConfig:
+def _data(section: Section, link_rate_bit_s: int | None, rdma: Section) -> DataConfig:
     default = DataConfig()
     section.refuse("native", "the data path in C comes with kvcast, and is the only one; leave the key out")
     section.refuse("frames", "testbeds use namespaces, and agents the kernel's sockets or RDMA")
+    interface = section.take("interface", checks.text, default.interface)
+    alone: tuple[str, ...] = (interface,)
+    interfaces = section.take("interfaces", _interfaces, alone)
+    if interface not in ("", interfaces[0]):
+        raise ConfigError(f"data.interface {interface} is not the first of data.interfaces: leave it out")
     config = DataConfig(
         transport=section.take("transport", checks.one_of(TRANSPORTS), default.transport),
-        interface=section.take("interface", checks.text, default.interface),
+        interface=interfaces[0],
         address=section.take("address", checks.ip, default.address),
+        rails=interfaces[1:],
         group=section.take("group", checks.multicast, default.group),
         pool_address=section.take("pool_address", checks.ipv4, default.pool_address),
         qkey=section.take("qkey", checks.whole(0, 0xFFFF_FFFF), default.qkey),
@@ -299,12 +318,27 @@ def _data(section: Section, link_rate_bit_s: int | None) -> DataConfig:
         switch_port=section.take("switch_port", checks.whole(0, limits.SWITCH_PORT_MAX), default.switch_port),
         rdma_device=section.take("rdma_device", checks.text, default.rdma_device),
         rdma_read_window_bytes=section.take("rdma_read_window", _read_window, default.rdma_read_window_bytes),
+        rdma_region_bytes=rdma.take("region_bytes", _region_bytes, default.rdma_region_bytes),
         link_rate_bit_s=link_rate_bit_s,
     )
     section.done()
     if not config.address and not config.interface:
         raise ConfigError("data.address is missing: give the node's address on the data network, or data.interface")
     return config
+
+
+def _interfaces(value: object) -> tuple[str, ...]:
+    names = tuple(map(checks.text, value)) if isinstance(value, list) else ()
+    if not 1 <= len(set(names)) == len(names) <= RAILS_MAX or not all(names):
+        raise ValueError(f"{value!r} is not a list of 1 to {RAILS_MAX} different interfaces, one a rail")
+    return names
+
+
+def _region_bytes(value: object) -> int:
+    size_bytes = checks.size(value)
+    if size_bytes < limits.RDMA_REGION_BYTES_MIN:
+        raise ValueError(f"{value!r} is less than {limits.RDMA_REGION_BYTES_MIN >> 20} MiB")
+    return size_bytes
 
 
 def _pool(section: Section) -> PoolConfig:

@@ -25,15 +25,17 @@ def configured_fabric(config: AgentConfig) -> Fabric:
 def core_options(config: AgentConfig) -> CoreOptions:
     """Of the agent's core."""
     data = config.data
+    rails = len(data.each_rail())
     options = CoreOptions(
         config.pool.size_bytes,
         data.segment_bytes,
         parse_address(data.pool_address) or None,
-        link_rate_bytes_per_s=data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
+        link_rate_bytes_per_s=rails * data.link_rate_bit_s // 8 if data.link_rate_bit_s else None,
         merge_wait_max_s=config.merge_wait_max_s,
         replica_bytes=limits.REPLICA_BYTES_MAX if config.replica_bytes is None else config.replica_bytes,
         follows_at_once=config.replica_bytes is not None,
         wire_form=config.wire.form,
+        rails=rails,
         relay_share=config.relay_share,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},

@@ -189,6 +189,8 @@ READ_RECEIVE_LOW_WATER_BYTES = 256 * KIB
 READ_TURN_BYTES = 1 * MIB
 """Of one connection are received before others have their turn: a holder may send as fast as this is received."""
 MULTICAST_TTL = 64
+RAIL_TRY_S = 0.3
+"""A connection by a rail that was left is made within this, or it is left for longer."""
 INTERFACE_LOOK_S = 1.0
 """How often an agent looks whether its data interface is still the one that it bound to; the kernel tells it sooner."""
 INTERFACE_SETTLES_S = 0.1
@@ -206,6 +208,8 @@ VERBS_CAST_CHAIN_SEGMENTS = 128
 VERBS_RECEIVE_BLOCK_ROWS = 64
 """Rows of the receive ring that go back to the NIC by one call."""
 VERBS_RECEIVE_BLOCKS_MIN = 2
+RDMA_REGION_BYTES_MIN = 16 * MIB
+"""NICs have room for some thousand regions."""
 VERBS_READ_PIECES_MAX = 16
 """RDMA READs of one peer in flight. The NIC has its own limit, usually 16."""
 VERBS_READ_WINDOW_BYTES = 4 * MIB

@@ -153,6 +153,10 @@ class Network:
         chunk = self._core.pool.find(key)
         return chunk.leaves if chunk is not None and chunk.leaves else None
 
+    def rails_of(self, endpoint: str) -> Sequence[str]:
+        """Where else a node is read."""
+        return self._core.directory.rails_of(endpoint)
+
     def close_extent(self, extent: Extent) -> None:
         """A peer has read."""
         if not isinstance(extent.token, Chunk):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
@@ -37,6 +37,8 @@ class WatchedParts:
     """This node's address on the data network, and its interface; None: nobody knows, as with the loopback."""
     network_trouble: Callable[[], str]
     """Why nothing is bound to the data network as it is now; empty: all is."""
+    rails: Callable[[], Sequence[tuple[str, str | None]]] = tuple
+    """As `place`, of the second rail and further ones."""
 
 
 class OutageWatch:
@@ -87,6 +89,7 @@ class OutageWatch:
         return {
             Part.CONTROLLER: self._controller(),
             Part.NETWORK: self._network(),
+            Part.RAILS: self._rails(),
             Part.CASTS: self._casts(),
             Part.READS: self._vain_reads(),
             Part.DISK: self._disk(),
@@ -94,8 +97,17 @@ class OutageWatch:
         }
 
     def _network(self) -> str | None:
-        parts = self.parts
-        return parts.network_trouble() or network_fault(*parts.place()) or parts.core.paths.own_trouble()
+        """A node is on its network while one rail works."""
+        faults = self._faults()
+        fault = None if None in faults else "; ".join(filter(None, faults))
+        return self.parts.network_trouble() or fault or self.parts.core.paths.own_trouble()
+
+    def _rails(self) -> str | None:
+        faults = self._faults()
+        return "; ".join(filter(None, faults)) or None if len(faults) > 1 else None
+
+    def _faults(self) -> list[str | None]:
+        return [network_fault(*one) for one in (self.parts.place(), *self.parts.rails())]
 
     def _controller(self) -> str | None:
         if not self.parts.attachment.has_controller or self.parts.core.connected:

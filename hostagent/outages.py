@@ -17,6 +17,7 @@ class Part(enum.Enum):
 
     CONTROLLER = "controller"
     NETWORK = "network"
+    RAILS = "rails"
     CASTS = "casts"
     READS = "reads"
     DISK = "disk"

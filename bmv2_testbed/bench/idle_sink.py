@@ -40,6 +40,9 @@ class IdleSink:
     def open_extent(self, _key: ChunkKey) -> Extent | None:
         return self._offered
 
+    def rails_of(self, _endpoint: str) -> Sequence[str]:
+        return ()
+
     def prepare(self, _key: ChunkKey, _then: Callable[[], None]) -> bool:
         return False
 

@@ -24,6 +24,9 @@ _POOL_BYTES_MIN: Final = 64 * 2**20
 _SLOTS_MIN: Final = 1024
 """Looks at the interfaces while the prefix goes over one link."""
 
+_TICK_S: Final = 0.2
+_CUT_TICK_S: Final = 0.02
+
 Say = Callable[[str], None]
 
 
@@ -83,6 +86,10 @@ class IncastPlan:
     target: Target = Target.P4SWITCH
     trust: Trust | None = None
     """None: as the testbed is, which is all of it but the certificates."""
+    rails: int = 1
+    """Networks, each with links of `rate_bit_s`."""
+    cut: bool = False
+    """The holder's cable to the last rail is pulled when half of all bytes are there."""
     form: FormChoice | None = None
     """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
@@ -109,6 +116,7 @@ class IncastPlan:
         return TestbedSpec(
             target=Target.BRIDGE if mode.is_plain else self.target,
             bridge=_BRIDGES.get(mode, Bridge.FLOODS),
+            rails=self.rails,
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
@@ -147,6 +155,7 @@ class IncastRun:
         self._plan = plan
         self._say = say
         self._moved = moved
+        self._to_cut = False
 
     def mode(self, mode: Mode, peers: Sequence[Peer] = ()) -> tuple[IncastFigures, dict[str, IncastFigures]]:
         """Figures of a mode and, on the same links in the same run, of the peers."""
@@ -198,7 +207,9 @@ class IncastRun:
             before = testbed.counters()
             self._say(f"{mode}: {plan.readers} readers fetch")
             readers.start(offsets)
-            reports = readers.reports(lambda: self._show_progress(before, testbed))
+            self._to_cut = plan.cut
+            tick_s = _CUT_TICK_S if plan.cut else _TICK_S
+            reports = readers.reports(lambda: self._show_progress(before, testbed), tick_s)
             after = testbed.counters()
             cpu = {name: used - cpu_before[name] for name, used in testbed.cpu_s().items() if name in cpu_before}
         grown = {host: after[host].since(before[host]) for host in after}
@@ -223,7 +234,11 @@ class IncastRun:
         readers = [host_name(reader + 1) for reader in range(self._plan.readers)]
         now = testbed.counters()
         arrived = sum(now[host].since(before[host]).rx_bytes for host in readers)
-        self._moved(min(1.0, arrived / (self._plan.readers * self._plan.size_bytes)))
+        share = arrived / (self._plan.readers * self._plan.size_bytes)
+        if self._to_cut and share >= 1 / 2:
+            self._to_cut = False
+            testbed.set_rail(0, self._plan.rails - 1, False)
+        self._moved(min(1.0, share))
 
 
 def _without_daemons(spec: TestbedSpec) -> TestbedSpec:

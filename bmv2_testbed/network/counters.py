@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,13 @@ class InterfaceCounters:
             self.tx_bytes - earlier.tx_bytes,
             self.tx_packets - earlier.tx_packets,
         )
+
+
+def sum_of(counters: Iterable[InterfaceCounters]) -> InterfaceCounters:
+    """Of several interfaces together."""
+    return InterfaceCounters(
+        *map(sum, zip(*((one.rx_bytes, one.rx_packets, one.tx_bytes, one.tx_packets) for one in counters), strict=True))
+    )
 
 
 def passes_nothing(hosts: Mapping[str, InterfaceCounters]) -> bool:

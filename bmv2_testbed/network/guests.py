@@ -130,6 +130,10 @@ class GuestNetwork:
         """Cut or mend a host's data link."""
         self.guest(self._host_of(place)).shell(f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
 
+    def set_rail(self, host: int, rail: int, up: bool) -> None:
+        """Guests have one rail."""
+        raise TestbedError(f"no rail {rail} of h{host}: guests have one data network")
+
     def stop(self) -> None:
         """End all guests, then the thread that starts processes; with it go those that still run."""
         for guest in self._guests:

@@ -23,7 +23,7 @@ from bmv2_testbed.limits import (
     shaper_burst_bytes,
     shaper_queue_bytes,
 )
-from bmv2_testbed.network.counters import InterfaceCounters, read_interface_counters
+from bmv2_testbed.network.counters import InterfaceCounters, read_interface_counters, sum_of
 from bmv2_testbed.spec import (
     CONTROLLER_MANAGEMENT_IP,
     DATA_PREFIX_BITS,
@@ -32,10 +32,12 @@ from bmv2_testbed.spec import (
     Faults,
     Target,
     TestbedSpec,
+    data_interface,
     data_ip,
     data_mac,
     host_name,
     management_ip,
+    switch_name,
     switch_port,
 )
 from bmv2_testbed.spec import Bridge as BridgeKind
@@ -134,15 +136,21 @@ class WiredNetwork:
         return {switch_port(host): f"sw-eth{switch_port(host)}" for host in range(self._spec.hosts)}
 
     def counters(self) -> dict[str, InterfaceCounters]:
-        """What each host's data interface has sent and received."""
+        """What each host's data interfaces have sent and received, all rails together."""
+        rails = [data_interface(rail) for rail in range(self._spec.rails)]
         return {
-            host.name: read_interface_counters(host.pid, DATA_INTERFACE)
+            host.name: sum_of(read_interface_counters(host.pid, rail) for rail in rails)
             for host in (self._net.get(host_name(i)) for i in range(self._spec.hosts))
         }
 
     def set_link(self, place: str, up: bool) -> None:
         """Cut or mend a host's data link."""
         run_checked(self._node(place), f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
+
+    def set_rail(self, host: int, rail: int, up: bool) -> None:
+        """Pull or plug a host's cable to a rail: its interface stays, without a carrier."""
+        switch = self._net.get(switch_name(rail))
+        run_checked(switch, f"ip link set dev {switch.name}-eth{switch_port(host)} {'up' if up else 'down'}")
 
     def set_netem(self, port: int, faults: Faults) -> None:
         """Have the kernel hurt the frames that leave a switch port (targets without fault injection of their own)."""
@@ -192,7 +200,7 @@ def _build(spec: TestbedSpec) -> Any:
             ]
             if self.name == "sw" and spec.bridge is BridgeKind.SNOOPS:
                 commands += _SNOOPING
-            if self.name == "sw" and spec.bridge is BridgeKind.DROPS:
+            if self.name != "mg" and spec.bridge is BridgeKind.DROPS:
                 ports = (name for name in self.nameToIntf if name != "lo")
                 commands += (f"bridge link set dev {name} mcast_flood off" for name in ports)
             run_checked(self, " && ".join(commands))
@@ -213,6 +221,8 @@ def _build(spec: TestbedSpec) -> Any:
         def build(self) -> None:
             self.addSwitch("sw", dpid="1", cls=Bridge if spec.target is Target.BRIDGE else ProcessSwitch)
             self.addSwitch("mg", dpid="2", cls=Bridge)
+            for rail in range(1, spec.rails):
+                self.addSwitch(switch_name(rail), dpid=f"{rail + 2:x}", cls=Bridge)
             for host in range(spec.hosts):
                 name = self.addHost(host_name(host), ip=None)
                 port = switch_port(host)
@@ -220,13 +230,17 @@ def _build(spec: TestbedSpec) -> Any:
                     name, "sw", port1=0, port2=port, intfName1=DATA_INTERFACE, addr1=data_mac(host)
                 )  # addr2 stays random: no packet is for a switch port
                 self.addLink(name, "mg", port1=1, port2=port, intfName1=MANAGEMENT_INTERFACE)
+                for rail in range(1, spec.rails):
+                    name1, mac = data_interface(rail), data_mac(host, rail)
+                    self.addLink(name, switch_name(rail), port1=rail + 1, port2=port, intfName1=name1, addr1=mac)
 
     net = net_module.Mininet(topo=Star(), controller=None, build=False)
     net.build()
     _configure_supervisor()
     for host in range(spec.hosts):
         _configure_host(net.get(host_name(host)), host, spec)
-        _configure_port(net.get("sw"), f"sw-eth{switch_port(host)}", spec.link_rate_bit_s(host), spec)
+        for name in map(switch_name, range(spec.rails)):
+            _configure_port(net.get(name), f"{name}-eth{switch_port(host)}", spec.link_rate_bit_s(host), spec)
     net.start()
     run_checked(net.get("mg"), f"ip addr add {CONTROLLER_MANAGEMENT_IP}/{MANAGEMENT_PREFIX_BITS} dev mg")
     return net
@@ -272,6 +286,9 @@ def _configure_host(node: Any, host: int, spec: TestbedSpec) -> None:
         f"ip addr add {management_ip(host)}/{MANAGEMENT_PREFIX_BITS} dev {MANAGEMENT_INTERFACE}",
         f"ip link set dev {MANAGEMENT_INTERFACE} up",
     ]
+    for rail in range(1, spec.rails):
+        commands += _link_commands(data_interface(rail), rate_bit_s, _keep_offloads(spec, rate_bit_s))
+        commands.append(f"ip addr add {data_ip(host, rail)}/{DATA_PREFIX_BITS} dev {data_interface(rail)}")
     run_checked(node, " && ".join(f"{{ {command}; }}" for command in commands))
 
 

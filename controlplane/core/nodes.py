@@ -90,6 +90,8 @@ class NodeFacts:
     """0: it has no RDMA."""
     integrities: frozenset[Integrity] = frozenset(Integrity)
     """How it can digest chunks."""
+    rail_endpoints: tuple[str, ...] = ()
+    """Where it is read on its second and further rails."""
     link_rate_bit_s: int = 0
     takes_columns: bool = False
     """Many chunks of one message, in columns."""

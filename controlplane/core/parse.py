@@ -38,6 +38,7 @@ from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
 from kvproto.chunk_columns import ON_DISK, PINNED, Record, unpack
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
+from kvproto.limits import RAILS_MAX
 from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
 from kvproto.rpc import control_pb2 as rpc
 
@@ -55,7 +56,13 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         raise RecordError(
             f"node name {reprlib.repr(name)} is not 1 to {NODE_NAME_BYTES_MAX} printable characters without blanks"
         )
-    for field, text in (("version", hello.version), ("read_endpoint", hello.read_endpoint)):
+    rails = hello.rail_endpoints
+    if len(rails) >= RAILS_MAX:
+        raise RecordError(
+            f"{len(rails)} rail_endpoints: a node has {RAILS_MAX} rails at most, the first of which is apart"
+        )
+    texts = (("version", hello.version), *(("read_endpoint", one) for one in (hello.read_endpoint, *rails)))
+    for field, text in texts:
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
             raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
     if len(hello.data_ip) not in (4, 16):
@@ -81,6 +88,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         replica_nodes=hello.replica_nodes,
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
+        rail_endpoints=tuple(rails),
         link_rate_bit_s=hello.link_rate,
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),

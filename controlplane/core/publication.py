@@ -421,6 +421,7 @@ class Publication:
             control_port=node.facts.control_port,
             draining=node.draining,
             unreached=node.unreached,
+            rail_endpoints=node.facts.rail_endpoints,
         )
         if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member

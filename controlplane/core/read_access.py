@@ -58,7 +58,8 @@ class ReadTokens:
         """What an agent needs to read, and to be read from."""
         now_ms = now_ns // 1_000_000
         grant = self._rules.grant(facts.name)
-        token = ReadToken(self._verify_key, facts.name, _reads_from(facts), now_ms + self._lifetime_ms, grant).pack()
+        first, *rails = (_reads_from(facts, one) for one in (facts.read_endpoint, *facts.rail_endpoints))
+        token = ReadToken(self._verify_key, facts.name, first, now_ms + self._lifetime_ms, grant, tuple(rails)).pack()
         signature = self._key.sign(signed_bytes(token))
         return rpc.ToAgent(
             read_access=rpc.ReadAccess(
@@ -71,9 +72,9 @@ class ReadTokens:
         )
 
 
-def _reads_from(facts: NodeFacts) -> bytes:
-    """Where connections of a node come from: the address at which it is read itself."""
+def _reads_from(facts: NodeFacts, endpoint: str) -> bytes:
+    """Where connections of a node come from, on a rail: the address at which it is read itself."""
     try:
-        return ipaddress.ip_address(facts.read_endpoint.rpartition(":")[0].strip("[]")).packed
+        return ipaddress.ip_address(endpoint.rpartition(":")[0].strip("[]")).packed
     except ValueError:
         return facts.data_ip

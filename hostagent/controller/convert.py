@@ -43,7 +43,7 @@ from kvproto.chunk_columns import ON_DISK, PINNED, SERVED, pack, unpack
 from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
-from kvproto.limits import MEMBERS_MAX
+from kvproto.limits import MEMBERS_MAX, RAILS_MAX
 from kvproto.records import RecordError, check_chunk, check_size, chunk_key
 from kvproto.rpc import control_pb2 as pb
 from kvproto.wire.data import Fabric
@@ -259,6 +259,7 @@ def _node(message: pb.Node) -> NodeEntry:
         _member(message),
         message.draining,
         message.unreached,
+        tuple(message.rail_endpoints[: RAILS_MAX - 1]),
     )
 
 

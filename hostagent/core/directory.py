@@ -34,6 +34,8 @@ class NodeEntry:
     draining: bool = False
     unreached: bool = False
     """Several others cannot reach it on the data network, says the controller."""
+    rail_endpoints: tuple[str, ...] = ()
+    """Where it is read on its second and further rails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class _Content:
     at: dict[Address, NodeEntry] = field(default_factory=dict)
     numbered: dict[int, NodeEntry] = field(default_factory=dict)
     """By member."""
+    rails: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of nodes that have several, by their read endpoint."""
     chunks: ReplicaTable = field(default_factory=ReplicaTable)
     changed: dict[ChunkKey, None] = field(default_factory=dict)
     """While it is staged: keys that may be known otherwise."""
@@ -109,6 +113,8 @@ class _Content:
         self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
         if node.member is not None:
             self.numbered[node.member] = node
+        if node.rail_endpoints:
+            self.rails[node.read_endpoint] = node.rail_endpoints
 
     def leave(self, number: int) -> None:
         """A node is gone; another one may have its name or its address by now."""
@@ -120,6 +126,8 @@ class _Content:
                 del self.at[node.address]
             if node.member is not None and self.numbered.get(node.member) is node:
                 del self.numbered[node.member]
+            if self.rails.get(node.read_endpoint) is node.rail_endpoints:
+                del self.rails[node.read_endpoint]
 
 
 class DirectoryReplica:
@@ -239,6 +247,10 @@ class DirectoryReplica:
         """The node of this name."""
         node = self._current.named.get(name)
         return node if node is not None or self._stale is None else self._stale.named.get(name)
+
+    def rails_of(self, endpoint: str) -> tuple[str, ...]:
+        """Where else the node is read that is read here."""
+        return self._current.rails.get(endpoint, ())
 
     def node_names(self) -> Iterable[str]:
         """Of all nodes, this one too."""

@@ -25,7 +25,7 @@ class CoreOptions:
     """This node's index at its switch, until the controller says otherwise; None: unknown, nothing is cast to it."""
     interest_ttl_ns: int = ReaderParameters(member=None).interest_ttl_ns
     link_rate_bytes_per_s: int | None = None
-    """Of this node's link, if the configuration says so."""
+    """Of this node's link, all rails together, if the configuration says so."""
     disk_write_bytes_per_s: int = 0
     """Demotions are no faster; 0: no limit."""
     merge_wait_max_s: float = WAIT_MAX_S
@@ -52,6 +52,8 @@ class CoreOptions:
     """Engines may get small chunks of other nodes without the core (`hostagent.core.lone_chunks`)."""
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""
+    rails: int = 1
+    """NICs that bring chunks to this node."""
     relay_share: float | None = None
     """Chunks come by relays, and this part of what comes is passed on; None: there are no relays."""
 
@@ -63,4 +65,5 @@ class CoreOptions:
             self.segment_bytes,
             interest_ttl_ns=self.interest_ttl_ns,
             link_rate_bytes_per_s=self.link_rate_bytes_per_s,
+            rails=self.rails,
         )

@@ -55,7 +55,7 @@ class Relays:
         self._emit = node.emit
         self._pool = node.pool
         self._directory = node.directory
-        self._share = node.options.relay_share
+        self._share, self._rails = node.options.relay_share, node.options.rails
         self._ended = ended
         self._alarm = node.alarms.add(self._due)
         self._relay: Relay | None = None
@@ -72,6 +72,7 @@ class Relays:
             endpoint,
             PIECE_BYTES,
             share=self._share or 0.0,
+            rails=self._rails,
             whole_pieces=self._whole_pieces,
             leaves=lambda key: self._leaves_here(key),
             accepts=self._accepts,

@@ -129,6 +129,8 @@ class TransportFacts:
     """Bytes of casts that can wait for the agent, as really granted."""
     rdma_mtu_bytes: int = 0
     """Payload of the NIC's largest RDMA packet; 0: there is no RDMA here, peers read over TCP."""
+    rail_endpoints: tuple[str, ...] = ()
+    """The same as `read_endpoint` on the second and further rails."""
 
 
 @dataclass(slots=True)
@@ -161,6 +163,8 @@ class TransportCounters:
     """That peers have asked for and that have not left, at the moment."""
     readers_served: int = 0
     """Peers that wait for these."""
+    rails_left: int = 0
+    """How often a rail to a peer was left because nothing, or too little, came by it."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Datagrams and requests refused, by reason."""
     _told: set[str] = field(default_factory=set)
@@ -183,6 +187,13 @@ class ControlArrival(NamedTuple):
 
     message: Control
     source: Address
+
+
+class Way(NamedTuple):
+    """To a peer, on one rail."""
+
+    endpoint: str
+    own_address: str
 
 
 class ChildLink(Protocol):
@@ -264,6 +275,9 @@ class TransportSink(Protocol):
     def close_extent(self, extent: Extent) -> None:
         """The peer has read what `open_extent` gave."""
 
+    def rails_of(self, endpoint: str) -> Sequence[str]:
+        """Where else a peer is read that is read here: on its second and further rails, in their order."""
+
 
 class ReadHandle(Protocol):
     """A reliable read under way."""
@@ -314,11 +328,8 @@ class CastPart(Protocol):
         """Give sockets, threads and timers back."""
 
 
-class ReadPart(Protocol):
-    """Reliable reads, asked and answered."""
-
-    def listen(self) -> str:
-        """Answer peers; returns the endpoint. Raises TransportError."""
+class AskingPart(Protocol):
+    """Reliable reads, asked for, and which of what arrives may be answered."""
 
     def show(self, chunk: ChunkPlace, first: int, count: int, /) -> None:
         """Pieces of a chunk that is arriving are proven: nobody writes to them any more, and peers may read them."""
@@ -330,6 +341,13 @@ class ReadPart(Protocol):
     def read(self, request: ReadRequest, /) -> ReadHandle:
         """Bring a range of a chunk from a peer, reliably."""
 
+
+class ReadPart(AskingPart, Protocol):
+    """Reliable reads, asked and answered, on one network."""
+
+    def listen(self) -> str:
+        """Answer peers; returns the endpoint. Raises TransportError."""
+
     def close(self) -> None:
         """End all reads and connections; reads under way get FAILED, at the latest on the next turn of the loop."""
 
@@ -340,7 +358,7 @@ class Transport(Protocol):
     counters: TransportCounters
     casts: CastPart
     """Once it has started."""
-    reads: ReadPart
+    reads: AskingPart
     """Once it has started."""
 
     async def start(
@@ -364,3 +382,6 @@ class Transport(Protocol):
 
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram to UDP port 4793 of an address. Best effort."""
+
+    def ways_to(self, endpoint: str) -> Sequence[Way]:
+        """How a peer that is read here can be reached: on each rail that both have. The first is `endpoint` itself."""

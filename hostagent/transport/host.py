@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import functools
 import logging
 import socket
 import struct
@@ -22,16 +23,19 @@ from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
 from hostagent.transport.base import (
+    AskingPart,
     CastPart,
     ReadPart,
     TransportCounters,
     TransportError,
     TransportFacts,
     TransportSink,
+    Way,
 )
 from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.interface_watch import InterfaceWatch, Place, place_of
 from hostagent.transport.interfaces import sending_interface
+from hostagent.transport.rail_reads import RailReads
 from hostagent.transport.read_tokens import TokenBook
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
@@ -88,11 +92,21 @@ class Parts:
     was bound before is used on where that raises TransportError or OSError. None: only a restart helps."""
 
 
+@dataclass(slots=True, eq=False)
+class _Rail:
+    """The second rail of a node, or a further one: it carries reads only."""
+
+    host: Host
+    parts: Parts
+    endpoint: str
+    watch: InterfaceWatch | None = None
+
+
 class HostTransport:
     """See the module's docstring and the contract in `base`."""
 
     casts: CastPart
-    reads: ReadPart
+    reads: AskingPart
     _control: _Control | None = None
     """None: there is no IPv4."""
     watch: InterfaceWatch | None = None
@@ -112,6 +126,8 @@ class HostTransport:
         self._memory = memory
         self._tokens = tokens
         self.counters = TransportCounters()
+        self._rails: list[_Rail] = []
+        """Without the first."""
         self._open: contextlib.ExitStack | None = None
         """What ends when it is closed; None: it is not started."""
         self._in_use: Fabric | None = None
@@ -121,17 +137,19 @@ class HostTransport:
         """The parts that carry casts and reads here. Raises TransportError, leaving nothing open."""
         raise NotImplementedError
 
+    def _open_rail(self, host: Host) -> Parts:
+        """The parts that carry reads on a further rail. Raises TransportError, leaving nothing open."""
+        raise NotImplementedError
+
     async def start(
         self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = lambda _: None
     ) -> TransportFacts:
         """Bind and listen. Raises TransportError, or NotShippedError."""
-        try:
-            place = place_of(self._config)
-        except OSError as error:
-            raise TransportError(f"the data interface cannot be looked at: {error.strerror}") from error
+        config, *others = self._config.each_rail()
+        place = _place_of(config)
         self._moved = moved
         self._host = host = Host(
-            config=self._config,
+            config=config,
             memory=self._memory,
             loop=asyncio.get_running_loop(),
             sink=sink,
@@ -152,15 +170,42 @@ class HostTransport:
             self.casts, self.reads, self._bind_anew = parts.casts, parts.reads, parts.bind_anew
             for close in (parts.close, parts.reads.close, parts.casts.close):
                 undo.callback(close)
-            endpoint = self.reads.listen()
+            endpoint = parts.reads.listen()
             granted = self.casts.use_fabric(fabric)
             if place.interface:
-                self.watch = InterfaceWatch(self._config, place, self._place_changed)
+                self.watch = InterfaceWatch(config, place, self._place_changed)
                 undo.callback(self.watch.close)
+            for other in others:
+                self._start_rail(other, undo)
+            if others:
+                each = [parts.reads, *(rail.parts.reads for rail in self._rails)]
+                self.reads = rails = RailReads(each, self.ways_to, self.counters)
+                undo.callback(rails.close)
             self._open = undo.pop_all()
         self._in_use = fabric
-        self._facts = TransportFacts(host.own, place.mac, endpoint, granted, parts.rdma_mtu_bytes)
+        endpoints = tuple(rail.endpoint for rail in self._rails)
+        self._facts = TransportFacts(host.own, place.mac, endpoint, granted, parts.rdma_mtu_bytes, endpoints)
         return self._facts
+
+    def _start_rail(self, config: DataConfig, undo: contextlib.ExitStack) -> None:
+        place = _place_of(config)
+        host = replace(self._host, config=config, **_addresses_of(place))
+        parts = self._open_rail(host)
+        for close in (parts.close, parts.reads.close):
+            undo.callback(close)
+        rail = _Rail(host, parts, parts.reads.listen())
+        if place.interface:
+            rail.watch = InterfaceWatch(config, place, functools.partial(self._rail_moved, rail))
+            undo.callback(rail.watch.close)
+        self._rails.append(rail)
+
+    def ways_to(self, endpoint: str) -> Sequence[Way]:
+        """See `Transport.ways_to`."""
+        first = Way(endpoint, self._host.read_address)
+        if not self._rails:
+            return (first,)
+        theirs = self._host.sink.rails_of(endpoint)
+        return (first, *(Way(one, own.host.read_address) for one, own in zip(theirs, self._rails, strict=False)))
 
     async def close(self) -> None:
         """End everything."""
@@ -170,8 +215,10 @@ class HostTransport:
 
     @property
     def network_trouble(self) -> str:
-        """See `Transport.network_trouble`."""
-        return self.watch.trouble if self.watch is not None else ""
+        """See `Transport.network_trouble`: as long as one rail works, chunks come and go."""
+        watches = [self.watch, *(rail.watch for rail in self._rails)]
+        troubles = [watch.trouble if watch is not None else "" for watch in watches]
+        return "; ".join(troubles) if all(troubles) else ""
 
     def use_fabric(self, fabric: Fabric) -> None:
         """See `Transport.use_fabric`."""
@@ -201,12 +248,33 @@ class HostTransport:
             self._facts = facts
             self._moved(facts)
 
+    def _rail_moved(self, rail: _Rail, place: Place, bind: bool) -> None:
+        """As `_place_changed`."""
+        if bind:
+            if rail.parts.bind_anew is None:
+                raise TransportError("restart kvcast-agent, whose RDMA connections went with what was there before")
+            host = replace(rail.host, **_addresses_of(place))
+            rail.endpoint = rail.parts.bind_anew(host)
+            rail.host = host
+        facts = replace(self._facts, rail_endpoints=tuple(one.endpoint for one in self._rails))
+        if facts != self._facts:
+            self._facts = facts
+            self._moved(facts)
+
     def send_control(self, message: Control, destination: Address) -> None:
         """One control datagram. Best effort."""
         if self._control is not None:
             self._control.send(message, destination)
         else:
             self.counters.drop("control_send_no_ipv4")
+
+
+def _place_of(config: DataConfig) -> Place:
+    """Raises TransportError."""
+    try:
+        return place_of(config)
+    except OSError as error:
+        raise TransportError(f"the data interface cannot be looked at: {error.strerror}") from error
 
 
 def _addresses_of(place: Place) -> _Addresses:

@@ -1,14 +1,15 @@
-"""Tries whether another node's address answers: a TCP connection to its read endpoint, ended as soon as it is made."""
+"""Tries whether another node answers: a TCP connection to its read endpoint on a rail, ended as soon as it is made."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hostagent import limits
+from hostagent.transport.base import Way
 from hostagent.transport.peer_connection import begin_connecting
 
 _VERDICTS: Final = {
@@ -24,10 +25,10 @@ _VERDICTS: Final = {
 class PathProbes:
     """One at a time for each node; the core asks for no second one before it has heard of the first."""
 
-    def __init__(self, own_address: Callable[[], str], ended: Callable[[str, bool | None], None]) -> None:
-        """`own_address()`: where connections come from; `ended(node, reached)`: is told each outcome;
-        None: nothing was learned."""
-        self._own_address = own_address
+    def __init__(self, ways_to: Callable[[str], Sequence[Way]], ended: Callable[[str, bool | None], None]) -> None:
+        """`ways_to`: see `Transport.ways_to`; `ended(node, reached)`: is told each outcome; None: nothing was
+        learned."""
+        self._ways_to = ways_to
         self._ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -45,17 +46,23 @@ class PathProbes:
     async def _probe(self, node: str, endpoint: str) -> None:
         reached: bool | None = None
         for wait_s in limits.PATH_TRIES_S:
-            try:
-                sock, code = begin_connecting(endpoint, self._own_address())
-            except OSError:  # no descriptors, or no sockets of that family: nothing is known of the path
-                break
-            with sock:
-                if code == errno.EINPROGRESS:
-                    code = await _connected(sock, wait_s)
-            reached = _VERDICTS.get(code)
+            verdicts = await asyncio.gather(*(connects(way, wait_s) for way in self._ways_to(endpoint)))
+            reached = True if True in verdicts else None if None in verdicts else False
             if reached is not False:
                 break
         self._ended(node, reached)
+
+
+async def connects(way: Way, wait_s: float) -> bool | None:
+    """Whether a connection can be made there; None: nothing was learned."""
+    try:
+        sock, code = begin_connecting(way.endpoint, way.own_address)
+    except OSError:  # no descriptors, or no sockets of that family: nothing is known of the path
+        return None
+    with sock:
+        if code == errno.EINPROGRESS:
+            code = await _connected(sock, wait_s)
+    return _VERDICTS.get(code)
 
 
 async def _connected(sock: socket.socket, wait_s: float) -> int:

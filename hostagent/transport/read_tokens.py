@@ -153,7 +153,7 @@ class TokenBook:
             controller.key.verify(signature, signed_bytes(packed))
         except InvalidSignature:
             return Refusal.WRONG_TOKEN
-        if token.address != address:
+        if address not in (token.address, *token.rail_addresses):
             return Refusal.WRONG_TOKEN
         if token.node in self._expelled:
             return Refusal.EXPELLED

@@ -45,6 +45,9 @@ class SocketsTransport(HostTransport):
     def _open_parts(self, host: Host) -> Parts:
         return socket_parts(host)
 
+    def _open_rail(self, host: Host) -> Parts:
+        return rail_parts(host)
+
 
 def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
     """As many as the link wants; engines and reads need the other cores."""
@@ -294,3 +297,9 @@ def socket_parts(host: Host) -> Parts:
         return reads.bind_anew(now)
 
     return Parts(casts, reads, bind_anew=bind_anew)
+
+
+def rail_parts(host: Host) -> Parts:
+    """Reads over sockets alone. Raises TransportError."""
+    reads = TcpReads(host)
+    return Parts(NoCasts(host), reads, bind_anew=reads.bind_anew)

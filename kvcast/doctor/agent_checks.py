@@ -46,6 +46,7 @@ from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from hostagent.transport.sockets import buffers_refused
 from kvcast.doctor.findings import Finding, Level, has, judged
+from kvcast.doctor.rail_checks import rails
 from kvclient.attach import who_may
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
@@ -222,7 +223,7 @@ def examine(config: AgentConfig | None) -> list[Finding]:
             Finding("data interface", "not looked at", "the agent's", Level.NOTE, "kvcast doctor --config agent.yaml")
         )
     else:
-        findings += _data_network(data)
+        findings += [*_data_network(data.each_rail()[0]), *(rails(data) if data.rails else ())]
     if config is not None:
         if not _is_served(api_socket):
             findings += [ports(config), api_place(api_socket)]

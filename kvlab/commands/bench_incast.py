@@ -63,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[*(form.value for form in FormChoice), "both"],
         help="numbers as KV has them in place of random bytes, and agents' wire.form; both: raw and lossless by turns",
     )
+    parser.add_argument(
+        "--rails",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="by turns on one network of links of --rate, on N of them, and on N of which one is cut at the holder "
+        "when half the bytes are there, with the ratios (--fanout relay, unless --mode is given)",
+    )
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
@@ -111,7 +119,11 @@ def run(args: argparse.Namespace) -> int:
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
-    modes = _chosen(wanted or [Mode.CAST.value], Mode)
+    modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
+    if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY}.issuperset(modes):
+        raise UsageError("--rails: casts go by the first rail; give --mode unicast, --fanout relay or both")
+    if args.rails > 1 and "both" in (args.trust, args.form):
+        raise UsageError("--rails and both of something: one of them at a time")
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
     if args.busy and not args.isolate:
@@ -125,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
         runs = _run_by_turns(console, args.runs, _variants(plan, args), modes, peers)
     cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
     ratios = trust_ratios([run[0] for run in runs])
+    by_rails = rail_ratios([run[0] for run in runs], args.rails)
     found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
     everything = [*cases.values(), *found.values()]
     what = ("starts within one transfer time" if plan.stagger else "all at once") + (
@@ -135,7 +148,9 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
-    document = incast_json(plan, cases, found) | {"isolation": isolated}
+    for name, over_one in by_rails.items():
+        console.print(f"{name}: {over_one:.3f} of the time on one rail")
+    document = incast_json(plan, cases, found) | {"isolation": isolated, "rail_ratios": by_rails}
     if ratios:
         document["trust_ratios"] = ratios
     if args.runs > 1:
@@ -149,6 +164,7 @@ def run(args: argparse.Namespace) -> int:
 
 Figures = dict[str, IncastFigures]
 """By mode or by peer."""
+_ONE_RAIL = ", 1 rail"
 _TRUSTED = ", trust "
 """Between mode and `Trust` in the name of a case."""
 
@@ -160,6 +176,9 @@ def _variants(plan: IncastPlan, args: argparse.Namespace) -> list[tuple[str, Inc
     if args.form == "both":
         forms = (FormChoice.RAW, FormChoice.LOSSLESS)
         return [(f", {form.value}", replace(plan, form=form)) for form in forms]
+    if args.rails > 1:
+        several = replace(plan, rails=args.rails)
+        return [(_ONE_RAIL, plan), (f", {args.rails} rails", several), (", one cut", replace(several, cut=True))]
     return [("", plan)]
 
 
@@ -213,6 +232,17 @@ def trust_ratios(runs: list[Figures]) -> dict[str, dict[str, float]]:
         }
         for mode, found in pairs.items()
     }
+
+
+def rail_ratios(runs: list[Figures], rails: int) -> dict[str, float]:
+    """By case: medians over runs of its time divided by that on one rail in the same run."""
+    pairs: dict[str, list[float]] = {}
+    for run in runs if rails > 1 else ():
+        for name, case in run.items():
+            one = run[name.partition(",")[0] + _ONE_RAIL]
+            if case is not one:
+                pairs.setdefault(name, []).append(case.mean_ratio / one.mean_ratio)
+    return {name: statistics.median(found) for name, found in pairs.items()}
 
 
 def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[str, IncastFigures]) -> dict[str, Any]:

@@ -32,12 +32,19 @@ class Cluster:
     middle: Place
     nodes: dict[int, Place]
     folder: Path
+    shape: tuple[str, ...] = ()
+    """Of prefixes: chunks, and bytes of each."""
 
     def put(self, node: int, model: str) -> None:
         """A prefix that no test before has; returns when the others can know it."""
         done = self._work(node, "put", model)
         assert done.returncode == 0, done.stderr
-        until(lambda: self.fetch(node, model)[0] == "4", "the holder to have it")
+        until(lambda: self.fetch(node, model)[0] == self.count, "the holder to have it")
+
+    @property
+    def count(self) -> str:
+        """Chunks of a prefix."""
+        return self.shape[0] if self.shape else "4"
 
     def fetch(self, node: int, model: str) -> tuple[str, str, float]:
         """(chunks, outcome, seconds)."""
@@ -48,11 +55,14 @@ class Cluster:
 
     def fetches(self, node: int, model: str) -> None:
         """Once the directory knows it, and the path is there."""
-        until(lambda: self.fetch(node, model)[:2] == ("4", "OK"), lambda: f"n{node} to fetch {model}: {self.logs()}")
+        until(
+            lambda: self.fetch(node, model)[:2] == (self.count, "OK"),
+            lambda: f"n{node} to fetch {model}: {self.logs()}",
+        )
 
     def _work(self, node: int, what: str, model: str) -> subprocess.CompletedProcess[str]:
         path = str(self.folder / f"n{node}.sock")
-        return self.nodes[node].run(*python_module("tests.network.work", what, path, model))
+        return self.nodes[node].run(*python_module("tests.network.work", what, path, model, *self.shape))
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -67,8 +77,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, address: str) -> Iterator[Cluster]:
-    """`address`: of a node on the data network, with {} for its number."""
+def cluster(folder: Path, address: str, *rails: str, shape: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """`address`: of a node on the data network, with {} for its number; `rails`: the same of further rails."""
+    networks = {"data": ("data0", address), "mgmt": ("mgmt0", "192.168.78.{}/24")}
+    networks |= {f"rail{k}_": (f"data{k}", one) for k, one in enumerate(rails, 1)}
+    interfaces = ", ".join(far for far, _ in networks.values() if far != "mgmt0")
     with contextlib.ExitStack() as stack:
 
         def place(name: str) -> Place:
@@ -79,21 +92,19 @@ def cluster(folder: Path, address: str) -> Iterator[Cluster]:
             return made
 
         middle, nodes = place("c"), {node: place(f"c{node}") for node in NODES}
-        for bridge in ("mgmt", "data"):
+        for bridge in networks:
             middle.ip("link", "add", bridge, "type", "bridge")
             middle.ip("link", "set", bridge, "up")
         middle.ip("address", "add", "192.168.78.9/24", "dev", "mgmt")
         for node, there in nodes.items():
-            for bridge, far, own in (
-                ("data", "data0", address.format(node)),
-                ("mgmt", "mgmt0", f"192.168.78.{node}/24"),
-            ):
+            for bridge, (far, form) in networks.items():
+                own = form.format(node)
                 here = f"{bridge}{node}"
                 middle.ip("link", "add", here, "type", "veth", "peer", "name", far, "netns", there.name)
                 middle.ip("link", "set", here, "master", bridge, "up")
                 there.ip("address", "add", own, "dev", far, *(["nodad"] if ":" in own else []))
                 there.ip("link", "set", far, "up")
-        made = Cluster(middle, nodes, folder)
+        made = Cluster(middle, nodes, folder, shape)
         (folder / "controller.yaml").write_text(
             f"{{listen: '{CONTROLLER}', insecure: true, ready_file: {folder}/controller.ready}}"
         )
@@ -102,8 +113,8 @@ def cluster(folder: Path, address: str) -> Iterator[Cluster]:
         for node, there in nodes.items():
             config = folder / f"n{node}.yaml"
             config.write_text(
-                f"{{node: n{node}, insecure: true, pool: {{size: 16MiB}},"
-                " data: {interface: data0, transport: sockets},"
+                f"{{node: n{node}, insecure: true, pool: {{size: 64MiB}},"
+                f" data: {{interfaces: [{interfaces}], transport: sockets}},"
                 f" controller: {{address: '{CONTROLLER}'}}, api: {{socket: {folder}/n{node}.sock}},"
                 f" ready_file: {folder}/n{node}.ready}}"
             )
@@ -153,6 +164,27 @@ def test_a_dead_link_of_the_only_holder(tmp_path: Path) -> None:
         for node in (1, 2):
             made.fetches(node, "b")
         until(lambda: set(made.states().values()) == {"attached"}, made.logs)
+
+
+def test_two_rails_of_which_each_fails(tmp_path: Path) -> None:
+    rails = "192.168.77.{}/24", "192.168.79.{}/24"
+    with cluster(tmp_path, *rails, shape=("16", "1048576")) as made:
+        holder = made.nodes[3]
+        made.put(3, "a")
+        before = [holder.sent_bytes(f"data{rail}") for rail in (0, 1)]
+        made.fetches(1, "a")
+        sent = [holder.sent_bytes(f"data{rail}") - was for rail, was in zip((0, 1), before, strict=True)]
+        assert min(sent) > 1 << 20, sent
+        # The carrier stays: only the bridge forwards nothing any more.
+        for model, port, bridge in (("b", "rail1_3", "rail1_"), ("c", "data3", "data")):
+            made.put(3, model)
+            made.fetches(1, model)  # the directory knows it
+            made.middle.ip("link", "set", port, "nomaster")
+            made.fetches(2, model)
+            made.middle.ip("link", "set", port, "master", bridge)
+            until(lambda: made.log("n2").count("is read at") == made.log("n2").count("nothing comes from"), made.logs)
+        assert "nothing comes from" in made.log("n2")
+        assert set(made.states().values()) == {"attached"}
 
 
 def test_a_data_network_without_ipv4(tmp_path: Path) -> None:

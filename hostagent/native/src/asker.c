@@ -96,7 +96,9 @@ static struct range *next_to_post(struct peer *peer) {
 static void describe(struct dp_asker *asker, struct peer *peer, struct range *range, uint32_t bytes, uint32_t place) {
     struct verbs_send *request = &peer->requests[place];
     struct verbs_piece *element = &peer->elements[place];
-    *element = (struct verbs_piece){range->is.into + range->posted_bytes, bytes, asker->config.local_key};
+    uint64_t into = range->is.into + range->posted_bytes;
+    uint32_t key = asker->config.local_keys[(into - asker->config.into) / asker->config.step_bytes];
+    *element = (struct verbs_piece){into, bytes, key};
     *request = (struct verbs_send){
         .work_id = ++asker->last_work,
         .next = request + 1,
@@ -113,14 +115,22 @@ static void describe(struct dp_asker *asker, struct peer *peer, struct range *ra
     peer->in_flight_bytes += bytes;
 }
 
+/* How much the next piece of a range may have: all of it goes to memory with one key. */
+static uint32_t piece_bytes(const struct dp_asker *asker, const struct peer *peer, const struct range *range) {
+    uint64_t at = range->is.into + range->posted_bytes - asker->config.into;
+    uint64_t left = range->is.size_bytes - range->posted_bytes;
+    uint64_t room = asker->config.step_bytes - at % asker->config.step_bytes;
+    if (left < room) room = left;
+    return room < peer->allowance.piece_bytes ? (uint32_t)room : peer->allowance.piece_bytes;
+}
+
 /* Posts as many pieces as may be in flight, in one call. */
 static void post(struct dp_asker *asker, struct peer *peer) {
     struct verbs_send *bad;
     struct range *range;
     uint32_t count = 0;
     while (!peer->is_broken && peer->count < DP_READ_PIECES_MAX && (range = next_to_post(peer))) {
-        uint64_t left = range->is.size_bytes - range->posted_bytes;
-        uint32_t bytes = left < peer->allowance.piece_bytes ? (uint32_t)left : peer->allowance.piece_bytes;
+        uint32_t bytes = piece_bytes(asker, peer, range);
         if (peer->in_flight_bytes + bytes > peer->allowance.window_bytes) break;
         describe(asker, peer, range, bytes, count++);
     }

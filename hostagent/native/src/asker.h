@@ -17,7 +17,10 @@ struct dp_asker_config {
     struct dp_completion_queue completions; /* of all peers */
     void *post;                             /* posts sends */
     int32_t wake;                           /* an eventfd; written when there is something to drain */
-    uint32_t local_key;                     /* of the memory that reads go to */
+    uint32_t reserved;
+    const uint32_t *local_keys; /* of the memory that reads go to, a key for each step_bytes of it */
+    uint64_t into;              /* where that memory begins */
+    uint64_t step_bytes;
 };
 
 /* What may be in flight from a peer. */

@@ -48,7 +48,8 @@ class CastChain:
         pieces["length"][:, 0] = headers.shape[1]
         pieces["address"][:, 1] = pool.address + chunk.offset + index * size
         pieces["length"][:, 1] = size
-        pieces["lkey"][:, 1] = pool.local_key
+        keys = np.ctypeslib.as_array(pool.local_keys)
+        pieces["lkey"][:, 1] = keys[(chunk.offset + index * size) // pool.step_bytes]
         last_bytes = chunk.size_bytes - (self.segments - 1) * size
         pieces[-1, 1]["length"] = last_bytes
         pieces[-1, 2]["address"] = registered.address + headers.nbytes

@@ -114,6 +114,7 @@ class Asker:
         Raises MemoryError, or OSError when the system has no more threads or descriptors.
         """
         self.library, self.loop, self.target_address = library, loop, target.address
+        self._target = target
         self.began = began
         self._broken: Callable[[VerbsError], None] | None = broken
         self._peers: dict[int, NativePieces] = {}
@@ -124,7 +125,18 @@ class Asker:
             library,
             "asker",
             loop,
-            lambda wake: (byref(_Config(completions=completions, post=post, wake=wake, local_key=target.local_key)),),
+            lambda wake: (
+                byref(
+                    _Config(
+                        completions=completions,
+                        post=post,
+                        wake=wake,
+                        local_keys=target.local_keys,
+                        into=target.address,
+                        step_bytes=target.step_bytes,
+                    )
+                ),
+            ),
             self._drain,
         )
         self.pointer = self._thread.pointer

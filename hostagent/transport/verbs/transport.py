@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hostagent import limits
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, TransportError
+from hostagent.transport.base import CastPart, ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.no_casts import NoCasts
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.sockets import SegmentSocket, SocketCasts, socket_parts
+from hostagent.transport.sockets import SegmentSocket, SocketCasts, rail_parts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
@@ -49,7 +50,15 @@ class VerbsTransport(HostTransport):
         super().__init__(config, memory, tokens, leases)
         self._read_idle_s = read_idle_s
 
+    def _open_rail(self, host: Host) -> Parts:
+        return self._opened(host, lambda port, region: NoCasts(host), rail_parts)
+
     def _open_parts(self, host: Host) -> Parts:
+        return self._opened(host, lambda port, region: VerbsCasts(host, port, region), socket_parts)
+
+    def _opened(
+        self, host: Host, casts: Callable[[RdmaPort, MemoryRegion], CastPart], over_sockets: Callable[[Host], Parts]
+    ) -> Parts:
         try:
             if ":" in host.read_address:
                 raise VerbsError(f"{host.read_address} is IPv6: RDMA goes by IPv4")
@@ -60,7 +69,7 @@ class VerbsTransport(HostTransport):
             # No RDMA device at all is not worth a warning; one that cannot be used is.
             level = logging.WARNING if device_names() else logging.DEBUG
             log.log(level, "no RDMA here, casts and reads over sockets: %s", error)
-            return socket_parts(host)
+            return over_sockets(host)
 
         def close() -> None:
             region.close()
@@ -73,7 +82,7 @@ class VerbsTransport(HostTransport):
             raise TransportError(f"RDMA of {port.facts.device} cannot be used: {error}") from error
         facts = port.facts
         log.info("RDMA: %s port %d, GID index %d, MTU %d", facts.device, facts.port, facts.gid_index, facts.mtu_bytes)
-        return Parts(VerbsCasts(host, port, region), reads, close, facts.mtu_bytes)
+        return Parts(casts(port, region), reads, close, facts.mtu_bytes)
 
 
 def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
@@ -86,6 +95,7 @@ def _open_port(host: Host) -> tuple[RdmaPort, MemoryRegion]:
             memory.size_bytes,
             abi.ACCESS_LOCAL_WRITE,
             "the pool (pool.size)",
+            host.config.rdma_region_bytes,
         )
     except VerbsError:
         port.close()

@@ -21,6 +21,10 @@ GET_COUNT_MAX: Final = 0xFFFF
 JOINED_MAX: Final = 128
 """Chunks joined at a time: far more than a window spans, far fewer than a switch has interest entries."""
 
+# --- rails ------------------------------------------------------------------------------------------------------------
+RAILS_MAX: Final = 8
+"""NICs of a node that carry its chunks: servers have eight at most."""
+
 # --- a holder ---------------------------------------------------------------------------------------------------------
 HOLDER_QUEUE_SEGMENTS_MAX: Final = 16384
 """Segments asked for and not yet sent; beyond it GETs are dropped, and their askers ask again later."""

@@ -12,6 +12,7 @@ import asyncio
 import ctypes
 import errno
 import itertools
+import math
 import os
 import socket
 import threading
@@ -26,7 +27,7 @@ from unittest import mock
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import PortFacts, RdmaPort, VerbsError, gid_of
 
-_ACCESS_ERROR, _FLUSHED, _RETRY_EXCEEDED = 10, 5, 12
+_ACCESS_ERROR, _FLUSHED, _LOCAL_PROTECTION_ERROR, _RETRY_EXCEEDED = 10, 5, 4, 12
 _IP_AT = abi.GRH_BYTES - 20
 _SEND_WORDS = ctypes.c_uint64 * (abi.SEND_WR.itemsize // 8)
 _GET_EVENT = CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_void_p), use_errno=True)
@@ -117,6 +118,11 @@ class Wire:
         self.regions: dict[int, tuple[int, int]] = {}
         """Address and size, by key."""
 
+    def reaches(self, key: int, address: int, size_bytes: int) -> bool:
+        """Whether a region has these bytes."""
+        start, registered_bytes = self.regions.get(key, (0, 0))
+        return start <= address <= address + size_bytes <= start + registered_bytes
+
     def nic(self, address: str) -> FakeNic:
         """The NIC with this address that was opened last."""
         return next(nic for nic in reversed(self.nics) if nic.address == address)
@@ -134,6 +140,8 @@ class FakeNic:
         """Messages for which no receive was posted."""
         self.refuses_pairs = False
         self.refuses_posts = False
+        self.refuses_regions_above = math.inf
+        """Bytes."""
         self.holds_sends = False
         """What is posted stays in the queue until `release`."""
         self._held: deque[tuple[FakePair, int, int]] = deque()
@@ -248,7 +256,7 @@ class FakeNic:
                     continue
                 words = tuple(_SEND_WORDS.from_address(address))
                 if pair.kind == abi.QPT_RC:
-                    read = pair, wr.work_id, words, (pieces[0].address, pieces[0].length)
+                    read = pair, wr.work_id, words, (pieces[0].address, pieces[0].length, pieces[0].lkey)
                     self.wire.loop.call_soon_threadsafe(self._carry_out, *read)
                     continue
                 status = _FLUSHED if pair.state == abi.QPS_ERR else self._cast(words, pieces)
@@ -256,7 +264,7 @@ class FakeNic:
                     pair.sends.add(wr.work_id, status, 0, pair.number)
             return 0
 
-    def _carry_out(self, pair: FakePair, work_id: int, words: Any, local: tuple[int, int]) -> None:
+    def _carry_out(self, pair: FakePair, work_id: int, words: Any, local: tuple[int, int, int]) -> None:
         """A READ, unless its queue pair is gone."""
         with self.wire.lock:
             if pair.number not in self.wire.pairs:
@@ -268,18 +276,21 @@ class FakeNic:
 
     def _cast(self, words: Any, pieces: Any) -> int:
         """Raises no error: nobody knows who is in a group."""
+        if not all(self.wire.reaches(piece.lkey, piece.address, piece.length) for piece in pieces):
+            return _LOCAL_PROTECTION_ERROR
         handle, qkey = words[5], words[6] >> 32
         message = b"".join(ctypes.string_at(piece.address, piece.length) for piece in pieces)
         for nic in self.wire.nics:
             nic.deliver(message, self.address, dscp=self.dscp, group=self._handles[handle], qkey=qkey)
         return abi.WC_SUCCESS
 
-    def _read(self, pair: FakePair, words: Any, local: tuple[int, int]) -> int:
-        remote, key, (address, size_bytes) = words[5], words[6] & 0xFFFF_FFFF, local
+    def _read(self, pair: FakePair, words: Any, local: tuple[int, int, int]) -> int:
+        remote, key, (address, size_bytes, local_key) = words[5], words[6] & 0xFFFF_FFFF, local
         if pair.peer not in self.wire.pairs:
             return _RETRY_EXCEEDED
-        start, registered_bytes = self.wire.regions.get(key, (0, 0))
-        if not start <= remote <= remote + size_bytes <= start + registered_bytes:
+        if not self.wire.reaches(local_key, address, size_bytes):
+            return _LOCAL_PROTECTION_ERROR
+        if not self.wire.reaches(key, remote, size_bytes):
             return _ACCESS_ERROR
         ctypes.memmove(address, remote, size_bytes)
         return abi.WC_SUCCESS
@@ -307,6 +318,9 @@ class FakeNic:
         return 0
 
     def ibv_reg_mr(self, _pd: int, address: int, size_bytes: int, _access: int) -> Any:
+        if size_bytes > self.refuses_regions_above:
+            ctypes.set_errno(errno.ENOMEM)
+            return None
         with self.wire.lock:
             key = next(self.wire.numbers)
             self.wire.regions[key] = address, size_bytes

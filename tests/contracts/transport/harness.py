@@ -35,6 +35,8 @@ from kvproto.wire.data import Fabric
 from tests.contracts.transport import fake_nic
 
 POOL_BYTES = 16 << 20
+REGION_BYTES = (1 << 20) + 12345
+"""Of the pools that are registered with a fake NIC: chunks lie across their borders."""
 DEADLINE_S = float(os.environ.get("KVCAST_TEST_DEADLINE_S", "10"))
 """Software emulation of a whole machine needs more."""
 
@@ -272,6 +274,7 @@ async def fake_verbs_network(fabric: Fabric, count: int = 2) -> Network:
     for index in range(count):
         config = DataConfig(
             transport="verbs",
+            rdma_region_bytes=REGION_BYTES,
             address=f"127.77.1.{index + 1}",
             cast_port=cast_port,
             control_port=control_port,

@@ -231,6 +231,7 @@ class Hello(_message.Message):
     REPLICA_ROWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     CELL_FIELD_NUMBER: _builtins.int
+    RAIL_ENDPOINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -286,6 +287,10 @@ class Hello(_message.Message):
     def interests(self) -> Global___Interests:
         """of its engines, as far as they have said; absent: all that it may have"""
 
+    @_builtins.property
+    def rail_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """host:port of reliable reads on its second and further rails, in their order"""
+
     def __init__(
         self,
         *,
@@ -313,10 +318,11 @@ class Hello(_message.Message):
         replica_rows: _builtins.int = ...,
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
+        rail_endpoints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rail_endpoints", b"rail_endpoints", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1561,6 +1567,7 @@ class ReadToken(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     EXPIRES_MS_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    RAIL_ADDRESSES_FIELD_NUMBER: _builtins.int
     verify_key: _builtins.bytes
     """whose signature it is"""
     node: _builtins.str
@@ -1570,6 +1577,10 @@ class ReadToken(_message.Message):
     """on the clock of the controller with that key"""
     @_builtins.property
     def grant(self) -> Global___Grant: ...
+    @_builtins.property
+    def rail_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """where its connections on further rails come from"""
+
     def __init__(
         self,
         *,
@@ -1578,10 +1589,11 @@ class ReadToken(_message.Message):
         address: _builtins.bytes = ...,
         expires_ms: _builtins.int = ...,
         grant: Global___Grant | None = ...,
+        rail_addresses: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grant", b"grant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_ms", b"expires_ms", "grant", b"grant", "node", b"node", "verify_key", b"verify_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_ms", b"expires_ms", "grant", b"grant", "node", b"node", "rail_addresses", b"rail_addresses", "verify_key", b"verify_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2045,6 +2057,7 @@ class Node(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     UNREACHED_FIELD_NUMBER: _builtins.int
+    RAIL_ENDPOINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -2056,6 +2069,10 @@ class Node(_message.Message):
     """may be read from; nothing new goes there"""
     unreached: _builtins.bool
     """others say that they cannot reach it on the data network: not to be read from"""
+    @_builtins.property
+    def rail_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """as in Hello"""
+
     def __init__(
         self,
         *,
@@ -2068,10 +2085,11 @@ class Node(_message.Message):
         member: _builtins.int | None = ...,
         draining: _builtins.bool = ...,
         unreached: _builtins.bool = ...,
+        rail_endpoints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "rail_endpoints", b"rail_endpoints", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015

@@ -13,6 +13,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from kvproto.grants import PATTERNS_MAX, Grant
+from kvproto.limits import RAILS_MAX
 from kvproto.rpc import control_pb2 as pb
 
 SHOWN_BYTES_MAX: Final = 64 * 1024
@@ -35,6 +36,8 @@ class ReadToken:
     expires_ms: int
     """On that controller's clock."""
     grant: Grant
+    rail_addresses: tuple[bytes, ...] = ()
+    """From which connections on further rails come."""
 
     def pack(self) -> bytes:
         """As it is signed and sent."""
@@ -44,6 +47,7 @@ class ReadToken:
             address=self.address,
             expires_ms=self.expires_ms,
             grant=pb.Grant(granted=self.grant.granted.written, withheld=self.grant.withheld.written),
+            rail_addresses=self.rail_addresses,
         ).SerializeToString(deterministic=True)
 
 
@@ -60,10 +64,13 @@ def unpack_token(packed: bytes) -> ReadToken:
         raise ValueError("not a token") from error
     if len(said.verify_key) != 32 or len(said.address) not in (4, 16):
         raise ValueError("a token without key or address")
+    if len(said.rail_addresses) >= RAILS_MAX:
+        raise ValueError("a token with too many addresses")
     if len(said.grant.granted) + len(said.grant.withheld) > PATTERNS_MAX:
         raise ValueError("a token with too many namespaces")
     grant = Grant.of(said.grant.granted, said.grant.withheld)
-    return ReadToken(said.verify_key, said.node, said.address, said.expires_ms, grant)
+    rails = tuple(said.rail_addresses)
+    return ReadToken(said.verify_key, said.node, said.address, said.expires_ms, grant, rails)
 
 
 def pack_shown(tokens: Sequence[pb.SignedReadToken]) -> bytes:

@@ -19,6 +19,8 @@ class ReaderParameters:
     """After this time without GET, DATA or JOIN the switch forgets a chunk's interest."""
     link_rate_bytes_per_s: int | None = None
     """Rate of this node's link if the configuration gives it; None: it is learnt."""
+    rails: int = 1
+    """NICs that bring chunks to this node, each by a network of its own."""
     by_keepers: bool = False
     """Holders keep the interest in their chunks: all readers of a chunk join at the same one."""
 

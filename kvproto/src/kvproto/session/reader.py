@@ -65,7 +65,7 @@ class Reader:
         self._pace = Pace()
         self._liveness = Liveness(self._pace)
         self._pull = Pull(parameters.receive_window_segments, self._pace)
-        self._stripes = Stripes(self._pace)
+        self._stripes = Stripes(self._pace, parameters.rails)
         self._membership = Membership(parameters, self._pace)
         self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace)
         self._chunks = Chunks(self._schedule, self._membership, self._pull, self._stripes, self._out)

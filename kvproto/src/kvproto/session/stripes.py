@@ -44,10 +44,12 @@ class Stripe:
 class Stripes:
     """All reliable reads of one reader that have not ended."""
 
-    __slots__ = ("_ended", "_next", "_pace", "_rate", "_size", "_tested", "health", "reads")
+    __slots__ = ("_ended", "_next", "_pace", "_rails", "_rate", "_size", "_tested", "health", "reads")
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, rails: int = 1) -> None:
+        """`rails`: each is to have as much under way as if it were the only one."""
         self._pace = pace
+        self._rails = rails
         self.health = Health()
         self.reads: dict[ReadId, Stripe] = {}
         self._next = 1
@@ -65,7 +67,7 @@ class Stripes:
         About STRIPE of the rate that was seen. `fresh`: the fetch has only begun, others may be about to join; so
         only as much as does not hurt if they do.
         """
-        budget = STRIPES_AT_ONCE * self._size
+        budget = STRIPES_AT_ONCE * self._rails * self._size
         if fresh:
             budget = max(STRIPE_START_SEGMENTS, int(self._rate * self._pace[FRESH_STRIPE] / 1e9))
         size = min(self._size, budget)

@@ -142,9 +142,11 @@ class Gathering:
         passing: Passing,
         out: list[RelayCommand],
         share: float,
+        rails: int = 1,
     ) -> None:
         """`endpoint`: where this node answers reads; `accepts(key, leaves)`: whether these make the chunk's digest, to
-        be kept; `may_give(endpoint)`: whether a node answers there that the directory knows."""
+        be kept; `may_give(endpoint)`: whether a node answers there that the directory knows; `rails`: each has as much
+        under way as if it were the only one."""
         self._endpoint = endpoint
         self._piece_bytes = piece_bytes
         self._accepts = accepts
@@ -152,6 +154,7 @@ class Gathering:
         self._passing = passing
         self._out = out
         self._share = share
+        self._rails = rails
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -430,10 +433,10 @@ class Gathering:
         for parent in self._parents.values():
             self._read_granted(parent, now_ns)
         # Whoever has the least to do is asked first: so uplinks carry alike.
-        left = READS_MAX - len(self._of_read)
+        left, most = self._rails * READS_MAX - len(self._of_read), self._rails * READS_PER_PARENT
         for parent in sorted(self._parents.values(), key=lambda one: (len(one.reads), one.took_ns)):
             if parent.muted_ns <= now_ns:
-                while left > 0 and len(parent.reads) < READS_PER_PARENT and self._read_next(parent, now_ns):
+                while left > 0 and len(parent.reads) < most and self._read_next(parent, now_ns):
                     left -= 1
         self._make_room()
         self._beg(now_ns)
@@ -492,7 +495,7 @@ class Gathering:
             asked = sum(one.count for one in parent.reads.values() if one.is_granted)
             asked += sum(one.count for one in parent.granted)
             largest = max((one.count for one in parent.reads.values()), default=1)
-            room = ROOM_RUNS * largest - parent.room - asked
+            room = self._rails * ROOM_RUNS * largest - parent.room - asked
             if room > 0:
                 parent.room += room
                 self._tell(parent.endpoint, Room(room))

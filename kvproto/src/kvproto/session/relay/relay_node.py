@@ -22,6 +22,7 @@ class Relay:
         piece_bytes: int,
         *,
         share: float = 1.0,
+        rails: int = 1,
         whole_pieces: Callable[[ChunkKey], int],
         leaves: Callable[[ChunkKey], bytes],
         accepts: Callable[[ChunkKey, bytes], bool],
@@ -31,7 +32,7 @@ class Relay:
         `Gathering`."""
         self._out: list[RelayCommand] = []
         self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
-        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share)
+        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails)
 
     @property
     def wake_ns(self) -> int | None:
