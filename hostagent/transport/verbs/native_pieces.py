@@ -131,7 +131,7 @@ class Asker:
                         completions=completions,
                         post=post,
                         wake=wake,
-                        local_keys=target.local_keys,
+                        local_keys=ctypes.cast(target.local_keys, ctypes.c_void_p),
                         into=target.address,
                         step_bytes=target.step_bytes,
                     )
