@@ -41,7 +41,7 @@ from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
 from kvproto.limits import MEMBERS_MAX
 
-FANOUTS = ("switch", "multicast")
+FANOUTS = ("switch", "multicast", "relay")
 _MS = 1_000_000
 """Nanoseconds."""
 _HOUR_MS = 3_600_000
@@ -109,7 +109,7 @@ def parse(values: object, folder: Path) -> Config:
     target = switch.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
     insecure = top.take("insecure", checks.flag, False)
     election = take_election(top.section("election"), folder, with_switch=target != "none", insecure=insecure)
-    if fabric.fanout.keeps and target != "none":
+    if fabric.fanout is not Fanout.SWITCH and target != "none":
         raise ConfigError(
             f"fabric.fanout: {fabric.fanout.name.lower()} goes with switch.target: none;"
             " behind a kvcast switch leave it out"

@@ -90,7 +90,7 @@ class Relaying:
     def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
         """A peer reads from a chunk that is on its way."""
         chunk = self._lend(key, offset, size_bytes, time.monotonic_ns())
-        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+        return Extent(chunk.offset, chunk.size_bytes, chunk, arriving=key) if chunk is not None else None
 
     def link_made(self, link: ChildLink) -> int:
         """A peer wants what this node passes on."""

@@ -49,7 +49,7 @@ class Mode(StrEnum):
     @property
     def fanout(self) -> str:
         """`fabric.fanout` of its controller."""
-        return "multicast" if self is Mode.MULTICAST else "switch"
+        return self.value if self in (Mode.MULTICAST, Mode.RELAY) else "switch"
 
 
 _BRIDGES: Final = {Mode.UNICAST: Bridge.FLOODS, Mode.MULTICAST: Bridge.SNOOPS, Mode.RELAY: Bridge.DROPS}
@@ -120,18 +120,17 @@ class IncastPlan:
             plain=mode.is_plain,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
-            agent_settings=self._agent_settings(mode),
+            agent_settings=self._agent_settings(),
             segment_bytes=segment_bytes,
         )
 
-    def _agent_settings(self, mode: Mode) -> dict[str, Any]:
-        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
-        return settings | ({"relay": {"uplink_share": 1}} if mode is Mode.RELAY else {})
+    def _agent_settings(self) -> dict[str, Any]:
+        return {} if self.form is None else {"wire": {"form": self.form.value}}
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""
         settings: dict[str, Any] = {"policy": {"admission": mode is Mode.CACHE, "price_fills": False}}
-        fabric: dict[str, Any] = {} if mode is not Mode.MULTICAST else {"fanout": mode.fanout}
+        fabric: dict[str, Any] = {"fanout": mode.fanout} if mode.is_plain else {}
         if self.trust is Trust.OFF:
             fabric["integrity"] = "xxh3"
             settings |= {"switch": {"meters": False}}

@@ -12,6 +12,7 @@ from controlplane.core.nodes import Node, NodeFacts, RefusedNodeError
 from controlplane.core.read_access import ReadTokens
 from controlplane.core.switch_link import SwitchLink
 from kvproto import __version__
+from kvproto.fanout import Fanout
 from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc.versions import PROTOCOL, skew
@@ -89,6 +90,7 @@ class Attachments:
         with the switch."""
         cluster, options = self._cluster, self._cluster.options
         fabric = options.fabric
+        fanout = fabric.fanout if fabric.fanout in node.facts.fanouts else Fanout.SWITCH
         welcome = rpc.Welcome(
             node=node.index,
             controller=options.incarnation,
@@ -113,7 +115,7 @@ class Attachments:
                 from_switch_dscp=fabric.entry.from_switch_dscp,
                 interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
                 integrity=rpc.Integrity.ValueType(code_of(fabric.integrity)),
-                fanout=rpc.Fanout.ValueType(fabric.fanout.value),
+                fanout=rpc.Fanout.ValueType(fanout.value),
                 unasked_weight=fabric.unasked_weight,
             ),
         )

@@ -34,7 +34,7 @@ class Cluster:
             options.ports,
             options.with_switch,
             options.member_order,
-            options.fabric.fanout.keeps,
+            options.fabric.fanout,
             self.directory.is_leaving,
         )
         self.values = ClusterValues(self.directory, options.values)

@@ -616,6 +616,13 @@ class Started(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(AgentEvent):
+    """The data network changed: peers read from this node elsewhere from now on."""
+
+    read_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class HolderTold(AgentEvent):
     """A holder says, with the answer to a read, what it has queued for others than this node."""
 

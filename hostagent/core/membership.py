@@ -66,6 +66,7 @@ class Membership:
             )
         )
         self._fanout, self._unasked_weight = event.fanout, event.unasked_weight
+        self._fetches.arrivals.relays.is_way = event.fanout is Fanout.RELAY
         self._keep_interest()
         self._directory.restart(event.controller)
         fabric.integrity = event.integrity

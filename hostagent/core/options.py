@@ -50,8 +50,8 @@ class CoreOptions:
     """Engines may get small chunks of other nodes without the core (`hostagent.core.lone_chunks`)."""
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""
-    relay_share: float | None = None
-    """Chunks come by relays, and this part of what comes is passed on; None: there are no relays."""
+    relay_share: float = 1.0
+    """Of what comes by relays, this part is passed on at most."""
 
     @property
     def reader(self) -> ReaderParameters:

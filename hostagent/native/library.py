@@ -100,6 +100,7 @@ COUNTS = (
     "other_size",
     "own",
     "unasked",
+    "unicast",
     "truncated",
     "oversized",
     "opcode",

@@ -28,7 +28,7 @@ def node_of(emitted: list[Any]) -> Any:
         pool=SimpleNamespace(find=lambda _key: None),
         directory=SimpleNamespace(
             node_named=lambda name: SimpleNamespace(name=name, read_endpoint=f"{name}:1"),
-            node_at=lambda _address: None,
+            node_reading_at=lambda _endpoint: None,
         ),
         options=SimpleNamespace(relay_share=1.0, reader=SimpleNamespace(segment_bytes=4096)),
         alarms=SimpleNamespace(add=lambda _call: SimpleNamespace(set=lambda _due: None)),
@@ -39,6 +39,7 @@ def made() -> tuple[Relays, list[Any]]:
     """Relays of such a node, and what they emit."""
     emitted: list[Any] = []
     relays = Relays(node_of(emitted), lambda _key, _leaves: None)
+    relays.is_way = True
     relays.listens("127.0.0.1:1")
     return relays, emitted
 
@@ -61,7 +62,7 @@ def test_a_keeper_whose_node_is_gone_is_left() -> None:
     assert relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])]) == {KEY}
     relays.nodes_lost(["b", "a"])
     assert LeaveParent("a:1") in emitted
-    assert not relays.is_coming(KEY), "its only keeper is gone"
+    assert KEY not in relays.coming, "its only keeper is gone"
 
 
 def test_holders_that_come_are_keepers() -> None:
@@ -71,8 +72,21 @@ def test_holders_that_come_are_keepers() -> None:
     relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
     relays.holders_changed(KEY, [HolderRef(NodeId("b"), Address(2))])
     relays.nodes_lost(["a"])
-    assert relays.is_coming(KEY)
+    assert KEY in relays.coming
     assert TellParent("b:1", Want(1, KEY, 4, keeper=True)) in emitted
+
+
+def test_who_moves_is_read_at_its_new_place_and_what_was_coming_comes_another_way() -> None:
+    relays, emitted = made()
+    chunk: Any = SimpleNamespace(key=KEY)
+    entry: Any = SimpleNamespace(key=KEY, digest=ROOT_CODE + bytes(32), size_bytes=4 * PIECE_BYTES)
+    relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
+    relays.listens("127.0.0.9:1")
+    assert KEY not in relays.coming
+    assert LeaveParent("a:1") in emitted
+    relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
+    said = [one.message.endpoint for one in emitted if isinstance(one, TellParent) and isinstance(one.message, Hello)]
+    assert said == ["127.0.0.1:1", "127.0.0.9:1"]
 
 
 def test_what_no_relay_brings_is_read_from_those_who_hold_it_by_then() -> None:
@@ -84,7 +98,7 @@ def test_what_no_relay_brings_is_read_from_those_who_hold_it_by_then() -> None:
 
     reader: Any = SimpleNamespace(handle_all=handle_all, wake_ns=None)
     arrivals = Arrivals(node_of([]), lambda _parameters: reader, lambda _ended: None, lambda _name: None)
-    assert arrivals.relays is not None
+    arrivals.relays.is_way = True
     arrivals.relays.listens("127.0.0.1:1")
     chunk: Any = SimpleNamespace(key=KEY)
     entry: Any = SimpleNamespace(key=KEY, digest=ROOT_CODE + bytes(32), size_bytes=4 * PIECE_BYTES, served=False)

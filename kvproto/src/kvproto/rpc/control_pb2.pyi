@@ -59,16 +59,16 @@ class _FanoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fanout.ValueTy
     """of a controller from before it was said: a kvcast switch, or nothing"""
     FANOUT_SWITCH: _Fanout.ValueType  # 1
     FANOUT_MULTICAST: _Fanout.ValueType  # 2
+    FANOUT_RELAY: _Fanout.ValueType  # 3
 
 class Fanout(_Fanout, metaclass=_FanoutEnumTypeWrapper):
-    """How chunks are digested: the first byte of every digest.
-    What is in the fabric's middle (kvproto.fanout).
-    """
+    """What is in the fabric's middle (kvproto.fanout)."""
 
 FANOUT_UNSPECIFIED: Fanout.ValueType  # 0
 """of a controller from before it was said: a kvcast switch, or nothing"""
 FANOUT_SWITCH: Fanout.ValueType  # 1
 FANOUT_MULTICAST: Fanout.ValueType  # 2
+FANOUT_RELAY: Fanout.ValueType  # 3
 Global___Fanout: _TypeAlias = Fanout  # noqa: Y015
 
 class _Integrity:
@@ -83,7 +83,8 @@ class _IntegrityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integrity.V
     INTEGRITY_BLAKE3: _Integrity.ValueType  # 2
     """32 bytes, root of a tree: nobody can forge bytes for it"""
 
-class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper): ...
+class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper):
+    """How chunks are digested: the first byte of every digest."""
 
 INTEGRITY_UNSPECIFIED: Integrity.ValueType  # 0
 INTEGRITY_XXH3: Integrity.ValueType  # 1
@@ -227,6 +228,8 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    FANOUTS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
     CELL_FIELD_NUMBER: _builtins.int
@@ -259,6 +262,8 @@ class Hello(_message.Message):
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
     takes_columns: _builtins.bool
     """it understands DirectoryDelta.columns"""
+    member: _builtins.int
+    """that a controller gave it, whichever one: it keeps it where nobody else has it"""
     follows: _builtins.bool
     """it is told only of chunks that it follows: see LookUp"""
     link_rate: _builtins.int
@@ -283,6 +288,10 @@ class Hello(_message.Message):
     def interests(self) -> Global___Interests:
         """of its engines, as far as they have said; absent: all that it may have"""
 
+    @_builtins.property
+    def fanouts(self) -> _containers.RepeatedScalarFieldContainer[Global___Fanout.ValueType]:
+        """that it speaks; empty: from before it was said, FANOUT_SWITCH"""
+
     def __init__(
         self,
         *,
@@ -306,15 +315,19 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
         takes_columns: _builtins.bool = ...,
+        member: _builtins.int | None = ...,
+        fanouts: _abc.Iterable[Global___Fanout.ValueType] | None = ...,
         follows: _builtins.bool = ...,
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "interests", b"interests", "member", b"member", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "fanouts", b"fanouts", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "member", b"member", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
+    _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member) -> _WhichOneofReturnType__member | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 

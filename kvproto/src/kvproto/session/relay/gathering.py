@@ -209,7 +209,7 @@ class Gathering:
         arriving = self.chunks.get(key)
         if arriving is not None:
             self._end(arriving, now_ns)
-            self._passing.withdrawn(key)
+            self._passing.withdrawn(key, now_ns)
 
     def _ask_keeper(self, arriving: Arriving, now_ns: int) -> None:
         while arriving.keepers and not self._ask(arriving, arriving.keepers[0], now_ns, keeper=True):
@@ -347,6 +347,11 @@ class Gathering:
             has = 0 if parent.is_silent else parent.has.get(arriving.key, 0)
             arriving.many |= arriving.some & has
             arriving.some |= has
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Of the nodes that this one has links to."""
+        return list(self._parents)
 
     def leave(self, endpoint: str, now_ns: int) -> None:
         """The link to a parent is to end, if there is one."""

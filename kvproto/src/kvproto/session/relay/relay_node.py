@@ -75,6 +75,10 @@ class Relay:
             self.gathering.leave(endpoint, now_ns)
         return self.handle_timer(now_ns)
 
+    def leave_all(self, now_ns: int) -> list[RelayCommand]:
+        """This node answers elsewhere from now on: every link that it made ends, and nothing is gathered any more."""
+        return self.leave_parents(self.gathering.endpoints, now_ns)
+
     def parent_lost(self, endpoint: str, now_ns: int) -> list[RelayCommand]:
         """A link that this node made, or wanted to, has ended."""
         self.gathering.lost(endpoint, now_ns)
@@ -84,12 +88,12 @@ class Relay:
         """Over a link that another node made; False: it is to end."""
         is_good = all(self.passing.heard(link, message, now_ns) for message in messages)
         if not is_good:
-            self.passing.lost(link)
+            self.passing.lost(link, now_ns)
         return is_good, self.handle_timer(now_ns)
 
     def child_lost(self, link: int, now_ns: int) -> list[RelayCommand]:
         """A link that another node made has ended."""
-        self.passing.lost(link)
+        self.passing.lost(link, now_ns)
         return self.handle_timer(now_ns)
 
     def read_ended(self, read: ReadId, is_right: bool | None, now_ns: int) -> list[RelayCommand]:
