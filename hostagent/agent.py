@@ -221,6 +221,7 @@ class Agent:
             self.transport,
             self.core.directory,
             config.data.cast_port,
+            lambda: self.attachment.fabric,
             self.attachment.send,
             self._certificates.ends_s if self._certificates is not None else None,
         )

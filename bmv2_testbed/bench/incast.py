@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures
-from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, put_prefix
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, await_way, put_prefix
 from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.client import Testbed
@@ -41,6 +41,9 @@ class Mode(StrEnum):
     RELAY = "relay"
     """Passed on by readers while it arrives, over a plain bridge that drops multicast."""
 
+    AUTO = "auto"
+    """As the controller finds it for a plain bridge that snoops."""
+
     @property
     def is_plain(self) -> bool:
         """Over a bridge, without a switch's program."""
@@ -49,10 +52,16 @@ class Mode(StrEnum):
     @property
     def fanout(self) -> str:
         """`fabric.fanout` of its controller."""
-        return self.value if self in (Mode.MULTICAST, Mode.RELAY) else "switch"
+        return self.value if self in _WAYS else "switch"
 
 
-_BRIDGES: Final = {Mode.UNICAST: Bridge.FLOODS, Mode.MULTICAST: Bridge.SNOOPS, Mode.RELAY: Bridge.DROPS}
+_WAYS: Final = (Mode.MULTICAST, Mode.RELAY, Mode.AUTO)
+_BRIDGES: Final = {
+    Mode.UNICAST: Bridge.FLOODS,
+    Mode.MULTICAST: Bridge.SNOOPS,
+    Mode.RELAY: Bridge.DROPS,
+    Mode.AUTO: Bridge.SNOOPS,
+}
 """Modes without a switch, and what the bridge in its place does with multicast."""
 
 
@@ -155,6 +164,7 @@ class IncastRun:
             found = {peer.value: self._peer(testbed, peer) for peer in peers}
             self._say(f"{mode}: the holder puts the prefix")
             put_prefix(testbed, plan.prefix)
+            way = mode.fanout if mode is not Mode.AUTO else await_way(testbed)
             if plan.prefix.twins:
                 self._say(f"{mode}: the holder makes twins")
                 await_prefix(testbed, plan.prefix, host=1)
@@ -162,7 +172,7 @@ class IncastRun:
                 self._say(f"{mode}: the switch takes the prefix in")
                 testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
             figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
-        return figures, found
+        return replace(figures, fanout=way), found
 
     def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
         """Only the peers, on a plain bridge."""
@@ -205,7 +215,6 @@ class IncastRun:
         cpu["readers"] = sum(report.cpu_s for report in reports if report is not None)
         return incast_figures(
             mode=mode,
-            fanout=Mode(mode).fanout if mode in list(Mode) else "",
             target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
             rate_bit_s=plan.rate_bit_s,

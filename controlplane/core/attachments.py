@@ -11,8 +11,8 @@ from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.nodes import Node, NodeFacts, RefusedNodeError
 from controlplane.core.read_access import ReadTokens
 from controlplane.core.switch_link import SwitchLink
+from controlplane.core.ways import fanout_of
 from kvproto import __version__
-from kvproto.fanout import Fanout
 from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc.versions import PROTOCOL, skew
@@ -90,7 +90,7 @@ class Attachments:
         with the switch."""
         cluster, options = self._cluster, self._cluster.options
         fabric = options.fabric
-        fanout = fabric.fanout if fabric.fanout in node.facts.fanouts else Fanout.SWITCH
+        fanout = fanout_of(cluster, node)
         welcome = rpc.Welcome(
             node=node.index,
             controller=options.incarnation,
@@ -119,7 +119,7 @@ class Attachments:
                 unasked_weight=fabric.unasked_weight,
             ),
         )
-        if node.member is not None and options.has_members:
+        if node.member is not None and (options.with_switch or fanout.keeps):
             welcome.member = node.member
         cluster.send(node.session, rpc.ToAgent(welcome=welcome))
         cluster.send(node.session, self.tokens.access_of(node.facts, cluster.now_ns))

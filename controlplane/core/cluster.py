@@ -14,6 +14,7 @@ from controlplane.core.options import CoreOptions
 from controlplane.core.tasks import TaskTable
 from controlplane.core.values import ClusterValues
 from controlplane.core.visibility import Visibility
+from kvproto.fanout import Fanout
 from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
 
@@ -34,7 +35,7 @@ class Cluster:
             options.ports,
             options.with_switch,
             options.member_order,
-            options.fabric.fanout,
+            Fanout.MULTICAST if options.fabric.has_numbers else Fanout.SWITCH,
             self.directory.is_leaving,
         )
         self.values = ClusterValues(self.directory, options.values)
@@ -42,6 +43,10 @@ class Cluster:
         self.tasks = TaskTable(options.incarnation, options.transfer_timeout_ms)
         self.accounting = Accounting()
         self.observer = Observer()
+        self.way = options.fabric.fanout
+        """How the fabric fans out at this moment. `Ways` alone changes it."""
+        self.way_why = ""
+        """What was found of the network; empty: an operator says so, or nothing yet."""
         self.now_ns = 0
         """When the event that is being handled happened."""
         self._effects: list[Effect] = []

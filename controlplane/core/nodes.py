@@ -408,6 +408,9 @@ class NodeRegistry:
         for node in self._nodes.values():
             if node.member is not None or not node.attached:
                 continue
+            if not node.may_cast:
+                node.port_problem = "no IPv4 on the data network"
+                continue
             if self.fanout not in node.facts.fanouts:
                 release = f"kvcast {node.facts.version or 'of an unknown version'}"
                 node.port_problem = f"its agent ({release}) lacks fabric.fanout {self.fanout.name.lower()}: upgrade it"

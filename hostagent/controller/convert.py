@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias, assert_never
@@ -95,7 +96,10 @@ def events_of(
         case "switch_state":
             return [_switch_state(message.switch_state, refusals)]
         case "membership":
-            return list(map(MemberGiven, refusals.taken("member", [message.membership], _member)))
+            said = message.membership
+            fanout = _fanout(said.fanout) if said.fanout else None
+            members = refusals.taken("member", [said], _member)
+            return [MemberGiven(member, fanout, said.unasked_weight) for member in members]
     return []
 
 
@@ -116,6 +120,22 @@ def fabric_of(message: pb.Fabric, current: Fabric, member: Member | None = None)
         )
     except ValueError as error:  # RecordError is one
         raise RemoteProtocolError(str(error)) from error
+
+
+def fabric_with(message: pb.Membership, current: Fabric) -> Fabric:
+    """The fabric, where this node's number or the way to fan out changes. Raises RemoteProtocolError."""
+    try:
+        fanout = _fanout(message.fanout) if message.fanout else current.fanout
+    except ValueError as error:
+        raise RemoteProtocolError(str(error)) from error
+    has_numbers = fanout is Fanout.MULTICAST
+    weight = message.unasked_weight if message.fanout else current.unasked_weight
+    return replace(
+        current,
+        fanout=fanout,
+        unasked_weight=weight if has_numbers else 0.0,
+        member=member_of(message) if has_numbers else None,
+    )
 
 
 def _fanout(code: int) -> Fanout:

@@ -332,6 +332,10 @@ class MemberGiven(ControllerEvent):
     """This node's index at its switch, once it was seen there; None: it takes part in no cast."""
 
     member: Member | None
+    fanout: Fanout | None = None
+    """How the fabric fans out from now on; None: as before."""
+    unasked_weight: float = 0.0
+    """Of that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controlplane.core.examination.blame import Path
+from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
 
 
@@ -72,6 +73,9 @@ class Observations:
     """The largest IP packet that carries a segment."""
     switch_state: str
     """In one word, see `views.switch_state`."""
+    fanout: Fanout = Fanout.SWITCH
+    fanout_why: str = ""
+    """What was found of the network, where that decides."""
     absent: dict[str, str] = field(default_factory=dict)
     """Nodes that could not be examined, and why."""
     nodes: dict[str, NodeSeen] = field(default_factory=dict)

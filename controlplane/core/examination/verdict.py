@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from controlplane.core.examination.blame import Path, blame
 from controlplane.core.examination.observations import NodeSeen, Observations, Tries
+from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
 
 CLOCK_OFF_NS: Final = 500_000_000
@@ -107,6 +108,10 @@ def _clocks(seen: Observations) -> Iterator[rpc.Finding]:
 
 def _switch(seen: Observations) -> Iterator[rpc.Finding]:
     path = "controller -> switch"
+    if seen.fanout is not Fanout.SWITCH:
+        why = f": {seen.fanout_why}" if seen.fanout_why else ""
+        yield _finding("fan-out", "all nodes", f"{seen.fanout.name.lower()}{why}")
+        return
     if seen.switch_state == "absent":
         yield _finding("switch", path, "none configured", _NOTE, "without a kvcast switch all reads are unicast")
         return

@@ -83,8 +83,8 @@ class Cluster:
         )
 
     def add(self, **options: Any) -> Agent:
-        """Start one more agent; `store`: its cold store, in place of the configured one; `fanout`: as a controller would
-        say it."""
+        """Start one more agent; `store`: its cold store, in place of the configured one; `fanout`: as a controller
+        would say it."""
         store, fanout = options.pop("store", None), options.pop("fanout", Fanout.SWITCH)
         agent = Agent(self.config(len(self.agents), **options), cold_store=store)
         self.do(agent.start())

@@ -1893,16 +1893,24 @@ class Membership(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    UNASKED_WEIGHT_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     """absent: none, because nothing was seen of it, or not where it should be"""
+    fanout: Global___Fanout.ValueType
+    """from now on; FANOUT_UNSPECIFIED: as before"""
+    unasked_weight: _builtins.float
+    """of that"""
     def __init__(
         self,
         *,
         member: _builtins.int | None = ...,
+        fanout: Global___Fanout.ValueType = ...,
+        unasked_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fanout", b"fanout", "member", b"member", "unasked_weight", b"unasked_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -2475,12 +2483,21 @@ class ProbeLook(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    BLOCK_FIELD_NUMBER: _builtins.int
+    WATCHES_FIELD_NUMBER: _builtins.int
+    block: _builtins.int
+    """hear the group of this block of members, too (kvproto.blocks); 0: none"""
+    watches: _builtins.bool
+    """without being in it: count frames to it that come all the same"""
     def __init__(
         self,
+        *,
+        block: _builtins.int = ...,
+        watches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "watches", b"watches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2494,8 +2511,11 @@ class ProbeSend(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     PACKET_BYTES_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
     packet_bytes: _builtins.int
     """of the large ones: the IP packet"""
+    block: _builtins.int
+    """to the group of this block of members instead; 0: to the nodes"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -2503,10 +2523,11 @@ class ProbeSend(_message.Message):
         *,
         nodes: _abc.Iterable[_builtins.int] | None = ...,
         packet_bytes: _builtins.int = ...,
+        block: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "packet_bytes", b"packet_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "nodes", b"nodes", "packet_bytes", b"packet_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2520,7 +2541,10 @@ class ProbeHear(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    BY_GROUP_FIELD_NUMBER: _builtins.int
     wait_ms: _builtins.int
+    by_group: _builtins.bool
+    """what came to the group of ProbeLook, from these nodes"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -2528,10 +2552,11 @@ class ProbeHear(_message.Message):
         *,
         nodes: _abc.Iterable[_builtins.int] | None = ...,
         wait_ms: _builtins.int = ...,
+        by_group: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_group", b"by_group", "nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2663,6 +2688,7 @@ class ProbeFacts(_message.Message):
     PREFIX_BITS_FIELD_NUMBER: _builtins.int
     HEARS_FIELD_NUMBER: _builtins.int
     ROUTES_FIELD_NUMBER: _builtins.int
+    WATCHES_FIELD_NUMBER: _builtins.int
     CERTIFICATE_ENDS_S_FIELD_NUMBER: _builtins.int
     unix_ns: _builtins.int
     """this node's clock"""
@@ -2675,6 +2701,8 @@ class ProbeFacts(_message.Message):
     """ProbeSend and ProbeHear work here: casts go through a socket"""
     routes: _builtins.bool
     """the default route leaves by this interface"""
+    watches: _builtins.bool
+    """frames to a group can be seen here"""
     certificate_ends_s: _builtins.int
     """seconds since 1970 until which its certificate is good; 0: it has none"""
     def __init__(
@@ -2686,11 +2714,12 @@ class ProbeFacts(_message.Message):
         prefix_bits: _builtins.int = ...,
         hears: _builtins.bool = ...,
         routes: _builtins.bool = ...,
+        watches: _builtins.bool = ...,
         certificate_ends_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_ends_s", b"certificate_ends_s", "hears", b"hears", "interface", b"interface", "mtu_bytes", b"mtu_bytes", "prefix_bits", b"prefix_bits", "routes", b"routes", "unix_ns", b"unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_ends_s", b"certificate_ends_s", "hears", b"hears", "interface", b"interface", "mtu_bytes", b"mtu_bytes", "prefix_bits", b"prefix_bits", "routes", b"routes", "unix_ns", b"unix_ns", "watches", b"watches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2857,6 +2886,8 @@ class SwitchView(_message.Message):
     FILLING_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     WRITE_ERRORS_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    FANOUT_WHY_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """none, p4switch, bmv2"""
     address: _builtins.str
@@ -2871,6 +2902,10 @@ class SwitchView(_message.Message):
     filling: _builtins.int
     groups: _builtins.int
     write_errors: _builtins.int
+    fanout: _builtins.str
+    """without a switch: multicast or relay; empty: every read is unicast"""
+    fanout_why: _builtins.str
+    """what was found of the network; empty: an operator says so"""
     def __init__(
         self,
         *,
@@ -2885,10 +2920,12 @@ class SwitchView(_message.Message):
         filling: _builtins.int = ...,
         groups: _builtins.int = ...,
         write_errors: _builtins.int = ...,
+        fanout: _builtins.str = ...,
+        fanout_why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "filling", b"filling", "groups", b"groups", "segment_bytes", b"segment_bytes", "serving", b"serving", "slots", b"slots", "slots_used", b"slots_used", "state", b"state", "target", b"target", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "fanout", b"fanout", "fanout_why", b"fanout_why", "filling", b"filling", "groups", b"groups", "segment_bytes", b"segment_bytes", "serving", b"serving", "slots", b"slots", "slots_used", b"slots_used", "state", b"state", "target", b"target", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
