@@ -32,6 +32,7 @@ from hostagent.transport.interfaces import entry_of, interface_with, mtu_bytes
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Status
+from kvproto.blocks import TRIAL
 from kvproto.ids import format_address
 from kvproto.probes import PROBE_MAGIC, PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
@@ -194,7 +195,7 @@ class Examined:
     def _hear_group(self, address: str, step: pb.ProbeLook) -> bool:
         """Listen to a group; whether that could be done as asked. The kernel reports a group to the network when its
         first socket joins: one that casts come to is not reported anew."""
-        group = format_address(self._fabric().group_of(step.block))
+        group = self._group(step.block)
         interface = interface_with(address)
         try:
             if step.watches and interface is None:
@@ -245,7 +246,7 @@ class Examined:
         for number in set(step.nodes) - addresses.keys():
             result.unsent.add(node=number, reason="the directory does not know it")
         if step.block:
-            addresses = {0: format_address(self._fabric().group_of(step.block))}
+            addresses = {0: self._group(step.block)}
         for number, address in addresses.items():
             for large, packet_bytes in ((False, limits.EXAMINATION_SMALL_BYTES), (True, step.packet_bytes)):
                 body = _DATAGRAM.pack(PROBE_MAGIC, examination, large)
@@ -254,6 +255,11 @@ class Examined:
                 if reason:
                     result.unsent.add(node=number, large=large, reason=reason)
         return result
+
+    def _group(self, block: int) -> str:
+        if block > TRIAL:
+            raise _StepError(f"there is no block {block} of members")
+        return format_address(self._fabric().group_of(block))
 
     def _address(self, number: int) -> str | None:
         node = self._directory.node(number)

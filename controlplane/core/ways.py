@@ -20,7 +20,7 @@ from kvproto.rpc import control_pb2 as rpc
 
 TRY_NS: Final = 10_000_000_000
 AGAIN_NS: Final = 1_000_000_000
-"""After a trial that says something new."""
+"""After a trial that says something new, and as long as there are too few nodes for one."""
 SURE: Final = 2
 BARRED_NS: Final = 3_600_000_000_000
 """Groups that worked and then did not are not tried for so long."""
@@ -51,6 +51,7 @@ class Ways:
                 self._judge(trial)
         elif cluster.now_ns >= self._due_ns and not self._examinations.phase:
             members = [one for one in cluster.nodes if one.attached and one.member is not None and not one.unreached]
+            self._due_ns = cluster.now_ns + AGAIN_NS
             if len(members) > 1:
                 self._trial = self._examinations.try_groups(members, standing=cluster.way.keeps)
 

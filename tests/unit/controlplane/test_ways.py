@@ -74,7 +74,7 @@ class Network:
                 nodes = {node.index: node.session for node in self.scene.core.nodes}
                 for number in probe.hear.nodes:
                     small = self._comes(session) and nodes[number] in self.senders
-                    result.heard.add(node=number, small=small, large=small and session not in self.cut)
+                    result.heard.add(node=number, small=int(small), large=int(small and session not in self.cut))
 
     def _comes(self, session: int) -> bool:
         look = self.looked[session]
