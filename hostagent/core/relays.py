@@ -26,6 +26,7 @@ from kvproto.session.relay.pieces import pieces_of
 from kvproto.session.relay.relay_commands import (
     AbortRun,
     Blamed,
+    EndChild,
     GaveUp,
     LeaveParent,
     ReadRun,
@@ -156,9 +157,7 @@ class Relays:
         elif event.lost:
             made = relay.child_lost(link, now_ns)
         else:
-            is_good, made = relay.heard_child(link, messages, now_ns)
-            if not is_good:
-                self._emit(effects.EndRelayLink(link))
+            made = relay.heard_child(link, messages, now_ns)
         self._carry_out(made)
 
     def nodes_lost(self, names: Iterable[str]) -> None:
@@ -215,7 +214,7 @@ class Relays:
         ended: list[tuple[ChunkKey, bytes | None]] = []
         for command in commands:
             match command:
-                case TellParent() | TellChild() | LeaveParent() | AbortRun():
+                case TellParent() | TellChild() | LeaveParent() | EndChild() | AbortRun():
                     self._emit(command)
                 case ReadRun():
                     self._emit(effects.RelayRead(command, self.coming[command.key][0]))

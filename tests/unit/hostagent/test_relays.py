@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals
 from hostagent.core.events import RelayHeard
 from hostagent.core.relays import Relays
@@ -14,7 +13,7 @@ from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 from kvproto.events import ChunkWanted, HolderLost, HolderRef
 from kvproto.ids import Address, NodeId
-from kvproto.session.relay.relay_commands import LeaveParent, TellChild, TellParent
+from kvproto.session.relay.relay_commands import EndChild, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay_messages import Gone, Hello, Want
 
 KEY = ChunkKey(bytes(15) + b"\x01")
@@ -52,7 +51,7 @@ def test_a_batch_that_was_refused_whole_is_not_the_end_of_the_link() -> None:
     assert emitted == [TellChild(1, Gone(1))]
     relays.heard(RelayHeard(1, lost=True))
     relays.heard(RelayHeard(1, (Want(2, KEY, 4, keeper=True),)))
-    assert emitted[1:] == [effects.EndRelayLink(1)]
+    assert emitted[1:] == [EndChild(1)]
 
 
 def test_a_keeper_whose_node_is_gone_is_left() -> None:

@@ -9,7 +9,7 @@ from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.session.relay.gathering import Gathering
 from kvproto.session.relay.passing import Passing
-from kvproto.session.relay.relay_commands import RelayCommand
+from kvproto.session.relay.relay_commands import EndChild, RelayCommand
 from kvproto.wire.relay_messages import Message
 
 
@@ -84,12 +84,12 @@ class Relay:
         self.gathering.lost(endpoint, now_ns)
         return self.handle_timer(now_ns)
 
-    def heard_child(self, link: int, messages: Sequence[Message], now_ns: int) -> tuple[bool, list[RelayCommand]]:
-        """Over a link that another node made; False: it is to end."""
-        is_good = all(self.passing.heard(link, message, now_ns) for message in messages)
-        if not is_good:
+    def heard_child(self, link: int, messages: Sequence[Message], now_ns: int) -> list[RelayCommand]:
+        """Over a link that another node made."""
+        if not all(self.passing.heard(link, message, now_ns) for message in messages):
             self.passing.lost(link, now_ns)
-        return is_good, self.handle_timer(now_ns)
+            self._out.append(EndChild(link))
+        return self.handle_timer(now_ns)
 
     def child_lost(self, link: int, now_ns: int) -> list[RelayCommand]:
         """A link that another node made has ended."""
