@@ -88,7 +88,11 @@ class Examinations:
                 seen.absent[node.facts.name] = "it is not attached any more"
         subjects = [self._subject(node) for node in self._nodes if node.attached]
         subjects.sort(key=lambda subject: subject.name)
-        examination = Examination(number, subjects, seen, now_ns)
+        groups = None
+        if seen.fanout.keeps:
+            trial = Trial(number, subjects, seen.packet_bytes, standing=False)
+            seen.groups, groups = trial.seen, trial.script()
+        examination = Examination(number, subjects, seen, now_ns, groups)
         self._begin(_Run(number, examination.script(), seen))
         return number
 

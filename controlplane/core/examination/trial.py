@@ -8,51 +8,14 @@ hears no querier forgets members after some minutes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from controlplane.core.examination.observations import GroupsSeen
 from controlplane.core.examination.script import HEAR_MS, LOOK_MS, STEP_MS, Ask, Batch, Outcome, Script, Subject
 from kvproto.blocks import EVERYBODY, TRIAL
 from kvproto.rpc import control_pb2 as rpc
 
 SENDERS: Final = 2
-NAMED_MAX: Final = 3
-
-
-@dataclass(slots=True)
-class GroupsSeen:
-    """What a trial saw, by names of nodes."""
-
-    listened: set[str] = field(default_factory=set)
-    deaf: set[str] = field(default_factory=set)
-    """Members to whom nothing came from some sender;"""
-    cut: set[str] = field(default_factory=set)
-    """those to whom only what is small came."""
-    looked: set[str] = field(default_factory=set)
-    """Others, that could see frames to the group;"""
-    flooded: set[str] = field(default_factory=set)
-    """those to whom some came."""
-
-    def problem(self, *, standing: bool) -> str:
-        """Why casts should not go by groups; empty: they may."""
-        if not self.listened:
-            return "no two nodes can try groups"
-        if standing and 2 * len(self.deaf) < len(self.listened):
-            return ""  # single nodes that are cut off are no reason
-        if self.deaf:
-            lost = " any more: is there an IGMP querier?" if standing else ""
-            return f"groups do not reach {_named(self.deaf)}{lost}"
-        if self.cut:
-            return f"datagrams as large as a segment to groups do not reach {_named(self.cut)}: MTU 9000 on all ports"
-        if self.flooded:
-            return f"what goes to a group comes to {_named(self.flooded)}, too, unasked: is IGMP snooping off?"
-        return ""
-
-    @property
-    def words(self) -> str:
-        """What is good."""
-        others = f", and none of {len(self.looked)} others" if self.looked else ""
-        return f"groups reach their members{others}"
 
 
 class Trial:
@@ -115,9 +78,3 @@ class Trial:
             for name in names
         )
         return Batch("groups", tuple(asks))
-
-
-def _named(names: set[str]) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - NAMED_MAX} more" if len(shown) > NAMED_MAX else ""
-    return ", ".join(shown[:NAMED_MAX]) + more

@@ -35,6 +35,7 @@ def findings(seen: Observations) -> list[rpc.Finding]:
         *_switch(seen),
         *_subnets(seen),
         *_datagrams(seen),
+        *_groups(seen),
         *_puts(seen),
         *_reads(seen),
         *_casts(seen),
@@ -185,6 +186,16 @@ def _datagrams(seen: Observations) -> Iterator[rpc.Finding]:
         yield _finding("data", _paths(seen.small), "UDP 4791 passes")
     if large.tried and not large.failed and not cut:
         yield _finding("MTU", _paths(large), f"packets of {seen.packet_bytes} bytes pass")
+
+
+def _groups(seen: Observations) -> Iterator[rpc.Finding]:
+    if seen.groups is None:
+        return
+    if problem := seen.groups.problem(standing=False):
+        remedy = "correct that on the switch, or set fabric.fanout: auto, which takes relays until it is"
+        yield _finding("groups", "all nodes", problem, _BROKEN, remedy)
+    else:
+        yield _finding("groups", "all nodes", seen.groups.words)
 
 
 def _why_nothing_arrived(seen: Observations, words: str, paths: list[Path]) -> _Why:

@@ -10,7 +10,7 @@ import pytest
 from controlplane.config import parse
 from controlplane.core.events import ExaminationRequested
 from controlplane.core.examination.observations import Surroundings
-from controlplane.core.ways import BARRED_NS, TRY_NS
+from controlplane.core.ways import AGAIN_NS, BARRED_NS, TRY_NS
 from kvproto.blocks import EVERYBODY, TRIAL
 from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
@@ -68,11 +68,13 @@ class Network:
                 watches = probe.look.block != 0 and (self.may_watch or not probe.look.watches)
                 result.facts.CopyFrom(rpc.ProbeFacts(hears=True, watches=watches))
             case "send":
+                if not probe.send.block:
+                    return  # to nodes
                 assert probe.send.block == self.looked[session].block
                 self.senders.add(session)
             case "hear":
                 nodes = {node.index: node.session for node in self.scene.core.nodes}
-                for number in probe.hear.nodes:
+                for number in probe.hear.nodes if probe.hear.by_group else ():
                     small = self._comes(session) and nodes[number] in self.senders
                     result.heard.add(node=number, small=int(small), large=int(small and session not in self.cut))
 
@@ -175,8 +177,26 @@ def test_behind_a_kvcast_switch_nothing_is_tried() -> None:
 
 def test_an_operators_examination_comes_first() -> None:
     it = network()
-    it.scene.wait(0.5)
+    it.scene.wait(2 * AGAIN_NS / SECOND)
     assert it.scene.core.examinations.phase == "groups"
     number = it.scene.ask(ExaminationRequested(Surroundings(0, "1.0", "", "")))
     assert it.scene.core.examinations.phase == "nodes"
     assert it.scene.core.examinations.findings(number) is None
+
+
+@pytest.mark.parametrize("floods", [False, True])
+def test_the_doctor_tries_groups_where_casts_go_by_them(*, floods: bool) -> None:
+    it = network(fanout="multicast")
+    it.floods = floods
+    number = it.scene.ask(ExaminationRequested(Surroundings(0, "1.0", "", "")))
+    it.run(3)
+    it.scene.core.examinations.advance()
+    while (found := it.scene.core.examinations.findings(number)) is None:
+        it.run(1)
+    said = {one.check: (one.found, one.level) for one in found}
+    assert said["fan-out"] == ("multicast", rpc.Finding.OK)
+    if floods:
+        words = "what goes to a group comes to n2, n4, too, unasked: is IGMP snooping off?"
+        assert said["groups"] == (words, rpc.Finding.BROKEN)
+    else:
+        assert said["groups"] == ("groups reach their members, and none of 2 others", rpc.Finding.OK)
