@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias, assert_never
@@ -124,18 +123,10 @@ def fabric_of(message: pb.Fabric, current: Fabric, member: Member | None = None)
 
 def fabric_with(message: pb.Membership, current: Fabric) -> Fabric:
     """The fabric, where this node's number or the way to fan out changes. Raises RemoteProtocolError."""
-    try:
-        fanout = _fanout(message.fanout) if message.fanout else current.fanout
-    except ValueError as error:
-        raise RemoteProtocolError(str(error)) from error
-    has_numbers = fanout is Fanout.MULTICAST
-    weight = message.unasked_weight if message.fanout else current.unasked_weight
-    return replace(
-        current,
-        fanout=fanout,
-        unasked_weight=weight if has_numbers else 0.0,
-        member=member_of(message) if has_numbers else None,
-    )
+    said = pb.Fabric(fanout=message.fanout, unasked_weight=message.unasked_weight)
+    if not message.fanout:
+        said = pb.Fabric(fanout=pb.Fanout.ValueType(current.fanout.value), unasked_weight=current.unasked_weight)
+    return fabric_of(said, current, member_of(message))
 
 
 def _fanout(code: int) -> Fanout:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
-from zlib import crc32
 
 from hostagent.core import effects
 from hostagent.core.chunk_entry import ChunkEntry
@@ -22,6 +21,7 @@ from kvproto.commands import Blame
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId
 from kvproto.integrity import NO_DIGEST
+from kvproto.session.chunk import keeper_rank
 from kvproto.session.relay.pieces import pieces_of
 from kvproto.session.relay.relay_commands import (
     AbortRun,
@@ -103,10 +103,10 @@ class Relays:
 
     def _keepers(self, key: ChunkKey, holders: Sequence[HolderRef]) -> list[str]:
         """Where holders answer, the same first one for all who read the chunk: its keeper."""
-        nodes = [self._directory.node_named(one.node) for one in holders if one.readable]
-        self._endpoints |= {node.name: node.read_endpoint for node in nodes if node is not None}
-        known = [node.read_endpoint for node in nodes if node is not None]
-        return sorted(known, key=lambda endpoint: (crc32(key + endpoint.encode()), endpoint))
+        names = sorted((one.node for one in holders if one.readable), key=lambda name: keeper_rank(key, name))
+        nodes = [node for name in names if (node := self._directory.node_named(name)) is not None]
+        self._endpoints |= {node.name: node.read_endpoint for node in nodes}
+        return [node.read_endpoint for node in nodes]
 
     def holders_changed(self, key: ChunkKey, holders: Sequence[HolderRef]) -> None:
         """Other nodes hold a chunk, as the directory says."""
