@@ -470,7 +470,7 @@ class Gathering:
                 continue
             wanted = has & arriving.lacking
             if wanted:
-                first = lowest(wanted & ~arriving.many or wanted)
+                first = self._one_of(arriving, wanted & ~arriving.many or wanted)
                 count = run_length(wanted, first, run_pieces(parent.took_ns / READS_PER_PARENT))
                 self._read(parent, arriving, first, count, now_ns, is_granted=False)
                 return True
@@ -551,13 +551,16 @@ class Gathering:
             for arriving in self._kept_by(parent):
                 lacking = arriving.lacking
                 if lacking:
-                    # Not the first of several: others that beg would have the same.
                     rarest = lacking & ~arriving.some or lacking & ~arriving.many or lacking
-                    turn = hash_of(self._endpoint, arriving.number) % arriving.pieces
-                    first = lowest(rarest >> turn << turn or rarest)
+                    first = self._one_of(arriving, rarest)
                     parent.begged_ns = now_ns
                     self._tell(parent.endpoint, Run(RunKind.BEG, arriving.number, first, 1))
                     break
+
+    def _one_of(self, arriving: Arriving, pieces: int) -> int:
+        """One of several that are as good: not the first, or others that look for some would have the same."""
+        turn = hash_of(self._endpoint, arriving.number) % arriving.pieces
+        return lowest(pieces >> turn << turn or pieces)
 
     def _kept_by(self, parent: _Parent) -> Iterator[Arriving]:
         for arriving in self.chunks.values():
