@@ -26,7 +26,7 @@ from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Transport, TransportError
-from hostagent.transport.group_watch import datagram_of, watching_socket
+from hostagent.transport.group_watch import datagram_of, take_only, watching_socket
 from hostagent.transport.host import group_socket
 from hostagent.transport.interfaces import entry_of, interface_with, mtu_bytes
 from kvchunk.ids import ChunkKey
@@ -86,9 +86,8 @@ class Examined:
         """What examinations left in the pool, and when it goes."""
         self._listening: socket.socket | None = None
         self._group_ears: socket.socket | None = None
-        """Hear a group,"""
-        self._is_watching = False
-        """without being in it."""
+        self._group_heard: tuple[str, bool, str, int] = "", False, "", 0
+        """By them; whether without being in it; at which address and interface."""
         self._ears: asyncio.TimerHandle | None = None
         self._heard: dict[int, defaultdict[tuple[str, bool, bool], int]] = {}
         """By examination: datagrams by (source address, large, to the group)."""
@@ -118,7 +117,7 @@ class Examined:
         for timer in self._chunks.values():
             timer.cancel()
         self._chunks.clear()
-        self._stop_listening()
+        self._end_listening()
 
     async def _run(self, task: pb.Task) -> None:
         result = pb.TaskResult(task=task.task, status=pb.TaskResult.DONE)
@@ -170,6 +169,8 @@ class Examined:
                 facts.routes = place.interface in _default_interfaces()
             if step.block:
                 facts.watches = self._hear_group(data.getsockname()[0], step)
+            else:
+                self._leave_group()
         return pb.ProbeResult(facts=facts)
 
     def _listen(self, data: socket.socket) -> None:
@@ -179,7 +180,7 @@ class Examined:
             while True:
                 data.recvfrom(1)
         self._loop.add_reader(data.fileno(), self._take_datagrams, data)
-        self._ears = self._loop.call_later(limits.EXAMINATION_LIFETIME_S, self._stop_listening)
+        self._ears = self._loop.call_later(limits.EXAMINATION_LIFETIME_S, self._end_listening)
 
     def _stop_listening(self) -> None:
         if self._ears is not None:
@@ -187,28 +188,39 @@ class Examined:
         if self._listening is not None and self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening.fileno())
         self._listening = None
+
+    def _end_listening(self) -> None:
+        self._stop_listening()
+        self._leave_group()
+
+    def _leave_group(self) -> None:
         if self._group_ears is not None:
-            self._loop.remove_reader(self._group_ears.fileno())
+            self._loop.remove_reader(self._group_ears.fileno())  # if there is one
             self._group_ears.close()
-        self._group_ears = None
+            self._group_ears = None
 
     def _hear_group(self, address: str, step: pb.ProbeLook) -> bool:
         """Listen to a group; whether that could be done as asked. The kernel reports a group to the network when its
-        first socket joins: one that casts come to is not reported anew."""
-        group = self._group(step.block)
-        interface = interface_with(address)
-        try:
-            if step.watches and interface is None:
-                return False
-            self._is_watching = step.watches
-            self._group_ears = (
-                watching_socket(interface, group)
-                if step.watches and interface is not None
-                else group_socket(address, (group,), self._data_port)
-            )
-        except (OSError, TransportError) as error:
-            log.info("a group cannot be %s here: %s", "watched" if step.watches else "joined", error)
+        first socket joins: one that casts come to is not reported anew. Who listens already goes on: switches may take
+        a while to let a new member have anything."""
+        group, interface = self._group(step.block), interface_with(address)
+        heard = group, step.watches, address, 0 if interface is None else socket.if_nametoindex(interface)
+        if self._group_ears is not None and self._group_heard == heard:
+            return True
+        self._leave_group()
+        if step.watches and interface is None:
             return False
+        try:
+            if step.watches and interface is not None:
+                self._group_ears = watching_socket(interface, group)
+            else:
+                self._group_ears = group_socket(address, (group,), self._data_port)
+                take_only(self._group_ears, UDP_BYTES, PROBE_MAGIC[:4])  # casts may come to this group, too
+        except (OSError, TransportError) as error:
+            log.debug("a group cannot be %s here: %s", "watched" if step.watches else "joined", error)
+            self._leave_group()
+            return False
+        self._group_heard = heard
         self._loop.add_reader(self._group_ears.fileno(), self._take_of_group, self._group_ears)
         return True
 
@@ -218,7 +230,7 @@ class Examined:
                 packet, source = ears.recvfrom(limits.EXAMINATION_PACKET_BYTES_MAX)
             except OSError:
                 return
-            datagram, address = datagram_of(packet) if self._is_watching else (packet, source[0])
+            datagram, address = datagram_of(packet) if self._group_heard[1] else (packet, source[0])
             self._count(datagram, address, by_group=True)
 
     def _take_datagrams(self, data: socket.socket) -> None:
@@ -286,6 +298,8 @@ class Examined:
             heard[address, large, by_group] for address in nodes.values() for large in (False, True)
         ):
             await asyncio.sleep(limits.EXAMINATION_RETRY_S)
+        if by_group and self._group_heard[0] != self._group(TRIAL):
+            self._leave_group()  # the kernel copies for it what is cast
         result = pb.ProbeResult()
         for number, address in nodes.items():
             small, large = (heard[address, size, by_group] for size in (False, True))

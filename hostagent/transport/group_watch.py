@@ -1,4 +1,5 @@
-"""Sees frames that come to a multicast group although this host is not in it, to tell whether a network floods."""
+"""Sees frames that come to a multicast group although this host is not in it, to tell whether a network floods; and has
+the kernel drop what a socket is not for."""
 
 from __future__ import annotations
 
@@ -29,14 +30,7 @@ def watching_socket(interface: str, group: str) -> socket.socket:
     mac = b"\x01\x00\x5e" + bytes([packed[1] & 0x7F]) + packed[2:]  # RFC 1112
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
     try:
-        only = (
-            (_LOAD_WORD, 0, 0, _DESTINATION),
-            (_EQUALS, 0, 1, int.from_bytes(packed, "big")),
-            (_RETURN, 0, 0, 0xFFFF),
-            (_RETURN, 0, 0, 0),
-        )
-        program = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*one) for one in only))
-        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(only), ctypes.addressof(program)))
+        take_only(sock, _DESTINATION, packed)
         sock.bind((interface, _ETH_P_IP))
         joined = _MEMBERSHIP.pack(socket.if_nametoindex(interface), 0, len(mac), mac)
         sock.setsockopt(socket.SOL_PACKET, _PACKET_ADD_MEMBERSHIP, joined)
@@ -44,6 +38,19 @@ def watching_socket(interface: str, group: str) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def take_only(sock: socket.socket, offset: int, word: bytes) -> None:
+    """From now on the socket takes nothing but what has these four bytes there: from the IP header on for a packet
+    socket, from the UDP header on for one of UDP. Raises OSError."""
+    only = (
+        (_LOAD_WORD, 0, 0, offset),
+        (_EQUALS, 0, 1, int.from_bytes(word, "big")),
+        (_RETURN, 0, 0, 0xFFFF),
+        (_RETURN, 0, 0, 0),
+    )
+    program = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*one) for one in only))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(only), ctypes.addressof(program)))
 
 
 def datagram_of(packet: bytes) -> tuple[bytes, str]:

@@ -32,7 +32,7 @@ class Trial:
     def script(self) -> Script:
         """The batches."""
         names = list(self._subjects)
-        joiners = set(names if self._standing or len(names) < 2 * SENDERS else names[::2])
+        joiners = set(names if self._standing or len(names) <= SENDERS else names[::2])
         block = EVERYBODY if self._standing else TRIAL
         outcomes = yield self._batch(
             names,
