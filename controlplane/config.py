@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.core.ids import SwitchPort
@@ -34,13 +34,14 @@ from kvdaemon.settings import Section
 from kvdaemon.tls_settings import TlsSettings, demand_tls, is_loopback, take_tls
 from kvpolicy.tiers.push import PushParameters
 from kvpolicy.value import ValueParameters
+from kvproto.blocks import TRIAL
 from kvproto.cells import CELLS_MAX, Cell, Cells
 from kvproto.fanout import Fanout
 from kvproto.grants import PATTERNS_MAX
 from kvproto.integrity import Integrity
-from kvproto.limits import MEMBERS_MAX
 
-FANOUTS = ("switch", "multicast")
+AUTO = "auto"
+FANOUTS = ("switch", "multicast", "relay", AUTO)
 _MS = 1_000_000
 """Nanoseconds."""
 _HOUR_MS = 3_600_000
@@ -108,7 +109,9 @@ def parse(values: object, folder: Path) -> Config:
     target = switch.take("target", checks.one_of(("none", "p4switch", "bmv2", "tofino")), "none")
     insecure = top.take("insecure", checks.flag, False)
     election = take_election(top.section("election"), folder, with_switch=target != "none", insecure=insecure)
-    if fabric.fanout.keeps and target != "none":
+    if fabric.is_auto and target != "none":
+        fabric = replace(fabric, fanout=Fanout.SWITCH, is_auto=False)  # the switch floods groups that it does not know
+    if fabric.fanout is not Fanout.SWITCH and target != "none":
         raise ConfigError(
             f"fabric.fanout: {fabric.fanout.name.lower()} goes with switch.target: none;"
             " behind a kvcast switch leave it out"
@@ -300,19 +303,20 @@ def _fabric(section: Section) -> FabricParameters:
     integrity = section.take("integrity", checks.one_of(tuple(one.value for one in Integrity)), Integrity.BLAKE3.value)
     segment_bytes = section.take("segment_bytes", _segment_bytes, 4096)
     fanout = section.take("fanout", checks.one_of(FANOUTS), FANOUTS[0])
-    last_ip = int.from_bytes(group_ip, "big") + 2 * MEMBERS_MAX - 1
-    if fanout == Fanout.MULTICAST.name.lower() and (group_ip[:3] == b"\xe0\x00\x00" or last_ip >> 28 != 0xE):
+    last_ip = int.from_bytes(group_ip, "big") + TRIAL
+    if fanout in (Fanout.MULTICAST.name.lower(), AUTO) and (group_ip[:3] == b"\xe0\x00\x00" or last_ip >> 28 != 0xE):
         # RFC 5771: what is sent to 224.0.0.0/24 no switch filters, and behind 239.255.255.255 is no group.
         raise ConfigError(
-            f"fabric.group: with multicast it and the {2 * MEMBERS_MAX - 1} addresses after it are groups: take one"
-            " from 224.0.1.0 to 239.255.255.128, 128 away from that of any other cluster"
+            f"fabric.group: with {fanout} it and the {TRIAL} addresses after it are groups: take one from 224.0.1.0 to"
+            " 239.255.255.127, 129 away from that of any other cluster"
         )
     return FabricParameters(
         entry,
         qkey,
         segment_bytes=segment_bytes,
         integrity=Integrity(integrity),
-        fanout=Fanout[fanout.upper()],
+        fanout=Fanout.RELAY if fanout == AUTO else Fanout[fanout.upper()],
+        is_auto=fanout == AUTO,
         unasked_weight=section.take("unasked_weight", checks.number(0, 1000), 0.1),
     )
 

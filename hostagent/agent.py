@@ -62,6 +62,7 @@ from kvpolicy.tiers.gate import priors
 from kvpolicy.value.costs import Tier
 from kvproto import __version__
 from kvproto.commands import Blame
+from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity, code_of
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.versions import PROTOCOL
@@ -190,29 +191,20 @@ class Agent:
         if library is not None:
             self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        self.relaying: Relaying | None = None
-        if config.relay_share is not None:
-            self.relaying = Relaying(
-                self._loop,
-                self.handle,
-                self.transport,
-                self.memory,
-                self.tokens,
-                self._read_address,
-                self.core.lend_part,
-            )
+        self.relaying = Relaying(
+            self._loop, self.handle, self.transport, self.memory, self.tokens, self._read_address, self.core.lend_part
+        )
         network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),
             **self._work.carriers(),
             **self._coder.carriers(),
+            **self.relaying.carriers(),
         }
         if self.lone_gets is not None:
             self._carriers |= self.lone_gets.carriers()
         self._probes = PathProbes(self.transport.ways_to, lambda *tried: self.handle(events.PathProbed(*tried)))
-        if self.relaying is not None:
-            self._carriers |= self.relaying.carriers()
         self._timer = MachineTimer(self._loop, self._timer_fired)
         self.attachment = Attachment(
             config,
@@ -230,6 +222,7 @@ class Agent:
             self.transport,
             self.core.directory,
             config.data.cast_port,
+            lambda: self.attachment.fabric,
             self.attachment.send,
             self._certificates.ends_s if self._certificates is not None else None,
         )
@@ -295,6 +288,8 @@ class Agent:
 
     def _moved(self, facts: TransportFacts) -> None:
         """The data network changed: controller and peers have to know where this node is now."""
+        if facts.read_endpoint != self.facts.read_endpoint:
+            self.handle(events.Moved(facts.read_endpoint))
         self.facts = facts
         self.attachment.attach_again("this node is elsewhere on its data network now")
 
@@ -325,8 +320,7 @@ class Agent:
         self.handle(events.Stopped())
         self._timer.cancel()
         self._probes.close()
-        if self.relaying is not None:
-            self.relaying.close()
+        self.relaying.close()
         await self.transport.close()
         if self.store is not None:
             await self.store.close()
@@ -500,6 +494,8 @@ class Agent:
                 takes_columns=True,
                 follows=self.core.fetches.look_ups.follows,
                 replica_rows=self.core.fetches.look_ups.whole_rows_max,
+                member=self.core.member,
+                fanouts=[pb.Fanout.ValueType(one.value) for one in Fanout],
                 cell=self.config.cell,
             )
         )

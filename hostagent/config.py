@@ -138,8 +138,8 @@ class AgentConfig:
     cold: ColdConfig | None = None
     """None: no cold store."""
     wire: WireConfig = field(default_factory=WireConfig)
-    relay_share: float | None = None
-    """`relay.uplink_share`: of what comes by relays, this part is passed on; None: there are no relays."""
+    relay_share: float = 1.0
+    """`relay.uplink_share`: of what comes by relays, this part is passed on at most."""
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
@@ -192,7 +192,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         disk=_disk(top.section("disk")),
         cold=take_cold(top.section("cold")),
         wire=_wire(top.section("wire")),
-        relay_share=top.section("relay").take("uplink_share", _share, None),
+        relay_share=top.section("relay").take("uplink_share", checks.number(0, 1), 1.0),
         tracing=_tracing(top.section("tracing")),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
@@ -379,11 +379,6 @@ def _wire(section: Section) -> WireConfig:
     config = WireConfig(FormChoice(section.take("form", checks.one_of(FORMS), WireConfig().form.value)))
     section.done()
     return config
-
-
-def _share(value: object) -> float | None:
-    """Part of what a reader gathers that it passes on; "" is no relays."""
-    return None if value == "" else checks.number(0, 1)(value)
 
 
 def _tracing(section: Section) -> TracingConfig | None:

@@ -25,14 +25,18 @@ from hostagent.core import effects, events
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import Transport
-from hostagent.transport.interfaces import entry_of, mtu_bytes
+from hostagent.transport.base import Transport, TransportError
+from hostagent.transport.group_watch import datagram_of, take_only, watching_socket
+from hostagent.transport.host import group_socket
+from hostagent.transport.interfaces import entry_of, interface_with, mtu_bytes
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
 from kvclient.messages import Kind, Status
+from kvproto.blocks import TRIAL
 from kvproto.ids import format_address
 from kvproto.probes import PROBE_MAGIC, PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
+from kvproto.wire.data import Fabric
 from kvproto.wire.layouts import IPV4_BYTES, UDP_BYTES
 
 log = logging.getLogger(__name__)
@@ -60,16 +64,18 @@ class Examined:
         transport: Transport,
         directory: DirectoryReplica,
         data_port: int,
+        fabric: Callable[[], Fabric],
         send: Callable[[pb.FromAgent], None],
         certificate_ends_s: Callable[[], float] | None,
     ) -> None:
-        """`handle(event)`: takes requests, whose answers come to `answer`; `data_port`: where casts go;
+        """`handle(event)`: takes requests, whose answers come to `answer`; `data_port`, `fabric()`: where casts go;
         `certificate_ends_s()`: when this node's certificate expires; None: it has none."""
         self._handle = handle
         self._memory = memory
         self._transport = transport
         self._directory = directory
         self._data_port = data_port
+        self._fabric = fabric
         self._send = send
         self._certificate_ends_s = certificate_ends_s
         self._loop = asyncio.get_running_loop()
@@ -79,9 +85,12 @@ class Examined:
         self._chunks: dict[ChunkKey, asyncio.TimerHandle] = {}
         """What examinations left in the pool, and when it goes."""
         self._listening: socket.socket | None = None
+        self._group_ears: socket.socket | None = None
+        self._group_heard: tuple[str, bool, str, int] = "", False, "", 0
+        """By them; whether without being in it; at which address and interface."""
         self._ears: asyncio.TimerHandle | None = None
-        self._heard: dict[int, defaultdict[tuple[str, bool], int]] = {}
-        """By examination: datagrams by (source address, large)."""
+        self._heard: dict[int, defaultdict[tuple[str, bool, bool], int]] = {}
+        """By examination: datagrams by (source address, large, to the group)."""
 
     def run(self, task: pb.Task) -> None:
         """Take a step; its TaskResult follows."""
@@ -108,7 +117,7 @@ class Examined:
         for timer in self._chunks.values():
             timer.cancel()
         self._chunks.clear()
-        self._stop_listening()
+        self._end_listening()
 
     async def _run(self, task: pb.Task) -> None:
         result = pb.TaskResult(task=task.task, status=pb.TaskResult.DONE)
@@ -128,7 +137,7 @@ class Examined:
     async def _step(self, probe: pb.Probe, timeout_s: float) -> pb.ProbeResult:
         match probe.WhichOneof("step"):
             case "look":
-                return self._look(probe.examination)
+                return self._look(probe.examination, probe.look)
             case "send":
                 return self._send_datagrams(probe.examination, probe.send)
             case "hear":
@@ -145,7 +154,7 @@ class Examined:
 
     # ------------------------------------------------------------------ datagrams
 
-    def _look(self, examination: int) -> pb.ProbeResult:
+    def _look(self, examination: int, step: pb.ProbeLook) -> pb.ProbeResult:
         data = self._transport.casts.data_socket()
         ends_s = int(self._certificate_ends_s()) if self._certificate_ends_s is not None else 0
         facts = pb.ProbeFacts(unix_ns=time.time_ns(), hears=data is not None, certificate_ends_s=ends_s)
@@ -158,6 +167,10 @@ class Examined:
                 facts.mtu_bytes = mtu_bytes(place.interface)
                 facts.prefix_bits = place.prefix_bits
                 facts.routes = place.interface in _default_interfaces()
+            if step.block:
+                facts.watches = self._hear_group(data.getsockname()[0], step)
+            else:
+                self._leave_group()
         return pb.ProbeResult(facts=facts)
 
     def _listen(self, data: socket.socket) -> None:
@@ -167,7 +180,7 @@ class Examined:
             while True:
                 data.recvfrom(1)
         self._loop.add_reader(data.fileno(), self._take_datagrams, data)
-        self._ears = self._loop.call_later(limits.EXAMINATION_LIFETIME_S, self._stop_listening)
+        self._ears = self._loop.call_later(limits.EXAMINATION_LIFETIME_S, self._end_listening)
 
     def _stop_listening(self) -> None:
         if self._ears is not None:
@@ -176,16 +189,63 @@ class Examined:
             self._loop.remove_reader(self._listening.fileno())
         self._listening = None
 
+    def _end_listening(self) -> None:
+        self._stop_listening()
+        self._leave_group()
+
+    def _leave_group(self) -> None:
+        if self._group_ears is not None:
+            self._loop.remove_reader(self._group_ears.fileno())  # if there is one
+            self._group_ears.close()
+            self._group_ears = None
+
+    def _hear_group(self, address: str, step: pb.ProbeLook) -> bool:
+        """Listen to a group; whether that could be done as asked. The kernel reports a group to the network when its
+        first socket joins: one that casts come to is not reported anew. Who listens already goes on: switches may take
+        a while to let a new member have anything."""
+        group, interface = self._group(step.block), interface_with(address)
+        heard = group, step.watches, address, 0 if interface is None else socket.if_nametoindex(interface)
+        if self._group_ears is not None and self._group_heard == heard:
+            return True
+        self._leave_group()
+        if step.watches and interface is None:
+            return False
+        try:
+            if step.watches and interface is not None:
+                self._group_ears = watching_socket(interface, group)
+            else:
+                self._group_ears = group_socket(address, (group,), self._data_port)
+                take_only(self._group_ears, UDP_BYTES, PROBE_MAGIC[:4])  # casts may come to this group, too
+        except (OSError, TransportError) as error:
+            log.debug("a group cannot be %s here: %s", "watched" if step.watches else "joined", error)
+            self._leave_group()
+            return False
+        self._group_heard = heard
+        self._loop.add_reader(self._group_ears.fileno(), self._take_of_group, self._group_ears)
+        return True
+
+    def _take_of_group(self, ears: socket.socket) -> None:
+        for _ in range(limits.CONTROL_BATCH_DATAGRAMS):
+            try:
+                packet, source = ears.recvfrom(limits.EXAMINATION_PACKET_BYTES_MAX)
+            except OSError:
+                return
+            datagram, address = datagram_of(packet) if self._group_heard[1] else (packet, source[0])
+            self._count(datagram, address, by_group=True)
+
     def _take_datagrams(self, data: socket.socket) -> None:
         for _ in range(limits.CONTROL_BATCH_DATAGRAMS):
             try:
                 datagram, source = data.recvfrom(limits.EXAMINATION_PACKET_BYTES_MAX)
             except OSError:  # nothing more, or an ICMP error of something that was sent
                 return
-            if len(datagram) >= _DATAGRAM.size:
-                magic, examination, large = _DATAGRAM.unpack_from(datagram)
-                if magic == PROBE_MAGIC and examination in self._heard:
-                    self._heard[examination][source[0], large] += 1
+            self._count(datagram, source[0], by_group=False)
+
+    def _count(self, datagram: bytes, address: str, *, by_group: bool) -> None:
+        if len(datagram) >= _DATAGRAM.size:
+            magic, examination, large = _DATAGRAM.unpack_from(datagram)
+            if magic == PROBE_MAGIC and examination in self._heard:
+                self._heard[examination][address, large, by_group] += 1
 
     def _send_datagrams(self, examination: int, step: pb.ProbeSend) -> pb.ProbeResult:
         data = self._transport.casts.data_socket()
@@ -194,18 +254,28 @@ class Examined:
         if not limits.EXAMINATION_SMALL_BYTES <= step.packet_bytes <= limits.EXAMINATION_PACKET_BYTES_MAX:
             raise _StepError(f"no packet of {step.packet_bytes} bytes")
         result = pb.ProbeResult()
-        for number in step.nodes:
-            node = self._directory.node(number)
-            if node is None:
-                result.unsent.add(node=number, reason="the directory does not know it")
-                continue
+        addresses = {number: node for number in step.nodes if (node := self._address(number)) is not None}
+        for number in set(step.nodes) - addresses.keys():
+            result.unsent.add(node=number, reason="the directory does not know it")
+        if step.block:
+            addresses = {0: self._group(step.block)}
+        for number, address in addresses.items():
             for large, packet_bytes in ((False, limits.EXAMINATION_SMALL_BYTES), (True, step.packet_bytes)):
                 body = _DATAGRAM.pack(PROBE_MAGIC, examination, large)
                 body = body.ljust(packet_bytes - IPV4_BYTES - UDP_BYTES, b"\0")
-                reason = self._send_some(data, body, format_address(node.address))
+                reason = self._send_some(data, body, address)
                 if reason:
                     result.unsent.add(node=number, large=large, reason=reason)
         return result
+
+    def _group(self, block: int) -> str:
+        if block > TRIAL:
+            raise _StepError(f"there is no block {block} of members")
+        return format_address(self._fabric().group_of(block))
+
+    def _address(self, number: int) -> str | None:
+        node = self._directory.node(number)
+        return None if node is None else format_address(node.address)
 
     def _send_some(self, data: socket.socket, body: bytes, address: str) -> str:
         for _ in range(limits.EXAMINATION_DATAGRAMS):
@@ -221,16 +291,19 @@ class Examined:
         heard = self._heard.get(examination)
         if heard is None:
             raise _StepError("another examination has begun")
-        nodes = {number: node for number in step.nodes if (node := self._directory.node(number)) is not None}
-        addresses = [format_address(node.address) for node in nodes.values()]
+        nodes = {number: node for number in step.nodes if (node := self._address(number)) is not None}
+        by_group = step.by_group
         until_s = self._loop.time() + step.wait_ms / 1000
         while self._loop.time() < until_s and not all(
-            heard[address, large] for address in addresses for large in (False, True)
+            heard[address, large, by_group] for address in nodes.values() for large in (False, True)
         ):
             await asyncio.sleep(limits.EXAMINATION_RETRY_S)
+        if by_group and self._group_heard[0] != self._group(TRIAL):
+            self._leave_group()  # the kernel copies for it what is cast
         result = pb.ProbeResult()
-        for number, address in zip(nodes, addresses, strict=True):
-            result.heard.add(node=number, small=heard[address, False], large=heard[address, True])
+        for number, address in nodes.items():
+            small, large = (heard[address, size, by_group] for size in (False, True))
+            result.heard.add(node=number, small=small, large=large)
         return result
 
     # ------------------------------------------------------------------ chunks

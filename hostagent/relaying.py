@@ -29,7 +29,7 @@ from hostagent.transport.relay_link import RelayLink, connect
 from hostagent.tree import PIECE_BYTES, leaves_of
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
-from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, TellChild, TellParent
+from kvproto.session.relay.relay_commands import AbortRun, EndChild, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay_messages import Message
 
 
@@ -70,7 +70,7 @@ class Relaying:
             TellParent: self._tell_parent,
             TellChild: self._tell_child,
             LeaveParent: self._leave_parent,
-            effects.EndRelayLink: self._end_child,
+            EndChild: self._end_child,
             effects.RelayRead: self._read,
             AbortRun: self._abort,
             effects.ShowPieces: lambda one: self._transport.reads.show(place_of(one.chunk), one.first, one.count),
@@ -90,7 +90,7 @@ class Relaying:
     def open_part(self, key: ChunkKey, offset: int, size_bytes: int) -> Extent | None:
         """A peer reads from a chunk that is on its way."""
         chunk = self._lend(key, offset, size_bytes, time.monotonic_ns())
-        return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
+        return Extent(chunk.offset, chunk.size_bytes, chunk, arriving=key) if chunk is not None else None
 
     def link_made(self, link: ChildLink) -> int:
         """A peer wants what this node passes on."""
@@ -143,7 +143,7 @@ class Relaying:
         if child is not None:
             child.tell(effect.message)
 
-    def _end_child(self, effect: effects.EndRelayLink) -> None:
+    def _end_child(self, effect: EndChild) -> None:
         child = self._children.pop(effect.link, None)
         if child is not None:
             self._transport.counters.drop("relay_message_illegal")

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from hostagent.core import effects, events
 from hostagent.tree import PIECE_BYTES
 from kvproto.ids import Address, NodeId, ReadId, format_address
-from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, TellChild, TellParent
+from kvproto.session.relay.relay_commands import AbortRun, EndChild, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay_messages import Decoder, Message, encode
 from kvsim.engine import Engine
 from kvsim.reads import Reads
@@ -53,7 +53,7 @@ class RelayWay:
             TellParent: lambda one: self._tell_parent(one.endpoint, one.message),
             TellChild: lambda one: self._tell_child(one.link, one.message),
             LeaveParent: lambda one: self._leave(one.endpoint),
-            effects.EndRelayLink: lambda _: None,
+            EndChild: lambda _: None,
             effects.RelayRead: partial(self._read, reads),
             AbortRun: lambda one: reads.abort_run(one.read),
             effects.ShowPieces: lambda _: None,

@@ -41,7 +41,7 @@ class Equipment:
     """None: it has no codec."""
     read_ns: int = 2 * MS
     """How long an engine reads what a fetch gave it."""
-    relay_share: float | None = None
+    relay_share: float = 1.0
     """See `CoreOptions.relay_share`."""
     proves: bool = True
     """Reads are hashed on their way, as threads in C do it; otherwise chunks are when they are whole."""

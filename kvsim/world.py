@@ -67,7 +67,7 @@ class Setting:
     plain: bool = False
     """A switch that knows nothing of kvcast."""
     fanout: Fanout = Fanout.SWITCH
-    """Other than SWITCH: with `plain`, and holders keep interest."""
+    """MULTICAST: with `plain`, and holders keep interest. RELAY: with `is_known_plain`."""
     unasked_weight: float = 0.1
     is_known_plain: bool = False
     """With `plain`: the controller has no switch, so no node is a member of one, and all is read reliably."""
@@ -101,8 +101,8 @@ class Setting:
     """With `announced`: no node has a chunk at the beginning; a workload computes and announces them."""
     proves: bool = True
     """Agents hash reads on their way."""
-    relay_share: float | None = None
-    """Readers pass on what they have proven, with `is_known_plain`; None: there are no relays."""
+    relay_share: float = 1.0
+    """See `CoreOptions.relay_share`."""
     know_link: bool = False
     """Agents know the rate of their links."""
     seed: int = 1
@@ -273,7 +273,7 @@ class World:
             scheduling if scheduling is not None else setting.scheduling,
             self.chance.fork(name),
             self._equipment(),
-            None if setting.relay_share is None else self._relay_ways,
+            self._relay_ways if setting.fanout is Fanout.RELAY else None,
         )
         switch.attach(member, address, down, node)
         return node
@@ -349,7 +349,7 @@ class World:
                 copies.discard(number)
             node.announced = lambda effect: self._announced(node, effect)
             node.welcomed(number, self.setting.fanout, self.setting.unasked_weight)
-        elif self.setting.fanout.keeps:
+        elif self.setting.fanout is not Fanout.SWITCH:
             node.welcomed(self.nodes.index(node), self.setting.fanout, self.setting.unasked_weight)
         node.learn(self.nodes_for(node), self._entries(self.keys))
 
@@ -373,7 +373,7 @@ class World:
                 number,
                 other.name,
                 other.address,
-                other.name if self.setting.relay_share is None else endpoint_of(other.address),
+                endpoint_of(other.address) if self.setting.fanout is Fanout.RELAY else other.name,
                 None if self.setting.is_known_plain or not self._reaches(node, other) else other.member,
             )
             for number, other in enumerate(self.nodes)

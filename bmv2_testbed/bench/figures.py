@@ -75,7 +75,6 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
-    fanout: str = "",
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
     indices into `reports`; `holder`, `readers` are what the counters grew by."""
@@ -110,7 +109,6 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
-        fanout=fanout,
         unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Self
 from bmv2_testbed.bench.figures import ReaderReport
 from bmv2_testbed.bench.rendezvous import Rendezvous
 from bmv2_testbed.client import Testbed
+from bmv2_testbed.cluster import CONTROLLER
 from bmv2_testbed.content import Prefix, prefix_arguments
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
@@ -18,6 +20,10 @@ from bmv2_testbed.spec import host_name
 
 _HEAD_START_S = 0.2
 _SPARE_S = 5.0
+WAY_DEADLINE_S = 45.0
+"""A bridge that snoops filters some time after it has heard a querier; a controller looks every ten seconds."""
+_LOOK_S = 0.5
+_WAY = re.compile(r"casts go by (\w+) from now on")
 
 
 class ReaderGroup:
@@ -109,6 +115,16 @@ def put_prefix(testbed: Testbed, prefix: Prefix, host: int = 0) -> None:
 def await_prefix(testbed: Testbed, prefix: Prefix, host: int) -> None:
     """Wait until a host's agent knows of a prefix, and of its twins if there are to be any."""
     _do(testbed, "await", prefix, host)
+
+
+def await_way(testbed: Testbed) -> str:
+    """How casts go where the controller finds that out, once it has; `relay` as long as it knows nothing better."""
+    until_s = time.monotonic() + WAY_DEADLINE_S
+    while time.monotonic() < until_s:
+        if said := _WAY.findall(testbed.log(CONTROLLER)):
+            return str(said[-1])
+        time.sleep(_LOOK_S)
+    return "relay"
 
 
 def _do(testbed: Testbed, job: str, prefix: Prefix, host: int) -> None:

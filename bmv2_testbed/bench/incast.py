@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bmv2_testbed import client
 from bmv2_testbed.bench.figures import IncastFigures, incast_figures
-from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, put_prefix
+from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, await_way, put_prefix
 from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.client import Testbed
@@ -44,6 +44,9 @@ class Mode(StrEnum):
     RELAY = "relay"
     """Passed on by readers while it arrives, over a plain bridge that drops multicast."""
 
+    AUTO = "auto"
+    """As the controller finds it for a plain bridge that snoops."""
+
     @property
     def is_plain(self) -> bool:
         """Over a bridge, without a switch's program."""
@@ -52,10 +55,16 @@ class Mode(StrEnum):
     @property
     def fanout(self) -> str:
         """`fabric.fanout` of its controller."""
-        return "multicast" if self is Mode.MULTICAST else "switch"
+        return self.value if self in _WAYS else "switch"
 
 
-_BRIDGES: Final = {Mode.UNICAST: Bridge.FLOODS, Mode.MULTICAST: Bridge.SNOOPS, Mode.RELAY: Bridge.DROPS}
+_WAYS: Final = (Mode.MULTICAST, Mode.RELAY, Mode.AUTO)
+_BRIDGES: Final = {
+    Mode.UNICAST: Bridge.FLOODS,
+    Mode.MULTICAST: Bridge.SNOOPS,
+    Mode.RELAY: Bridge.DROPS,
+    Mode.AUTO: Bridge.SNOOPS,
+}
 """Modes without a switch, and what the bridge in its place does with multicast."""
 
 
@@ -128,18 +137,17 @@ class IncastPlan:
             plain=mode.is_plain,
             tls=self.trust is Trust.ON,
             controller_settings=self._settings(mode),
-            agent_settings=self._agent_settings(mode),
+            agent_settings=self._agent_settings(),
             segment_bytes=segment_bytes,
         )
 
-    def _agent_settings(self, mode: Mode) -> dict[str, Any]:
-        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
-        return settings | ({"relay": {"uplink_share": 1}} if mode is Mode.RELAY else {})
+    def _agent_settings(self) -> dict[str, Any]:
+        return {} if self.form is None else {"wire": {"form": self.form.value}}
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""
         settings: dict[str, Any] = {"policy": {"admission": mode is Mode.CACHE, "price_fills": False}}
-        fabric: dict[str, Any] = {} if mode is not Mode.MULTICAST else {"fanout": mode.fanout}
+        fabric: dict[str, Any] = {"fanout": mode.fanout} if mode.is_plain else {}
         if self.trust is Trust.OFF:
             fabric["integrity"] = "xxh3"
             settings |= {"switch": {"meters": False}}
@@ -165,6 +173,7 @@ class IncastRun:
             found = {peer.value: self._peer(testbed, peer) for peer in peers}
             self._say(f"{mode}: the holder puts the prefix")
             put_prefix(testbed, plan.prefix)
+            way = mode.fanout if mode is not Mode.AUTO else await_way(testbed)
             if plan.prefix.twins:
                 self._say(f"{mode}: the holder makes twins")
                 await_prefix(testbed, plan.prefix, host=1)
@@ -172,7 +181,7 @@ class IncastRun:
                 self._say(f"{mode}: the switch takes the prefix in")
                 testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
             figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
-        return figures, found
+        return replace(figures, fanout=way), found
 
     def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
         """Only the peers, on a plain bridge."""
@@ -217,7 +226,6 @@ class IncastRun:
         cpu["readers"] = sum(report.cpu_s for report in reports if report is not None)
         return incast_figures(
             mode=mode,
-            fanout=Mode(mode).fanout if mode in list(Mode) else "",
             target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
             rate_bit_s=plan.rate_bit_s,

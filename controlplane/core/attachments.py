@@ -13,6 +13,7 @@ from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.nodes import Node, NodeFacts, RefusedNodeError
 from controlplane.core.read_access import ReadTokens
 from controlplane.core.switch_link import SwitchLink
+from controlplane.core.ways import fanout_of
 from kvproto import __version__
 from kvproto.integrity import code_of
 from kvproto.rpc import control_pb2 as rpc
@@ -93,6 +94,7 @@ class Attachments:
         with the switch."""
         cluster, options = self._cluster, self._cluster.options
         fabric = options.fabric
+        fanout = fanout_of(cluster, node)
         welcome = rpc.Welcome(
             node=node.index,
             controller=options.incarnation,
@@ -118,11 +120,11 @@ class Attachments:
                 from_switch_dscp=fabric.entry.from_switch_dscp,
                 interest_ttl_ms=fabric.entry.interest_ttl_us // 1000,
                 integrity=rpc.Integrity.ValueType(code_of(fabric.integrity)),
-                fanout=rpc.Fanout.ValueType(fabric.fanout.value),
+                fanout=rpc.Fanout.ValueType(fanout.value),
                 unasked_weight=fabric.unasked_weight,
             ),
         )
-        if node.member is not None and options.has_members:
+        if node.member is not None and (options.with_switch or fanout.keeps):
             welcome.member = node.member
         cluster.send(node.session, rpc.ToAgent(welcome=welcome))
         cluster.send(node.session, self.tokens.access_of(node.facts, cluster.now_ns))

@@ -17,6 +17,7 @@ from controlplane.core.tasks import TaskTable
 from controlplane.core.values import ClusterValues
 from controlplane.core.visibility import Visibility
 from kvchunk.sources import ChunkSource
+from kvproto.fanout import Fanout
 from kvproto.grants import NamespaceRules
 from kvproto.rpc import control_pb2 as rpc
 
@@ -86,7 +87,7 @@ class Cluster:
             options.ports,
             options.with_switch,
             options.member_order,
-            options.fabric.fanout.keeps,
+            Fanout.MULTICAST if options.fabric.has_numbers else Fanout.SWITCH,
             self.directory.is_leaving,
         )
         self.values = ClusterValues(self.directory, options.values)
@@ -94,6 +95,10 @@ class Cluster:
         self.tasks = TaskTable(options.incarnation, options.transfer_timeout_ms)
         self.accounting = Accounting()
         self.observer = Observer()
+        self.way = options.fabric.fanout
+        """How the fabric fans out at this moment. `Ways` alone changes it."""
+        self.way_why = ""
+        """What was found of the network; empty: an operator says so, or nothing yet."""
         self.now_ns = 0
         """When the event that is being handled happened."""
         self._effects: list[Effect] = []

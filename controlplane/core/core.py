@@ -52,7 +52,9 @@ from controlplane.core.tasks import (
 from controlplane.core.values import Hottest
 from controlplane.core.visibility import keys_of
 from controlplane.core.warmups import Warmups
+from controlplane.core.ways import Ways
 from kvpolicy.tiers.holder_load import HolderLoad
+from kvproto.fanout import Fanout
 from kvproto.ids import members_of
 from kvproto.records import RecordError
 from kvproto.rpc import control_pb2 as rpc
@@ -98,6 +100,7 @@ class Core:
         cache = self.switch_cache if options.with_switch else None
         self.operations = Operations(cluster, cache, self.publication, self.operator_state)
         self.examinations = Examinations(cluster, cache, self.link)
+        self.ways = Ways(cluster, self.examinations, self.leadership)
         self.started_ns: int | None = None
         self._swept_ns = -_SWEEP_NS
         self._look_ns = 0
@@ -181,6 +184,11 @@ class Core:
     def now_ns(self) -> int:
         """When the last event happened."""
         return self._cluster.now_ns
+
+    @property
+    def way(self) -> tuple[Fanout, str]:
+        """How the fabric fans out now, and what was found of the network."""
+        return self._cluster.way, self._cluster.way_why
 
     @property
     def decisions(self) -> Counter[str]:
@@ -533,6 +541,7 @@ class Core:
             self._sweep()
         self.publication.send_snapshots()
         self.examinations.advance()
+        self.ways.look()
         self.leadership.look(self.attachments.sessions)
         if self.options.with_switch and self.leadership.leads:
             self._advance_switch()

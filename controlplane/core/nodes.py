@@ -21,6 +21,7 @@ from controlplane.core.ids import ChunkKey, Member, NodeIndex, SwitchPort
 from controlplane.core.limits import HEARTBEATS_MISSED_MAX, HEARTBEATS_UNSEEN_MAX, MEMBERS_MAX, NODES_MAX
 from controlplane.core.locations import Claim, Location, contradiction, refusal
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
+from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity
 
 ASCENDING: Final[tuple[Member, ...]] = tuple(map(Member, range(MEMBERS_MAX)))
@@ -93,11 +94,15 @@ class NodeFacts:
     rail_endpoints: tuple[str, ...] = ()
     """Where it is read on its second and further rails."""
     link_rate_bit_s: int = 0
+    """Of the port that carries its data; 0: it has not said."""
     takes_columns: bool = False
     """Many chunks of one message, in columns."""
     follows: bool = False
     """It is told only of chunks that it asked for."""
-    """Of the port that carries its data; 0: it has not said."""
+    member: Member | None = None
+    """That a predecessor of this controller gave it."""
+    fanouts: frozenset[Fanout] = frozenset({Fanout.SWITCH})
+    """That it speaks."""
     speaker: str = ""
     """Who speaks for it: the name in its certificate, or without TLS its host."""
 
@@ -210,8 +215,8 @@ class NodeRegistry:
     """Ports are those where a switch sees nodes; without one nobody has a port."""
     member_order: Sequence[Member] = ASCENDING
     """All members; port p has the one at p - 1 if it can."""
-    numbered: bool = False
-    """Without ports, nodes are members in the order of being known: holders keep the interest in their chunks."""
+    fanout: Fanout = Fanout.SWITCH
+    """Where it keeps, nodes are members without ports, in the order of being known, if they speak it."""
     is_leaving: Callable[[NodeIndex], bool] = lambda index: False
     """Whether something of a node that was forgotten is still known under its index."""
     _nodes: dict[NodeIndex, Node] = field(default_factory=dict)
@@ -361,7 +366,7 @@ class NodeRegistry:
                 if now_ns - node.gone_ns >= self.graces.member_ns:
                     nodes.append(node.index)
                     self._forget(node)
-        if nodes and self.numbered:
+        if nodes and self.fanout.keeps:
             self._number()
         overdue = [port for port, (_, until_ns) in self._reserved.items() if until_ns <= now_ns]
         for port in overdue:
@@ -392,7 +397,7 @@ class NodeRegistry:
     def _settle(self) -> None:
         """Who takes part in casts: who has a port and is alone there keeps it, in the order of being known."""
         if not self.with_switch:
-            if self.numbered:
+            if self.fanout.keeps:
                 self._number()
             return
         for _ in range(2):  # a node may free the port of one before it
@@ -400,12 +405,21 @@ class NodeRegistry:
                 self._place(node)
 
     def _number(self) -> None:
-        """A node keeps its number until it is forgotten; those who start together get neighbouring ones."""
+        """A node keeps its number until it is forgotten, whatever becomes of its controller; those who start together
+        get neighbouring ones."""
         for node in self._nodes.values():
             if node.member is not None or not node.attached:
                 continue
+            if not node.may_cast:
+                node.port_problem = "no IPv4 on the data network"
+                continue
+            if self.fanout not in node.facts.fanouts:
+                release = f"kvcast {node.facts.version or 'of an unknown version'}"
+                node.port_problem = f"its agent ({release}) lacks fabric.fanout {self.fanout.name.lower()}: upgrade it"
+                continue
             taken = {other.member for other in self._nodes.values()}
-            node.member = next((one for one in ASCENDING if one not in taken), None)
+            wishes = [*([] if node.facts.member is None else [node.facts.member]), *ASCENDING]
+            node.member = next((one for one in wishes if one not in taken), None)
             node.port_problem = "" if node.member is not None else f"all {MEMBERS_MAX} numbers of members are taken"
             if node.member is not None:
                 self._changed[node.index] = None

@@ -80,8 +80,15 @@ class FabricParameters:
     integrity: Integrity = Integrity.BLAKE3
     """How chunks are digested."""
     fanout: Fanout = Fanout.SWITCH
+    is_auto: bool = False
+    """Whether that may change to what the network does best (`Ways`)."""
     unasked_weight: float = 0.0
     """Of multicast: what a byte counts at a port that did not ask, against one on a holder's uplink."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether agents get numbers without a switch, as multicast needs them."""
+        return self.fanout.keeps or self.is_auto
 
 
 class StateSeals(Protocol):
@@ -166,4 +173,4 @@ class CoreOptions:
     @property
     def has_members(self) -> bool:
         """Whether nodes are numbered for casts: by a switch's ports, or where holders keep interest in some order."""
-        return self.with_switch or self.fabric.fanout.keeps
+        return self.with_switch or self.fabric.has_numbers

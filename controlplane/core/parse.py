@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.core.claims import ClaimRun
-from controlplane.core.ids import ROOT_KEY, ChunkKey, SwitchPort
+from controlplane.core.ids import ROOT_KEY, ChunkKey, Member, SwitchPort
 from controlplane.core.limits import (
     ANNOUNCE_RECORDS_MAX,
     ARRIVING_MAX,
@@ -17,6 +17,7 @@ from controlplane.core.limits import (
     COUNTERS_MAX,
     HELLO_TEXT_BYTES_MAX,
     LOOK_UP_KEYS_MAX,
+    MEMBERS_MAX,
     NEXT_VICTIMS_MAX,
     NODE_NAME_BYTES_MAX,
     NODES_MAX,
@@ -37,6 +38,7 @@ from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
 from kvproto.chunk_columns import ON_DISK, PINNED, Record, unpack
+from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import RAILS_MAX
 from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
@@ -73,6 +75,8 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         raise RecordError(f"control_port is {hello.control_port}: a port is between 1 and 65535")
     if hello.switch_port > SWITCH_PORT_MAX:
         raise RecordError(f"switch_port {hello.switch_port} is not in 1..{SWITCH_PORT_MAX} (0: not known)")
+    if hello.member >= MEMBERS_MAX:
+        raise RecordError(f"member {hello.member} is not in 0..{MEMBERS_MAX - 1}")
     return NodeFacts(
         name=name,
         incarnation=hello.incarnation,
@@ -94,6 +98,8 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         integrities=algorithms_of(list(hello.integrities)),
         takes_columns=hello.takes_columns,
         follows=hello.follows,
+        member=Member(hello.member) if hello.HasField("member") else None,
+        fanouts=frozenset({Fanout.SWITCH, *(one for one in Fanout if one.value in hello.fanouts)}),
     )
 
 

@@ -12,6 +12,7 @@ from controlplane.core.nodes import Node
 from controlplane.core.switch.chunk_states import ChunkState
 from kvpolicy.tiers.cost_question import Quote, verdicts
 from kvproto.cells import Cell
+from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
     switch_cache, programmer = core.switch_cache, core.programmer
     state = "standby" if core.leadership.standby_words else core.link.state
     if not core.options.with_switch:
-        return rpc.SwitchView(target="none", state=state)
+        fanout, why = core.way
+        words = "" if fanout is Fanout.SWITCH else fanout.name.lower()
+        return rpc.SwitchView(target="none", state=state, fanout=words, fanout_why=why)
     return rpc.SwitchView(
         target=target,
         address=address,

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from hostagent import limits
 from hostagent.config import AgentConfig
@@ -23,7 +22,6 @@ from hostagent.transport.base import TransportError
 from hostagent.transport.read_tokens import TokenBook
 from kvdaemon.tls import Certificates
 from kvproto import __version__
-from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc.versions import skew
@@ -107,8 +105,8 @@ class Attachment:
             self._change_fabric(convert.fabric_of(message.welcome.fabric, self.fabric, member))
             self.takes_columns = message.welcome.takes_columns
             self._tokens.controller_connected(time.monotonic(), gives_tokens=message.welcome.read_tokens)
-        if message.HasField("membership") and self.fabric.fanout is Fanout.MULTICAST:
-            self._change_fabric(replace(self.fabric, member=convert.member_of(message.membership)))
+        if message.HasField("membership"):
+            self._change_fabric(convert.fabric_with(message.membership, self.fabric))
         if message.HasField("read_access"):
             try:
                 self._tokens.access_given(message.read_access, time.monotonic())

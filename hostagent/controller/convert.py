@@ -96,7 +96,10 @@ def events_of(
         case "switch_state":
             return [_switch_state(message.switch_state, refusals)]
         case "membership":
-            return list(map(MemberGiven, refusals.taken("member", [message.membership], _member)))
+            said = message.membership
+            fanout = _fanout(said.fanout) if said.fanout else None
+            members = refusals.taken("member", [said], _member)
+            return [MemberGiven(member, fanout, said.unasked_weight) for member in members]
     return []
 
 
@@ -117,6 +120,14 @@ def fabric_of(message: pb.Fabric, current: Fabric, member: Member | None = None)
         )
     except ValueError as error:  # RecordError is one
         raise RemoteProtocolError(str(error)) from error
+
+
+def fabric_with(message: pb.Membership, current: Fabric) -> Fabric:
+    """The fabric, where this node's number or the way to fan out changes. Raises RemoteProtocolError."""
+    said = pb.Fabric(fanout=message.fanout, unasked_weight=message.unasked_weight)
+    if not message.fanout:
+        said = pb.Fabric(fanout=pb.Fanout.ValueType(current.fanout.value), unasked_weight=current.unasked_weight)
+    return fabric_of(said, current, member_of(message))
 
 
 def _fanout(code: int) -> Fanout:

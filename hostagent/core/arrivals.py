@@ -187,8 +187,7 @@ class Arrivals:
         self._left_at: dict[int, int] = {}
         """Bytes still to come from a node, as reads that begin together say it."""
         self._order = 0
-        self.relays = Relays(node, self._relayed) if node.options.relay_share is not None else None
-        """None: chunks come from holders and by casts only."""
+        self.relays = Relays(node, self._relayed)
         self.under_way: dict[ChunkKey, InboundChunk] = {}
 
     # ------------------------------------------------------------------ figures
@@ -199,7 +198,7 @@ class Arrivals:
             return 0
         if inbound.stand_in is not None:
             return self.left_of(inbound.stand_in.key)
-        if self.relays is not None and self.relays.is_coming(inbound.chunk.key):
+        if self.relays.coming and inbound.chunk.key in self.relays.coming:
             return self.relays.left_bytes(inbound.chunk.key)
         missing = self.reader.missing(inbound.chunk.key)
         size_bytes = inbound.entry.size_bytes
@@ -224,8 +223,8 @@ class Arrivals:
     def want(self, wanted: Sequence[Wish]) -> None:
         """Have the reader bring chunks from these holders, or have them come by relays."""
         asked: list[events.ReaderEvent] = []
-        if self.relays is not None:
-            wanted = self._without_relayed(self.relays, wanted)
+        if self.relays.is_way or self.relays.coming:
+            wanted = self._without_relayed(wanted)
         for inbound, holders in wanted:
             inbound.is_asked = True
             entry = inbound.entry
@@ -237,15 +236,15 @@ class Arrivals:
             )
         self._tell(asked)
 
-    def _without_relayed(self, relays: Relays, wanted: Sequence[Wish]) -> Sequence[Wish]:
+    def _without_relayed(self, wanted: Sequence[Wish]) -> Sequence[Wish]:
         """Those that do not come by relays."""
         for inbound, holders in wanted:
             inbound.is_asked, inbound.holders = True, holders
-        fresh = [wish for wish in wanted if not relays.is_coming(wish[0].chunk.key)]
-        taken = relays.take(
+        fresh = [wish for wish in wanted if wish[0].chunk.key not in self.relays.coming]
+        taken = self.relays.take(
             (inbound.chunk, inbound.entry, holders)
             for inbound, holders in fresh
-            if inbound.route is Tier.REMOTE_DRAM and not inbound.is_relay_over
+            if self.relays.is_way and inbound.route is Tier.REMOTE_DRAM and not inbound.is_relay_over
         )
         return [wish for wish in fresh if wish[0].chunk.key not in taken]
 
@@ -271,7 +270,7 @@ class Arrivals:
 
     def unwant(self, inbounds: Sequence[InboundChunk]) -> None:
         """Nothing of these comes over the network any more."""
-        if self.relays is not None:
+        if self.relays.coming:
             self.relays.give_up([inbound.chunk.key for inbound in inbounds])
         asked = [events.ChunkUnwanted(inbound.chunk.key) for inbound in inbounds if inbound.is_asked]
         if asked:
@@ -291,11 +290,12 @@ class Arrivals:
         news += lost
         if news:
             self._tell(news)
-        if self.relays is not None:
+        if self.relays.coming:
             for key, refs in holders.items():
                 if key in self.under_way:
                     self.under_way[key].holders = refs
                 self.relays.holders_changed(key, refs)
+        if lost:
             self.relays.nodes_lost(one.node for one in lost)
 
     def switch_restarted(self) -> None:

@@ -37,7 +37,6 @@ from hostagent.core.options import CoreOptions
 from hostagent.core.parts import PartFetches
 from hostagent.core.paths import Paths
 from hostagent.core.plan import Ways
-from hostagent.core.relays import Relays
 from hostagent.core.reports import Heartbeat, LoadReports, NoReads, Reports, ServedReads
 from hostagent.core.serving import Serving
 from hostagent.core.sources import Sources
@@ -213,19 +212,18 @@ class AgentCore:
             events.PeerReadEnded: lambda event: self.pool.unpin(event.chunk),
             events.PeersRead: self._peers_read,
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
-            **({} if self.relays is None else self._relay_routes(self.relays)),
+            events.RelayHeard: self.relays.heard,
+            events.RelayReadEnded: self.relays.read_ended,
             events.LoneGot: self.lone_gets.chunk_fetched,
             events.LoneTaken: lambda event: self.lone_gets.chunk_placed(event.chunk, event.hashed),
             events.Started: self._started,
+            events.Moved: lambda event: self.relays.listens(event.read_endpoint),
             events.PoolFound: self.adoption.begin,
             events.FlushRequested: self._flush_requested,
             events.Stopped: self._stopped,
             events.TimerFired: self._timer_fired,
             **({} if self.twins is None else self.twins.routes()),
         }
-
-    def _relay_routes(self, relays: Relays) -> Mapping[type, Callable[[Any], None]]:
-        return {events.RelayHeard: relays.heard, events.RelayReadEnded: relays.read_ended}
 
     # ------------------------------------------------------------------ the shell's side
 
@@ -256,7 +254,7 @@ class AgentCore:
     def lend_part(self, key: ChunkKey, offset: int, size_bytes: int, now_ns: int) -> Chunk | None:
         """As `lend`, of a range of a chunk that is still arriving, if all of it is proven."""
         self._clock.now_ns = now_ns
-        return None if self.relays is None else self.relays.lend(key, offset, size_bytes)
+        return self.relays.lend(key, offset, size_bytes)
 
     def _peers_read(self, event: events.PeersRead) -> None:
         self._load_reports.queue_grew()
@@ -278,7 +276,7 @@ class AgentCore:
         chunk = self.pool.find(key)
         if chunk is None and self._disk is not None:
             chunk = self._disk.find(key)
-        if chunk is None and self.relays is not None and self.relays.is_coming(key):
+        if chunk is None and key in self.relays.coming:
             return self.fetches.arrivals.under_way[key].entry.namespace
         return chunk.namespace if chunk is not None else None
 
@@ -518,8 +516,7 @@ class AgentCore:
 
     def _started(self, event: events.Started) -> None:
         self._membership.started(event)
-        if self.relays is not None:
-            self.relays.listens(event.read_endpoint)
+        self.relays.listens(event.read_endpoint)
         if self.tiering is not None:
             self.tiering.start()
 
@@ -535,8 +532,7 @@ class AgentCore:
         self.fetches.look_ups.close()
         self.claims.close()
         self.fetches.close()
-        if self.relays is not None:
-            self.relays.close()
+        self.relays.close()
         self.windows.finish()
         self.adoption.close()
         self._reports.close()

@@ -99,6 +99,8 @@ class _Content:
     nodes: dict[int, NodeEntry] = field(default_factory=dict)
     named: dict[str, NodeEntry] = field(default_factory=dict)
     at: dict[Address, NodeEntry] = field(default_factory=dict)
+    reading_at: dict[str, NodeEntry] = field(default_factory=dict)
+    """By the endpoint that others read from it at."""
     numbered: dict[int, NodeEntry] = field(default_factory=dict)
     """By member."""
     rails: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class _Content:
         """A node is known so from now on."""
         self.leave(node.node)
         self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
+        self.reading_at[node.read_endpoint] = node
         if node.member is not None:
             self.numbered[node.member] = node
         if node.rail_endpoints:
@@ -124,6 +127,8 @@ class _Content:
                 del self.named[node.name]
             if self.at.get(node.address) is node:
                 del self.at[node.address]
+            if self.reading_at.get(node.read_endpoint) is node:
+                del self.reading_at[node.read_endpoint]
             if node.member is not None and self.numbered.get(node.member) is node:
                 del self.numbered[node.member]
             if self.rails.get(node.read_endpoint) is node.rail_endpoints:
@@ -260,6 +265,11 @@ class DirectoryReplica:
         """The node with this address on the data network."""
         node = self._current.at.get(address)
         return node if node is not None or self._stale is None else self._stale.at.get(address)
+
+    def node_reading_at(self, endpoint: str) -> NodeEntry | None:
+        """The node that others read from there."""
+        node = self._current.reading_at.get(endpoint)
+        return node if node is not None or self._stale is None else self._stale.reading_at.get(endpoint)
 
     def member_at(self, address: Address) -> Member | None:
         """The member with this address on the data network."""

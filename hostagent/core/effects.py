@@ -27,7 +27,7 @@ from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
-from kvproto.session.relay.relay_commands import AbortRun, LeaveParent, ReadRun, TellChild, TellParent
+from kvproto.session.relay.relay_commands import AbortRun, EndChild, LeaveParent, ReadRun, TellChild, TellParent
 
 # --- to engines -------------------------------------------------------------------------------------------------------
 
@@ -215,13 +215,6 @@ class HidePieces(AgentEffect):
     """A chunk does not come by relays any more: it is READY, or given up."""
 
     key: ChunkKey
-
-
-@dataclass(frozen=True, slots=True)
-class EndRelayLink(AgentEffect):
-    """End a relay link that another node made."""
-
-    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -695,5 +688,14 @@ class TakeLone(AgentEffect):
 
 
 Effect: TypeAlias = (
-    AgentEffect | SendControl | FetchEnded | FetchAnswered | AbortRead | TellParent | TellChild | LeaveParent | AbortRun
+    AgentEffect
+    | SendControl
+    | FetchEnded
+    | FetchAnswered
+    | AbortRead
+    | TellParent
+    | TellChild
+    | LeaveParent
+    | EndChild
+    | AbortRun
 )

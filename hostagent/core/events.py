@@ -295,6 +295,10 @@ class MemberGiven(ControllerEvent):
     """This node's index at its switch, once it was seen there; None: it takes part in no cast."""
 
     member: Member | None
+    fanout: Fanout | None = None
+    """How the fabric fans out from now on; None: as before."""
+    unasked_weight: float = 0.0
+    """Of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,6 +580,13 @@ class Started(AgentEvent):
     """An RDMA NIC may make this node's casts: datagrams with other contents it does not make."""
     read_endpoint: str = ""
     """Where peers read from this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(AgentEvent):
+    """The data network changed: peers read from this node elsewhere from now on."""
+
+    read_endpoint: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from hostagent.core.reports import Heartbeat, LoadReports, Reports
 from hostagent.core.serving import Keeping, Serving
 from kvclient.messages import NAMESPACE_BYTES_MAX
 from kvproto.fanout import Fanout
+from kvproto.ids import Member
 from kvproto.session.parameters import ReaderParameters
 
 
@@ -59,14 +60,11 @@ class Membership:
         self._configure(
             replace(
                 self.parameters,
-                member=event.member,
                 segment_bytes=event.segment_bytes,
                 interest_ttl_ns=event.interest_ttl_ns or ReaderParameters(member=None).interest_ttl_ns,
-                by_keepers=event.fanout.keeps,
             )
         )
-        self._fanout, self._unasked_weight = event.fanout, event.unasked_weight
-        self._keep_interest()
+        self._take_part(event.member, event.fanout, event.unasked_weight)
         begins = self._fetches.look_ups.stream_began(takes_look_ups=event.takes_look_ups, follows=event.follows)
         self._directory.restart(event.controller, keep=begins)
         fabric.integrity = event.integrity
@@ -77,13 +75,18 @@ class Membership:
         self._heartbeat.begin(event.heartbeat_s)
 
     def member_given(self, event: events.MemberGiven) -> None:
-        """The node's index at its switch is another."""
-        self._configure(replace(self.parameters, member=event.member))
-        self._keep_interest()
+        """The node's index at its switch is another, or the fabric fans out in another way."""
+        if event.fanout is None:
+            self._take_part(event.member, self._fanout, self._unasked_weight)
+        else:
+            self._take_part(event.member, event.fanout, event.unasked_weight)
 
-    def _keep_interest(self) -> None:
-        member, ttl_ns = self.parameters.member, self.parameters.interest_ttl_ns
-        self._serving.keep_interest(Keeping(self._fanout, member, ttl_ns, self._unasked_weight))
+    def _take_part(self, member: Member | None, fanout: Fanout, unasked_weight: float) -> None:
+        """What is under way ends as it began: chunks that come by relays go on doing so."""
+        self._fanout, self._unasked_weight = fanout, unasked_weight
+        self._fetches.arrivals.relays.is_way = fanout is Fanout.RELAY
+        self._configure(replace(self.parameters, member=member, by_keepers=fanout.keeps))
+        self._serving.keep_interest(Keeping(fanout, member, self.parameters.interest_ttl_ns, unasked_weight))
 
     def switch_state_given(self, event: events.SwitchStateGiven) -> None:
         """Another epoch: the switch's tables are empty."""

@@ -54,8 +54,8 @@ class CoreOptions:
     """What crosses the network in fewer bytes."""
     rails: int = 1
     """NICs that bring chunks to this node."""
-    relay_share: float | None = None
-    """Chunks come by relays, and this part of what comes is passed on; None: there are no relays."""
+    relay_share: float = 1.0
+    """Of what comes by relays, this part is passed on at most."""
 
     @property
     def reader(self) -> ReaderParameters:

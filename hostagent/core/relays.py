@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
-from zlib import crc32
 
 from hostagent.core import effects
 from hostagent.core.chunk_entry import ChunkEntry
@@ -20,12 +19,14 @@ from hostagent.tree import LEAF_BYTES, PIECE_BYTES, ROOT_CODE, Hashed, root_of
 from kvchunk.ids import ChunkKey
 from kvproto.commands import Blame
 from kvproto.events import HolderRef
-from kvproto.ids import NodeId, parse_address
+from kvproto.ids import NodeId
 from kvproto.integrity import NO_DIGEST
+from kvproto.session.chunk import keeper_rank
 from kvproto.session.relay.pieces import pieces_of
 from kvproto.session.relay.relay_commands import (
     AbortRun,
     Blamed,
+    EndChild,
     GaveUp,
     LeaveParent,
     ReadRun,
@@ -57,21 +58,26 @@ class Relays:
         self._directory = node.directory
         self._share, self._rails = node.options.relay_share, node.options.rails
         self._ended = ended
+        self.is_way = False
+        """Chunks come by relays: it is the fabric's way to fan out."""
         self._alarm = node.alarms.add(self._due)
         self._relay: Relay | None = None
         """None until the transport listens."""
-        self._coming: dict[ChunkKey, tuple[Chunk, ChunkEntry]] = {}
+        self.coming: dict[ChunkKey, tuple[Chunk, ChunkEntry]] = {}
+        """What comes by relays."""
         self._leaves: dict[ChunkKey, bytes] = {}
         """Of those that are coming, once they are known to be right."""
         self._endpoints: dict[str, str] = {}
         """Of nodes that were keepers, by their names."""
 
     def listens(self, endpoint: str) -> None:
-        """The transport answers peers there."""
+        """The transport answers peers there from now on. What was coming to another place comes another way."""
+        if self._relay is not None:
+            self._carry_out(self._relay.leave_all(self._clock.now_ns))
         self._relay = Relay(
             endpoint,
             PIECE_BYTES,
-            share=self._share or 0.0,
+            share=self._share,
             rails=self._rails,
             whole_pieces=self._whole_pieces,
             leaves=lambda key: self._leaves_here(key),
@@ -86,11 +92,11 @@ class Relays:
         taken: list[tuple[ChunkKey, int, list[str]]] = []
         for chunk, entry, holders in wanted:
             key = entry.key
-            if self._relay is None or key in self._coming or not entry.digest.startswith(ROOT_CODE):
+            if self._relay is None or key in self.coming or not entry.digest.startswith(ROOT_CODE):
                 continue
             keepers = self._keepers(key, holders)
             if keepers and entry.size_bytes >= PIECES_MIN * PIECE_BYTES:
-                self._coming[key] = chunk, entry
+                self.coming[key] = chunk, entry
                 taken.append((key, pieces_in(entry.size_bytes), keepers))
         if taken and self._relay is not None:
             self._carry_out(self._relay.want(taken, self._clock.now_ns))
@@ -98,23 +104,19 @@ class Relays:
 
     def _keepers(self, key: ChunkKey, holders: Sequence[HolderRef]) -> list[str]:
         """Where holders answer, the same first one for all who read the chunk: its keeper."""
-        nodes = [self._directory.node_named(one.node) for one in holders if one.readable]
-        self._endpoints |= {node.name: node.read_endpoint for node in nodes if node is not None}
-        known = [node.read_endpoint for node in nodes if node is not None]
-        return sorted(known, key=lambda endpoint: (crc32(key + endpoint.encode()), endpoint))
+        names = sorted((one.node for one in holders if one.readable), key=lambda name: keeper_rank(key, name))
+        nodes = [node for name in names if (node := self._directory.node_named(name)) is not None]
+        self._endpoints |= {node.name: node.read_endpoint for node in nodes}
+        return [node.read_endpoint for node in nodes]
 
     def holders_changed(self, key: ChunkKey, holders: Sequence[HolderRef]) -> None:
         """Other nodes hold a chunk, as the directory says."""
-        if key in self._coming and self._relay is not None:
+        if key in self.coming and self._relay is not None:
             self._carry_out(self._relay.offer(key, self._keepers(key, holders), self._clock.now_ns))
-
-    def is_coming(self, key: ChunkKey) -> bool:
-        """Whether a chunk comes by relays."""
-        return key in self._coming
 
     def give_up(self, keys: Iterable[ChunkKey]) -> None:
         """These are wanted no more: nothing writes to their memory from now on."""
-        ours = [key for key in keys if key in self._coming]
+        ours = [key for key in keys if key in self.coming]
         if ours and self._relay is not None:
             self._carry_out(self._relay.unwant(ours, self._clock.now_ns))
         for key in ours:
@@ -123,7 +125,7 @@ class Relays:
 
     def left_bytes(self, key: ChunkKey) -> int:
         """Bytes of a chunk that are not here."""
-        _, entry = self._coming[key]
+        _, entry = self.coming[key]
         return max(0, entry.size_bytes - self._proven(key).bit_count() * PIECE_BYTES)
 
     def _proven(self, key: ChunkKey) -> int:
@@ -133,7 +135,7 @@ class Relays:
     def lend(self, key: ChunkKey, offset: int, size_bytes: int) -> Chunk | None:
         """A peer reads a range of a chunk that is on its way: it stays pinned until PeerReadEnded. None: not all of it
         is proven."""
-        found = self._coming.get(key)
+        found = self.coming.get(key)
         if found is None or offset + size_bytes > found[1].size_bytes:
             return None
         first = offset // PIECE_BYTES
@@ -156,9 +158,7 @@ class Relays:
         elif event.lost:
             made = relay.child_lost(link, now_ns)
         else:
-            is_good, made = relay.heard_child(link, messages, now_ns)
-            if not is_good:
-                self._emit(effects.EndRelayLink(link))
+            made = relay.heard_child(link, messages, now_ns)
         self._carry_out(made)
 
     def nodes_lost(self, names: Iterable[str]) -> None:
@@ -177,13 +177,13 @@ class Relays:
             is_right = self._leaves[event.key][at : at + len(event.leaves)] == event.leaves
             if is_right:
                 count = len(event.leaves) // LEAF_BYTES
-                self._emit(effects.ShowPieces(self._coming[event.key][0], event.first, count))
+                self._emit(effects.ShowPieces(self.coming[event.key][0], event.first, count))
         self._carry_out(self._relay.read_ended(event.read, is_right, self._clock.now_ns))
 
     def close(self) -> None:
         """Nothing is gathered or passed on any more."""
         self._alarm.due_ns = None
-        self.give_up(list(self._coming))
+        self.give_up(list(self.coming))
         self._relay = None
 
     def _due(self) -> None:
@@ -201,7 +201,7 @@ class Relays:
         return chunk.leaves if chunk is not None else b""
 
     def _accepts(self, key: ChunkKey, leaves: bytes) -> bool:
-        found = self._coming.get(key)
+        found = self.coming.get(key)
         if found is None or root_of(leaves, found[1].size_bytes) != found[1].digest:
             return False
         self._leaves[key] = leaves
@@ -209,20 +209,16 @@ class Relays:
 
     def _node_at(self, endpoint: str) -> NodeEntry | None:
         """The node that answers there, as the directory knows it."""
-        try:
-            node = self._directory.node_at(parse_address(endpoint.rpartition(":")[0]))
-        except ValueError:
-            return None
-        return node if node is not None and node.read_endpoint == endpoint else None
+        return self._directory.node_reading_at(endpoint)
 
     def _carry_out(self, commands: list[RelayCommand]) -> None:
         ended: list[tuple[ChunkKey, bytes | None]] = []
         for command in commands:
             match command:
-                case TellParent() | TellChild() | LeaveParent() | AbortRun():
+                case TellParent() | TellChild() | LeaveParent() | EndChild() | AbortRun():
                     self._emit(command)
                 case ReadRun():
-                    self._emit(effects.RelayRead(command, self._coming[command.key][0]))
+                    self._emit(effects.RelayRead(command, self.coming[command.key][0]))
                 case Blamed(endpoint, key):
                     self._blame(endpoint, key)
                 case Whole(key):
@@ -242,12 +238,12 @@ class Relays:
                 self._emit(effects.HidePieces(key))
 
     def _forget(self, key: ChunkKey) -> None:
-        self._coming.pop(key, None)
+        self.coming.pop(key, None)
         self._leaves.pop(key, None)
 
     def _blame(self, endpoint: str, key: ChunkKey) -> None:
         """The controller hears of wrong bytes that a node gave over its own connection."""
-        node, found = self._node_at(endpoint), self._coming.get(key)
+        node, found = self._node_at(endpoint), self.coming.get(key)
         if node is not None and found is not None:
             self._emit(
                 effects.ReportBadCopy(

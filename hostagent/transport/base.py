@@ -114,6 +114,8 @@ class Extent:
     size_bytes: int
     token: object
     """The owner's."""
+    arriving: ChunkKey | None = None
+    """The chunk, where it is still on its way here."""
 
 
 @dataclass(frozen=True, slots=True)

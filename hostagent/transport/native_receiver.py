@@ -32,6 +32,7 @@ _DROPS = {
     "other_size": "cast_other_size",
     "own": "own_cast",
     "unasked": "cast_unasked",
+    "unicast": "cast_unicast",
     **{reason.name.lower(): f"cast_{reason.name.lower()}" for reason in WireReason},
 }
 """Counts reported as reasons for dropping."""

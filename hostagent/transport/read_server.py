@@ -18,6 +18,7 @@ from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.read_protocol import watch_peer
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.served import RemoteAccess, ServedConnection, Serving
+from kvchunk.ids import ChunkKey
 
 
 class ReadServer:
@@ -62,6 +63,11 @@ class ReadServer:
         )
         bound: tuple[str, int] = listener.getsockname()[:2]
         return bound
+
+    def hide(self, key: ChunkKey) -> None:
+        """See `ReadPart.hide`: of connections that are answered here."""
+        for connection in list(self._connections):
+            connection.hide(key)
 
     def close(self) -> None:
         """Stop listening, drop all connections and their pins."""

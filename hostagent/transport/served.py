@@ -25,6 +25,7 @@ from typing import ClassVar, Protocol
 from hostagent import limits
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import Extent, TransportCounters, TransportSink
+from hostagent.transport.endpoints import host_port_of
 from hostagent.transport.native_reads import NativeReads, Why
 from hostagent.transport.read_protocol import (
     HEAD,
@@ -272,6 +273,17 @@ class ServedConnection:
         self._opened.clear()
         self._closed(self)
 
+    def hide(self, key: ChunkKey) -> None:
+        """A chunk of which the peer may be reading parts arrives no more: nothing of it leaves unless it is here."""
+        under_way = [*(one.extent for one in self._answers), *(extent for _, extent in self._lingering)]
+        if not any(extent is not None and extent.arriving == key for extent in under_way):
+            return
+        whole = self._sink.open_extent(key)
+        if whole is not None:
+            self._sink.close_extent(whole)
+        else:
+            self.close()
+
     def _readable(self) -> None:
         try:
             received = self._sock.recv(64 * REQUEST_BYTES)
@@ -410,7 +422,7 @@ class ServedConnection:
         for message in messages:
             if isinstance(message, Want) and not self._may_have(message.key):
                 self.tell(Gone(message.number))
-            elif isinstance(message, Hello) and message.endpoint.rpartition(":")[0] != self.peer:
+            elif isinstance(message, Hello) and host_port_of(message.endpoint)[0] != self.peer:
                 self._link_lost("relay_endpoint_foreign")
                 return
             else:

@@ -255,6 +255,7 @@ class TcpReads:
         """See `ReadPart.hide`."""
         if self._native is not None:
             self._native.hide(key)
+        self._server.hide(key)
 
     def listen(self) -> str:
         """See `ReadPart.listen`."""

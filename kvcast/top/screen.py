@@ -80,6 +80,9 @@ def _headline(board: Board) -> Text:
 
 
 def _switch_line(switch: rpc.SwitchView) -> Text:
+    if switch.state == "absent" and switch.fanout:
+        why = f": {switch.fanout_why}" if switch.fanout_why else ""
+        return Text(f"no kvcast switch: casts by {switch.fanout}{why}", no_wrap=True, overflow="ellipsis")
     if switch.state in ("absent", ""):
         return Text("no kvcast switch: every fetch is unicast" if switch.state else "no news yet")
     if switch.state == "standby":

@@ -23,7 +23,7 @@ from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_isolate, add_json, add_target, isolation, rate, refusals, size
 from kvpolicy.tiers.form_costs import FormChoice
 
-FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY}
+FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY, "auto": Mode.AUTO}
 """Modes by the name that the network's way has."""
 
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=list(FANOUTS),
         help="the same by the network's way: multicast is a bridge that snoops, relay one that drops multicast, where "
-        "readers pass on",
+        "readers pass on, auto as the controller finds it",
     )
     parser.add_argument(
         "--uplink", type=rate, metavar="RATE", help="what each reader can send (default: as its link, --rate)"

@@ -65,6 +65,13 @@ def test_a_bridge_that_snoops_replicates_casts(stagger: bool) -> None:
 
 
 @pytest.mark.root
+def test_the_way_that_suits_a_bridge_is_found() -> None:
+    figures = _run(_plan(), Mode.AUTO)
+    assert figures.fanout == "multicast"
+    assert "cast" in figures.origins
+
+
+@pytest.mark.root
 @pytest.mark.parametrize("trust", Trust)
 def test_casts_with_and_without_everything_that_stands_between_strangers(trust: Trust) -> None:
     figures = _run(_plan(trust=trust, readers=2, size_bytes=CHUNK_BYTES), Mode.CAST)

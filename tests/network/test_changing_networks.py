@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,12 +73,22 @@ class Cluster:
 
     def states(self) -> dict[str, str]:
         """Of the nodes, as `kvcast top` shows them."""
+        return {one["name"]: one["state"] for one in self._status()["nodes"]}
+
+    def way(self) -> str:
+        """How casts go, and why."""
+        switch = self._status()["switch"]
+        return f"{switch['fanout']}: {switch['fanout_why']}"
+
+    def _status(self) -> Any:
         shown = self.middle.run(*python_module("kvcast.cli", "top", "--once", "--json", "--controller", CONTROLLER))
-        return {one["name"]: one["state"] for one in json.loads(shown.stdout)["status"]["nodes"]}
+        return json.loads(shown.stdout)["status"]
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, address: str, *rails: str, shape: tuple[str, ...] = ()) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, address: str, *rails: str, shape: tuple[str, ...] = (), fanout: str = "switch"
+) -> Iterator[Cluster]:
     """`address`: of a node on the data network, with {} for its number; `rails`: the same of further rails."""
     networks = {"data": ("data0", address), "mgmt": ("mgmt0", "192.168.78.{}/24")}
     networks |= {f"rail{k}_": (f"data{k}", one) for k, one in enumerate(rails, 1)}
@@ -106,7 +117,8 @@ def cluster(folder: Path, address: str, *rails: str, shape: tuple[str, ...] = ()
                 there.ip("link", "set", far, "up")
         made = Cluster(middle, nodes, folder, shape)
         (folder / "controller.yaml").write_text(
-            f"{{listen: '{CONTROLLER}', insecure: true, ready_file: {folder}/controller.ready}}"
+            f"{{listen: '{CONTROLLER}', insecure: true, ready_file: {folder}/controller.ready,"
+            f" fabric: {{fanout: {fanout}}}}}"
         )
         run = python_module("controlplane", "--config", str(folder / "controller.yaml"))
         started(stack, middle, folder / "controller.ready", folder / "controller.log", run)
@@ -198,3 +210,19 @@ def test_a_data_network_without_ipv4(tmp_path: Path) -> None:
         holder.ip("address", "delete", "fd77::3/64", "dev", "data0")
         made.put(3, "b")
         made.fetches(1, "b")
+
+
+def test_what_a_network_does_with_groups_is_found(tmp_path: Path) -> None:
+    """A bridge floods groups until it snoops and hears a querier; then it carries them to members alone."""
+    with cluster(tmp_path, "192.168.77.{}/24", fanout="auto") as made:
+        floods = "relay: what goes to a group comes to n2, too, unasked: is IGMP snooping off?"
+        until(lambda: made.way() == floods, lambda: made.way() + made.logs())
+        made.put(3, "a")
+        made.fetches(1, "a")
+        made.middle.ip("address", "add", "192.168.77.254/24", "dev", "data")
+        asks = ("mcast_query_use_ifaddr", "1", "mcast_query_response_interval", "100", "mcast_querier", "1")
+        made.middle.ip("link", "set", "data", "type", "bridge", *asks)
+        until(lambda: made.way() == "multicast: groups reach their members, and none of 1 others", made.logs)
+        made.put(3, "b")
+        made.fetches(1, "b")
+        assert "casts go by multicast from now on" in made.log("controller")

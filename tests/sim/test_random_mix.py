@@ -11,7 +11,8 @@ import pytest
 
 from hostagent.core.events import SwitchStateGiven
 from kvclient.messages import Status
-from kvproto.limits import MS
+from kvproto.fanout import Fanout
+from kvproto.limits import MEMBERS_MAX, MS
 from kvsim.chance import Chance
 from kvsim.disk import DiskFaults
 from kvsim.link import Faults
@@ -67,7 +68,22 @@ def random_setting(chance: Chance, seed: int) -> Setting:
         know_link=seed % 3 == 0,
         seed=seed,
     )
-    return replace(setting, cached=False, plain=True, is_known_plain=True) if seed % 5 == 4 else setting
+    return without_a_switch(setting, seed)
+
+
+def without_a_switch(setting: Setting, seed: int) -> Setting:
+    """Of ten seeds one has relays, one multicast in one rack, and one nothing at all."""
+    plain = replace(setting, cached=False, plain=True)
+    if seed % 10 == 4:
+        return replace(plain, is_known_plain=True)
+    if seed % 10 == 9:
+        return replace(plain, is_known_plain=True, fanout=Fanout.RELAY, relay_share=(1.0, 0.5, 0.0)[seed // 10 % 3])
+    if seed % 10 == 7:
+        weight = (0.0, 0.1, 100.0)[seed // 10 % 3]
+        readers = min(setting.readers, MEMBERS_MAX - setting.holders)
+        slow = {reader: rate for reader, rate in setting.slow.items() if reader < readers}
+        return replace(plain, fanout=Fanout.MULTICAST, racks=1, readers=readers, slow=slow, unasked_weight=weight)
+    return setting
 
 
 def equipped(setting: Setting, chance: Chance) -> Setting:

@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 
 from kvclient.messages import Status
+from kvproto.fanout import Fanout
 from kvproto.limits import MS
 from kvsim.incast import QUICK
 from kvsim.link import Faults
 from kvsim.world import Report, Setting, World
 
 RELAYS = Setting(
-    readers=4, chunks=6, plain=True, is_known_plain=True, relay_share=1.0, scheduling=QUICK, deadline_ns=20_000 * MS
+    readers=4,
+    chunks=6,
+    plain=True,
+    is_known_plain=True,
+    fanout=Fanout.RELAY,
+    scheduling=QUICK,
+    deadline_ns=20_000 * MS,
 )
 TRANSFER_NS = 500 * MS
 

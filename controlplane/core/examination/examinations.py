@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controlplane.core.cluster import Cluster
@@ -16,6 +17,7 @@ from controlplane.core.examination.script import (
     Step,
     Subject,
 )
+from controlplane.core.examination.trial import Trial
 from controlplane.core.examination.verdict import findings
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.nodes import Node, NodeState
@@ -36,8 +38,9 @@ TOTAL_NS_MAX = 60_000_000_000
 @dataclass(slots=True)
 class _Run:
     number: int
-    examination: Examination
     script: Script
+    observations: Observations | None = None
+    """None: it is a trial of groups."""
     steps: tuple[Step, ...] = ()
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """By index of the step."""
@@ -69,12 +72,14 @@ class Examinations:
 
     def begin(self, surroundings: Surroundings) -> int:
         """Start one; returns its number. Raises OperatorError while another one runs."""
+        if self._run is not None and self._run.observations is None:
+            self.end(self._run.number)  # an operator waits for no trial
         if self._run is not None:
             raise OperatorError("FAILED_PRECONDITION", "another examination is under way: try again when it has ended")
-        number = self._next_number
-        self._next_number += 1
+        number = self._take_number()
         now_ns, segment_bytes = self._cluster.now_ns, self._link.segment_bytes
         seen = Observations(surroundings, segment_bytes, segment_bytes + FILL_OVERHEAD_BYTES, self._link.state)
+        seen.fanout, seen.fanout_why = self._cluster.way, self._cluster.way_why
         for name in self._nodes.configured_ports:
             if self._nodes.named(name) is None:
                 seen.absent[name] = "it is in `nodes` of the configuration and has not attached"
@@ -83,17 +88,46 @@ class Examinations:
                 seen.absent[node.facts.name] = "it is not attached any more"
         subjects = [self._subject(node) for node in self._nodes if node.attached]
         subjects.sort(key=lambda subject: subject.name)
-        examination = Examination(number, subjects, seen, now_ns)
-        self._run = _Run(number, examination, examination.script())
-        self._began_ns = now_ns
-        self._next_batch(None)
+        groups = None
+        if seen.fanout.keeps:
+            trial = Trial(number, subjects, seen.packet_bytes, standing=False)
+            seen.groups, groups = trial.seen, trial.script()
+        examination = Examination(number, subjects, seen, now_ns, groups)
+        self._begin(_Run(number, examination.script(), seen))
         return number
+
+    def try_groups(self, nodes: Sequence[Node], *, standing: bool) -> tuple[int, Trial]:
+        """Begin a trial of what the network does with groups; see `Trial`. Nothing else may be under way."""
+        number = self._take_number()
+        subjects = [self._subject(node) for node in nodes]
+        trial = Trial(number, subjects, self._link.segment_bytes + FILL_OVERHEAD_BYTES, standing=standing)
+        self._begin(_Run(number, trial.script()))
+        return number, trial
+
+    def has_ended(self, number: int) -> bool:
+        """Whether a trial is over, or was given up for an operator's examination."""
+        run = self._run
+        if run is None or run.number != number:
+            return True
+        if run.steps:
+            return False
+        self._run = None
+        return True
+
+    def _take_number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
+
+    def _begin(self, run: _Run) -> None:
+        self._run, self._began_ns = run, self._cluster.now_ns
+        self._next_batch(None)
 
     def findings(self, number: int) -> list[rpc.Finding] | None:
         """Of an examination that has ended, once; None while it runs."""
-        if self._run is None or self._run.number != number or self._run.steps:
+        run = self._run
+        if run is None or run.number != number or run.steps or run.observations is None:
             return None
-        return findings(self._run.examination.observations)
+        return findings(run.observations)
 
     def end(self, number: int) -> None:
         """Nobody waits for it any more: leave nothing behind."""
@@ -137,7 +171,8 @@ class Examinations:
         run.steps = ()
         batch = self._ask_script(run, outcomes)
         if batch is not None and now_ns - self._began_ns > TOTAL_NS_MAX:
-            run.examination.observations.unfinished = "what would have taken more than a minute"
+            if run.observations is not None:
+                run.observations.unfinished = "what would have taken more than a minute"
             run.script.close()
             batch = None
         if batch is None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
 
 Path: TypeAlias = tuple[str, str]
@@ -115,6 +116,45 @@ class Tries:
         return path in self.tried and path not in self.failed
 
 
+NAMED_MAX: Final = 3
+
+
+@dataclass(slots=True)
+class GroupsSeen:
+    """What a trial saw, by names of nodes."""
+
+    listened: set[str] = field(default_factory=set)
+    deaf: set[str] = field(default_factory=set)
+    """Members to whom nothing came from some sender;"""
+    cut: set[str] = field(default_factory=set)
+    """those to whom only what is small came."""
+    looked: set[str] = field(default_factory=set)
+    """Others, that could see frames to the group;"""
+    flooded: set[str] = field(default_factory=set)
+    """those to whom some came."""
+
+    def problem(self, *, standing: bool) -> str:
+        """Why casts should not go by groups; empty: they may."""
+        if not self.listened:
+            return "no two nodes can try groups"
+        if standing and 2 * len(self.deaf) < len(self.listened):
+            return ""  # single nodes that are cut off are no reason
+        if self.deaf:
+            lost = " any more: is there an IGMP querier?" if standing else ""
+            return f"groups do not reach {_named(self.deaf)}{lost}"
+        if self.cut:
+            return f"datagrams as large as a segment to groups do not reach {_named(self.cut)}: MTU 9000 on all ports"
+        if self.flooded:
+            return f"what goes to a group comes to {_named(self.flooded)}, too, unasked: is IGMP snooping off?"
+        return ""
+
+    @property
+    def words(self) -> str:
+        """What is good."""
+        others = f", and none of {len(self.looked)} others" if self.looked else ""
+        return f"groups reach their members{others}"
+
+
 @dataclass(slots=True)
 class Observations:
     """Owns all that an examination has seen, for the verdict."""
@@ -125,9 +165,14 @@ class Observations:
     """The largest IP packet that carries a segment."""
     switch_state: str
     """In one word, see `views.switch_state`."""
+    fanout: Fanout = Fanout.SWITCH
+    fanout_why: str = ""
+    """What was found of the network, where that decides."""
     absent: dict[str, str] = field(default_factory=dict)
     """Nodes that could not be examined, and why."""
     nodes: dict[str, NodeSeen] = field(default_factory=dict)
+    groups: GroupsSeen | None = None
+    """None: casts do not go by groups."""
     small: Tries = field(default_factory=Tries)
     """Small datagrams on UDP port 4791."""
     large: Tries = field(default_factory=Tries)
@@ -179,3 +224,9 @@ class Observations:
         """Whether a node is cut off from all others."""
         paths = [path for path in self.small.tried if path[0] == name]
         return self.has_small_mtu(name) or (bool(paths) and all(self.is_cut(path) for path in paths))
+
+
+def _named(names: set[str]) -> str:
+    shown = sorted(names)
+    more = f" and {len(shown) - NAMED_MAX} more" if len(shown) > NAMED_MAX else ""
+    return ", ".join(shown[:NAMED_MAX]) + more

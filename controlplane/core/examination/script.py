@@ -96,11 +96,20 @@ class Subject:
 class Examination:
     """One run of the script; `observations` fills as it goes."""
 
-    def __init__(self, number: int, subjects: Sequence[Subject], observations: Observations, began_ns: int) -> None:
-        """`number`: names the chunks; `began_ns`: when `observations.surroundings.unix_ns` was the time."""
+    def __init__(
+        self,
+        number: int,
+        subjects: Sequence[Subject],
+        observations: Observations,
+        began_ns: int,
+        groups: Script | None = None,
+    ) -> None:
+        """`number`: names the chunks; `began_ns`: when `observations.surroundings.unix_ns` was the time;
+        `groups`: tries them, after datagrams to nodes."""
         self._number = number
         self._subjects = {subject.name: subject for subject in subjects}
         self._began_ns = began_ns
+        self._groups = groups
         self.observations = observations
 
     def script(self) -> Script:
@@ -108,6 +117,8 @@ class Examination:
         yield from self._look()
         self._subjects = {name: one for name, one in self._subjects.items() if name in self.observations.nodes}
         yield from self._datagrams()
+        if self._groups is not None:
+            yield from self._groups
         yield from self._reads()
         yield from self._casts()
         yield from self._switch()

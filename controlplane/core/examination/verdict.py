@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 from controlplane.core.examination.observations import NodeSeen, Observations, Path, Tries, blame
+from kvproto.fanout import Fanout
 from kvproto.rpc import control_pb2 as rpc
 
 CLOCK_OFF_NS: Final = 500_000_000
@@ -33,6 +34,7 @@ def findings(seen: Observations) -> list[rpc.Finding]:
         *_switch(seen),
         *_subnets(seen),
         *_datagrams(seen),
+        *_groups(seen),
         *_puts(seen),
         *_reads(seen),
         *_casts(seen),
@@ -106,6 +108,10 @@ def _clocks(seen: Observations) -> Iterator[rpc.Finding]:
 
 def _switch(seen: Observations) -> Iterator[rpc.Finding]:
     path = "controller -> switch"
+    if seen.fanout is not Fanout.SWITCH:
+        why = f": {seen.fanout_why}" if seen.fanout_why else ""
+        yield _finding("fan-out", "all nodes", f"{seen.fanout.name.lower()}{why}")
+        return
     if seen.switch_state == "absent":
         yield _finding("switch", path, "none configured", _NOTE, "without a kvcast switch all reads are unicast")
         return
@@ -179,6 +185,16 @@ def _datagrams(seen: Observations) -> Iterator[rpc.Finding]:
         yield _finding("data", _paths(seen.small), "UDP 4791 passes")
     if large.tried and not large.failed and not cut:
         yield _finding("MTU", _paths(large), f"packets of {seen.packet_bytes} bytes pass")
+
+
+def _groups(seen: Observations) -> Iterator[rpc.Finding]:
+    if seen.groups is None:
+        return
+    if problem := seen.groups.problem(standing=False):
+        remedy = "correct that on the switch, or set fabric.fanout: auto, which takes relays until it is"
+        yield _finding("groups", "all nodes", problem, _BROKEN, remedy)
+    else:
+        yield _finding("groups", "all nodes", seen.groups.words)
 
 
 def _why_nothing_arrived(seen: Observations, words: str, paths: list[Path]) -> _Why:

@@ -73,6 +73,7 @@ enum dp_count {
     DP_OTHER_SIZE,  /* good segments of an expected chunk whose segment count differs */
     DP_OWN,
     DP_UNASKED, /* of chunks that are not expected, not looked at any further */
+    DP_UNICAST, /* where casts come by groups: not to a group, of this network or another */
     DP_TRUNCATED,
     DP_OVERSIZED,
     DP_OPCODE,

@@ -23,6 +23,7 @@
 
 #define GROUP 4              /* datagrams judged, then placed, while they are in the cache nearest to the processor */
 #define UNASKED_LOOKED_AT 64 /* one of so many */
+#define MULTICAST 0xE        /* how the addresses of groups begin: 224.0.0.0/4 */
 #define BATCHES_MAX 8        /* calls in a row before a caller that drains gets its turn */
 #define NAP_SEGMENTS 64      /* a nap lasts until at most this many should have arrived */
 #define NAP_NS_MIN 20000     /* a shorter nap costs more than waiting for the next one */
@@ -80,6 +81,8 @@ static void judge(struct dp_receiver *receiver, struct intake_row *rows, uint32_
         /* What this node filled into the switch comes back with its own address; its own casts do not. */
         if (row->source == receiver->own && !row->from_switch)
             row->verdict = DP_OWN;
+        else if (receiver->by_groups && row->destination >> 28 != MULTICAST)
+            row->verdict = DP_UNICAST;
         else if (is_unasked(receiver, row))
             row->verdict = DP_UNASKED;
         else

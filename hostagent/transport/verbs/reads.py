@@ -88,6 +88,7 @@ class VerbsReads:
 
     def hide(self, key: ChunkKey) -> None:
         """See `ReadPart.hide`."""
+        self._server.hide(key)
 
     def read(self, request: ReadRequest) -> ReadHandle:
         """See `ReadPart.read`."""

@@ -15,6 +15,11 @@ from kvproto.limits import MEMBERS_MAX
 BLOCKS_OF_MEMBER: Final = MEMBERS_MAX.bit_length()
 """How many groups a member is in: 7 of 64."""
 
+EVERYBODY: Final = 1
+"""The block of all members."""
+TRIAL: Final = 2 * MEMBERS_MAX
+"""The group behind those of all blocks: what a network does with groups is tried with it."""
+
 assert MEMBERS_MAX & (MEMBERS_MAX - 1) == 0, "blocks halve down to one member"
 
 

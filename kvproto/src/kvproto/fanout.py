@@ -12,6 +12,8 @@ class Fanout(enum.Enum):
     """A kvcast switch keeps interest and replicates. Without one, everything is read reliably."""
     MULTICAST = 2
     """Any switch with IP multicast: holders keep interest, and cast to groups of blocks (`kvproto.blocks`)."""
+    RELAY = 3
+    """Nothing but unicast: readers pass on to each other what they have proven (`kvproto.session.relay`)."""
 
     @property
     def keeps(self) -> bool:

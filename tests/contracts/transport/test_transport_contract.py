@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from hostagent.native import library
+from hostagent.transport import socket_options
 from hostagent.transport.base import ReadOutcome, ReadRequest, TransportError
+from hostagent.transport.host import bound_udp
 from kvchunk.ids import ChunkKey
 from kvcodec.shipped import FOLDER_VARIABLE, NotShippedError
 from kvproto.fanout import Fanout
 from kvproto.ids import Address, Member, parse_address
 from kvproto.limits import MEMBERS_MAX
 from kvproto.wire.control import Control, Op
-from kvproto.wire.data import Fabric
+from kvproto.wire.data import ChunkFraming, Fabric
 from tests.contracts.transport import harness
 
 KEY = ChunkKey(bytes(range(16)))
@@ -428,6 +431,15 @@ def test_a_cast_to_blocks_reaches_their_members_and_what_nobody_expects_is_not_l
         await other.sink.until(lambda: other.transport.counters.dropped.get("cast_unasked", 0) >= 301)
         assert 1 <= len(other.sink.unexpected[KEY]) < 30, "some are told, for LEAVEs that were lost"
         assert near.transport.counters.cast_packets_received == 301, "one group, once"
+        port = near.transport.casts.data_socket().getsockname()[1]  # type: ignore[union-attr]
+        with bound_udp("127.77.0.9", 0, "") as stray:  # the socket of the groups has its port at every address
+            stray.setsockopt(socket.IPPROTO_IP, socket_options.IP_MTU_DISCOVER, socket_options.IP_PMTUDISC_DO)
+            to = Fabric(segment_bytes=SEGMENT, group=parse_address("127.77.9.9"))
+            framing = ChunkFraming(OTHER, memoryview(bytes(8)), to, parse_address("127.77.0.9"), stray.getsockname()[1])
+            stray.sendto(framing.datagram(0), ("127.77.9.9", port))
+        nodes_hear = [node.transport.counters for node in nodes]
+        await other.sink.until(lambda: any(one.dropped.get("cast_unicast") for one in nodes_hear))
+        assert not any(OTHER in node.sink.unexpected for node in nodes), "of another network"
         await network.close()
 
     asyncio.run(scenario())

@@ -94,7 +94,7 @@ class Relays:
                 made = relay.child_lost(7, now_ns) if who == 2 else relay.parent_lost((_KEEPER, _PEER)[who], now_ns)
                 self._take(made)
             if who == 2:
-                self._take(relay.heard_child(7, messages, now_ns)[1])
+                self._take(relay.heard_child(7, messages, now_ns))
             else:
                 self._take(relay.heard_parent((_KEEPER, _PEER)[who], messages, now_ns))
             if self._reads and step[0] & 12:

@@ -91,6 +91,8 @@ def hello(number: int, **changes: object) -> rpc.Hello:
     for name, value in changes.items():
         if isinstance(value, rpc.OperatorState | rpc.Interests):
             getattr(message, name).CopyFrom(value)
+        elif isinstance(value, list):
+            getattr(message, name).extend(value)
         else:
             setattr(message, name, value)
     return message

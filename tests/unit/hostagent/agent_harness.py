@@ -22,6 +22,7 @@ from hostagent.disk.disk_options import DiskConfig
 from kvchunk.ids import ChunkKey
 from kvclient.client import AgentClient
 from kvpolicy.tiers.form_costs import FormChoice
+from kvproto.fanout import Fanout
 from tests.ports import free_port
 
 T = TypeVar("T")
@@ -58,13 +59,13 @@ class Cluster:
         api_access: Access | None = None,
         cold: ColdConfig | None = None,
         wire: FormChoice = FormChoice.RAW,
-        relay_share: float | None = None,
         replica_bytes: int = 0,
+        address: str = "",
     ) -> AgentConfig:
         return AgentConfig(
             node=f"n{index}",
             data=DataConfig(
-                address=f"127.79.0.{index + 1}",
+                address=address or f"127.79.0.{index + 1}",
                 cast_port=self.cast_port,
                 control_port=self.control_port,
                 read_port=0,
@@ -78,15 +79,16 @@ class Cluster:
             disk=disk,
             cold=cold,
             wire=WireConfig(wire),
-            relay_share=relay_share,
             replica_bytes=replica_bytes,
         )
 
     def add(self, **options: Any) -> Agent:
-        """Start one more agent; `store`: its cold store, in place of the configured one."""
-        store = options.pop("store", None)
+        """Start one more agent; `store`: its cold store, in place of the configured one; `fanout`: as a controller
+        would say it."""
+        store, fanout = options.pop("store", None), options.pop("fanout", Fanout.SWITCH)
         agent = Agent(self.config(len(self.agents), **options), cold_store=store)
         self.do(agent.start())
+        agent.core.relays.is_way = fanout is Fanout.RELAY
         self.agents.append(agent)
         self.tell_nodes()
         return agent

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hostagent import limits
+from kvproto.blocks import TRIAL
 from kvproto.probes import PROBE_NAMESPACE, probe_bytes, probe_key
 from kvproto.rpc import control_pb2 as pb
 from tests.unit.hostagent.channel_script import Stage, delta, staged
@@ -61,6 +62,7 @@ def test_chunks_go_by_themselves(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
         ),
         ({"put": pb.ProbePut(number=1)}, "no chunk of 0 bytes"),
         ({"send": pb.ProbeSend(nodes=[0], packet_bytes=1 << 20)}, "no packet of 1048576 bytes"),
+        ({"send": pb.ProbeSend(block=TRIAL + 1, packet_bytes=4220)}, "there is no block 129 of members"),
         ({"hear": pb.ProbeHear(wait_ms=10)}, "another examination has begun"),
         ({}, "this agent does not know the step: update it"),
         ({"get": pb.ProbeGet(number=9, size_bytes=100)}, "the directory here does not name the chunk"),
@@ -95,6 +97,26 @@ def test_datagrams_of_both_sizes_reach_a_node_of_the_directory(stage: Stage) -> 
     assert [(unsent.node, unsent.reason) for unsent in sent.unsent] == [(7, "the directory does not know it")]
     heard = ordered(stage, "n1", 3, hear=pb.ProbeHear(nodes=[0], wait_ms=5_000)).probe.heard
     assert [(one.node, one.small > 0, one.large > 0) for one in heard] == [(0, True, True)]
+
+
+def test_datagrams_to_a_group_are_heard_by_its_members_and_by_nobody_else(stage: Stage) -> None:
+    nodes = two_agents(stage)
+    for name in ("n0", "n1"):
+        stage.script.say(name, delta(1, nodes=nodes))
+    facts = ordered(stage, "n0", 1, look=pb.ProbeLook()).probe.facts
+    assert not facts.watches, "no group was named"
+    assert ordered(stage, "n1", 2, look=pb.ProbeLook(block=TRIAL)).probe.facts.watches
+    sent = ordered(stage, "n0", 3, send=pb.ProbeSend(block=TRIAL, packet_bytes=4220)).probe
+    assert not sent.unsent
+    hear = pb.ProbeHear(nodes=[0], wait_ms=5_000, by_group=True)
+    heard = ordered(stage, "n1", 4, hear=hear).probe.heard
+    assert [(one.node, one.small > 0, one.large > 0) for one in heard] == [(0, True, True)]
+    alone = ordered(stage, "n1", 5, hear=pb.ProbeHear(nodes=[0], wait_ms=50)).probe.heard
+    assert [(one.small, one.large) for one in alone] == [(0, 0)], "those to the group were not to the node"
+    assert not ordered(stage, "n1", 6, look=pb.ProbeLook(block=TRIAL, watches=True)).probe.facts.watches, "loopback"
+    ordered(stage, "n0", 7, send=pb.ProbeSend(block=TRIAL, packet_bytes=4220))
+    ordered(stage, "n1", 8, look=pb.ProbeLook())
+    assert ordered(stage, "n1", 9, hear=pb.ProbeHear(nodes=[0], wait_ms=50, by_group=True)).probe.heard[0].small == 0
 
 
 def test_a_get_reads_what_another_node_has_put(stage: Stage) -> None:

@@ -96,6 +96,51 @@ def test_a_peer_that_takes_in_nothing_is_cut_off_and_holds_nothing() -> None:
     asyncio.run(scenario())
 
 
+class Arriving(Sink):
+    """The large chunk is on its way here, and all of it is proven."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_here = False
+
+    def open_extent(self, key: ChunkKey) -> Extent | None:  # type: ignore[override]
+        return super().open_extent(key) if self.is_here else None
+
+    def relays(self) -> Arriving:  # type: ignore[override]
+        return self
+
+    def open_part(self, key: ChunkKey, _offset: int, _size_bytes: int) -> Extent:
+        self.open.append(key)
+        return Extent(0, SIZES[key], key, arriving=key)
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+def test_nothing_leaves_of_a_chunk_that_came_to_nothing_while_a_peer_read_it(*, is_here: bool) -> None:
+    """Others may write to its memory from then on."""
+
+    async def scenario() -> None:
+        memory, sink = PoolMemory(32 << 20, prefault=False), Arriving()
+        server = ReadServer(memory, sink, TransportCounters())  # type: ignore[arg-type]
+        reader, writer = await asyncio.open_connection(*server.listen("127.0.0.1", 0), limit=1 << 17)
+        writer.write(pack_request(KIND_READ, 1, RANGE.pack(0, SIZES[LARGE], LARGE)))
+        await reader.readexactly(ANSWER.size + 1000)
+        sink.is_here = is_here
+        server.hide(SMALL)
+        assert sink.open == [LARGE]
+        server.hide(LARGE)
+        assert sink.open == ([LARGE] if is_here else [])
+        if is_here:
+            await reader.readexactly(SIZES[LARGE] - 1000)
+        else:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await reader.readexactly(SIZES[LARGE] - 1000)
+        writer.close()
+        server.close()
+        memory.close()
+
+    asyncio.run(scenario())
+
+
 def test_connections_of_one_peer_shut_nobody_out() -> None:
     """The one idle for longest ends when another comes; those at work stay."""
 

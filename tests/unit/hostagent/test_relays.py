@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from hostagent.core import effects
 from hostagent.core.arrivals import Arrivals
 from hostagent.core.events import RelayHeard
 from hostagent.core.relays import Relays
@@ -14,7 +13,7 @@ from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 from kvproto.events import ChunkWanted, HolderLost, HolderRef
 from kvproto.ids import Address, NodeId
-from kvproto.session.relay.relay_commands import LeaveParent, TellChild, TellParent
+from kvproto.session.relay.relay_commands import EndChild, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay_messages import Gone, Hello, Want
 
 KEY = ChunkKey(bytes(15) + b"\x01")
@@ -28,7 +27,7 @@ def node_of(emitted: list[Any]) -> Any:
         pool=SimpleNamespace(find=lambda _key: None),
         directory=SimpleNamespace(
             node_named=lambda name: SimpleNamespace(name=name, read_endpoint=f"{name}:1"),
-            node_at=lambda _address: None,
+            node_reading_at=lambda _endpoint: None,
         ),
         options=SimpleNamespace(relay_share=1.0, reader=SimpleNamespace(segment_bytes=4096)),
         alarms=SimpleNamespace(add=lambda _call: SimpleNamespace(set=lambda _due: None)),
@@ -39,6 +38,7 @@ def made() -> tuple[Relays, list[Any]]:
     """Relays of such a node, and what they emit."""
     emitted: list[Any] = []
     relays = Relays(node_of(emitted), lambda _key, _leaves: None)
+    relays.is_way = True
     relays.listens("127.0.0.1:1")
     return relays, emitted
 
@@ -51,7 +51,7 @@ def test_a_batch_that_was_refused_whole_is_not_the_end_of_the_link() -> None:
     assert emitted == [TellChild(1, Gone(1))]
     relays.heard(RelayHeard(1, lost=True))
     relays.heard(RelayHeard(1, (Want(2, KEY, 4, keeper=True),)))
-    assert emitted[1:] == [effects.EndRelayLink(1)]
+    assert emitted[1:] == [EndChild(1)]
 
 
 def test_a_keeper_whose_node_is_gone_is_left() -> None:
@@ -61,7 +61,7 @@ def test_a_keeper_whose_node_is_gone_is_left() -> None:
     assert relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])]) == {KEY}
     relays.nodes_lost(["b", "a"])
     assert LeaveParent("a:1") in emitted
-    assert not relays.is_coming(KEY), "its only keeper is gone"
+    assert KEY not in relays.coming, "its only keeper is gone"
 
 
 def test_holders_that_come_are_keepers() -> None:
@@ -71,8 +71,21 @@ def test_holders_that_come_are_keepers() -> None:
     relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
     relays.holders_changed(KEY, [HolderRef(NodeId("b"), Address(2))])
     relays.nodes_lost(["a"])
-    assert relays.is_coming(KEY)
+    assert KEY in relays.coming
     assert TellParent("b:1", Want(1, KEY, 4, keeper=True)) in emitted
+
+
+def test_who_moves_is_read_at_its_new_place_and_what_was_coming_comes_another_way() -> None:
+    relays, emitted = made()
+    chunk: Any = SimpleNamespace(key=KEY)
+    entry: Any = SimpleNamespace(key=KEY, digest=ROOT_CODE + bytes(32), size_bytes=4 * PIECE_BYTES)
+    relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
+    relays.listens("127.0.0.9:1")
+    assert KEY not in relays.coming
+    assert LeaveParent("a:1") in emitted
+    relays.take([(chunk, entry, [HolderRef(NodeId("a"), Address(1))])])
+    said = [one.message.endpoint for one in emitted if isinstance(one, TellParent) and isinstance(one.message, Hello)]
+    assert said == ["127.0.0.1:1", "127.0.0.9:1"]
 
 
 def test_what_no_relay_brings_is_read_from_those_who_hold_it_by_then() -> None:
@@ -84,7 +97,7 @@ def test_what_no_relay_brings_is_read_from_those_who_hold_it_by_then() -> None:
 
     reader: Any = SimpleNamespace(handle_all=handle_all, wake_ns=None)
     arrivals = Arrivals(node_of([]), lambda _parameters: reader, lambda _ended: None, lambda _name: None)
-    assert arrivals.relays is not None
+    arrivals.relays.is_way = True
     arrivals.relays.listens("127.0.0.1:1")
     chunk: Any = SimpleNamespace(key=KEY)
     entry: Any = SimpleNamespace(key=KEY, digest=ROOT_CODE + bytes(32), size_bytes=4 * PIECE_BYTES, served=False)

@@ -140,6 +140,8 @@ class Network:
                     host.reads.pop(read, None)
                 case commands.Blamed(endpoint, _):
                     host.blamed.append(endpoint)
+                case commands.EndChild(link):
+                    raise AssertionError(f"{host.name} ends link {link}")
                 case commands.Whole(key):
                     assert all(piece == 1 for piece in host.memory[key])
                     host.whole[key] = len(host.memory[key])
@@ -168,9 +170,7 @@ class Network:
         def arrive() -> None:
             if self._links.get(ends) == link and not parent.is_dead:
                 (come,) = Decoder().feed(encode(message))
-                is_good, made = parent.relay.heard_child(link, [come], self.now_ns)
-                assert is_good, message
-                self.carry_out(parent, made)
+                self.carry_out(parent, parent.relay.heard_child(link, [come], self.now_ns))
 
         self.at(self.now_ns + DELAY_NS, arrive)
 

@@ -1,12 +1,15 @@
 """A keeper, and readers that ask one: what goes out when, and who is asked next."""
 
+import numpy as np
+
 from kvproto.commands import SendControl
-from kvproto.events import ControlReceived, HolderRef
+from kvproto.events import ChunkUnwanted, ControlReceived, HolderRef, HoldersChanged, SegmentsReceived
 from kvproto.ids import Address, Member, NodeId
 from kvproto.limits import MS
 from kvproto.session.holder import Holder
 from kvproto.session.interest import InterestTable
 from kvproto.session.keeper import NEWS_WAIT_NS, Keeper
+from kvproto.session.membership import LEAVES_AGAIN_MAX
 from kvproto.session.parameters import HolderParameters, ReaderParameters
 from kvproto.session.reader import Reader
 from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
@@ -158,3 +161,34 @@ def test_only_its_keeper_tells_a_reader_anything() -> None:
     it.handle(ControlReceived(joined, Address(at)), 2)
     out = it.handle_timer(200 * MS)
     assert controls(out, Op.GET) or it.led_count
+
+
+def test_who_turns_to_another_keeper_joins_there_before_it_asks_and_leaves_the_last() -> None:
+    it = reader()
+    first = joined_at(it.handle(wanted(KEY, *HOLDERS), 0))
+    joined = Control(Op.NOTICE, KEY, SEGMENTS, flags=Flag.JOINED, member=ME, members=1 << ME | 1 << 9, count=10)
+    it.handle(ControlReceived(joined, Address(first)), 1)
+    others = tuple(one for one in HOLDERS if one.address != first)
+    sent, now_ns = it.handle(HoldersChanged({KEY: others}), 2), 2
+    while not controls(sent, Op.GET):
+        assert it.wake_ns is not None and now_ns < 1_000 * MS
+        now_ns = it.wake_ns
+        sent += it.handle_timer(now_ns)
+    said = [(one.message.op, one.address) for one in sent if isinstance(one, SendControl)]
+    asked = next(address for op, address in said if op is Op.GET)
+    assert asked != first
+    assert said.index((Op.JOIN, asked)) < said.index((Op.GET, asked))
+    assert (Op.LEAVE, first) in said
+
+
+def test_casts_of_a_chunk_that_was_left_are_answered_a_few_times_only_and_notices_each_time() -> None:
+    it = reader()
+    at = joined_at(it.handle(wanted(KEY, HOLDERS[0]), 0))
+    assert len(controls(it.handle(ChunkUnwanted(KEY), 1), Op.LEAVE)) == 1
+    again = []
+    for step in range(1, 200):
+        again += it.handle(SegmentsReceived(KEY, np.array([step % SEGMENTS], np.uint32), Address(at)), step * 25 * MS)
+    assert len(controls(again, Op.LEAVE)) == LEAVES_AGAIN_MAX, "others want it, and share groups with this reader"
+    counted = Control(Op.NOTICE, KEY, SEGMENTS, flags=Flag.JOINED, member=9, members=1 << ME | 1 << 9)
+    told = [it.handle(ControlReceived(counted, Address(at)), step * 25 * MS) for step in range(200, 205)]
+    assert all(controls(one, Op.LEAVE) for one in told), "its LEAVE was lost"

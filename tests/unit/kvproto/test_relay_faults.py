@@ -5,7 +5,15 @@ from __future__ import annotations
 from kvproto.ids import ReadId
 from kvproto.limits import MS
 from kvproto.session.relay import gathering
-from kvproto.session.relay.relay_commands import GaveUp, LeaveParent, ReadRun, RelayCommand, TellChild, TellParent
+from kvproto.session.relay.relay_commands import (
+    EndChild,
+    GaveUp,
+    LeaveParent,
+    ReadRun,
+    RelayCommand,
+    TellChild,
+    TellParent,
+)
 from kvproto.session.relay.relay_node import Relay
 from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Room, Run, RunKind, Want
 from tests.unit.kvproto.relay_network import PIECE_BYTES, key_of
@@ -84,8 +92,8 @@ class Keeper:
 
     def hears(self, link: int, *messages: Message, after_ns: int = 200 * MS) -> list[RelayCommand]:
         self.now_ns += after_ns
-        is_good, made = self.relay.heard_child(link, messages, self.now_ns)
-        self.is_good &= is_good
+        made = self.relay.heard_child(link, messages, self.now_ns)
+        self.is_good &= EndChild(link) not in made
         return made
 
     def joins(self, link: int, *numbers: int) -> list[RelayCommand]:

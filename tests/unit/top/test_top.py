@@ -225,6 +225,18 @@ def test_what_is_wrong_is_said_and_what_was_known_stays() -> None:
     assert "on standby: another one leads" in shown(one, Wish())[1]
 
 
+def test_the_way_of_casts_is_said_and_why() -> None:
+    for fanout, why, line in (
+        ("", "", "no kvcast switch: every fetch is unicast"),
+        ("relay", "groups do not reach n3", "no kvcast switch: casts by relay: groups do not reach n3"),
+        ("multicast", "", "no kvcast switch: casts by multicast"),
+    ):
+        one, news = Board(), increment()
+        news.status.switch_view.CopyFrom(rpc.SwitchView(target="none", state="absent", fanout=fanout, fanout_why=why))
+        one.heard("here", news)
+        assert shown(one, Wish())[1] == line
+
+
 def test_shares_fill_the_bar() -> None:
     sizes = {"local": 1, "disk": 0, "cold": 0, "switch": 1, "cast": 1, "holder": 0}
     assert sum(cells for _, cells in shares(sizes, 10)) == 10

@@ -59,16 +59,16 @@ class _FanoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fanout.ValueTy
     """of a controller from before it was said: a kvcast switch, or nothing"""
     FANOUT_SWITCH: _Fanout.ValueType  # 1
     FANOUT_MULTICAST: _Fanout.ValueType  # 2
+    FANOUT_RELAY: _Fanout.ValueType  # 3
 
 class Fanout(_Fanout, metaclass=_FanoutEnumTypeWrapper):
-    """How chunks are digested: the first byte of every digest.
-    What is in the fabric's middle (kvproto.fanout).
-    """
+    """What is in the fabric's middle (kvproto.fanout)."""
 
 FANOUT_UNSPECIFIED: Fanout.ValueType  # 0
 """of a controller from before it was said: a kvcast switch, or nothing"""
 FANOUT_SWITCH: Fanout.ValueType  # 1
 FANOUT_MULTICAST: Fanout.ValueType  # 2
+FANOUT_RELAY: Fanout.ValueType  # 3
 Global___Fanout: _TypeAlias = Fanout  # noqa: Y015
 
 class _Integrity:
@@ -83,7 +83,8 @@ class _IntegrityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integrity.V
     INTEGRITY_BLAKE3: _Integrity.ValueType  # 2
     """32 bytes, root of a tree: nobody can forge bytes for it"""
 
-class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper): ...
+class Integrity(_Integrity, metaclass=_IntegrityEnumTypeWrapper):
+    """How chunks are digested: the first byte of every digest."""
 
 INTEGRITY_UNSPECIFIED: Integrity.ValueType  # 0
 INTEGRITY_XXH3: Integrity.ValueType  # 1
@@ -227,6 +228,8 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     INTERESTS_FIELD_NUMBER: _builtins.int
     TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    FANOUTS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     REPLICA_ROWS_FIELD_NUMBER: _builtins.int
     LINK_RATE_FIELD_NUMBER: _builtins.int
@@ -261,6 +264,8 @@ class Hello(_message.Message):
     """of this channel (kvproto.rpc.versions); 0: from before it was said"""
     takes_columns: _builtins.bool
     """it understands DirectoryDelta.columns and .after"""
+    member: _builtins.int
+    """that a controller gave it, whichever one: it keeps it where nobody else has it"""
     follows: _builtins.bool
     """it is told only of chunks that it follows: see LookUp"""
     replica_rows: _builtins.int
@@ -286,6 +291,10 @@ class Hello(_message.Message):
     @_builtins.property
     def interests(self) -> Global___Interests:
         """of its engines, as far as they have said; absent: all that it may have"""
+
+    @_builtins.property
+    def fanouts(self) -> _containers.RepeatedScalarFieldContainer[Global___Fanout.ValueType]:
+        """that it speaks; empty: from before it was said, FANOUT_SWITCH"""
 
     @_builtins.property
     def rail_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -314,17 +323,21 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         interests: Global___Interests | None = ...,
         takes_columns: _builtins.bool = ...,
+        member: _builtins.int | None = ...,
+        fanouts: _abc.Iterable[Global___Fanout.ValueType] | None = ...,
         follows: _builtins.bool = ...,
         replica_rows: _builtins.int = ...,
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
         rail_endpoints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["interests", b"interests", "operator_state", b"operator_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "interests", b"interests", "member", b"member", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rail_endpoints", b"rail_endpoints", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "fanouts", b"fanouts", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "member", b"member", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rail_endpoints", b"rail_endpoints", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
+    _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member) -> _WhichOneofReturnType__member | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
@@ -1912,16 +1925,24 @@ class Membership(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    UNASKED_WEIGHT_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     """absent: none, because nothing was seen of it, or not where it should be"""
+    fanout: Global___Fanout.ValueType
+    """from now on; FANOUT_UNSPECIFIED: as before"""
+    unasked_weight: _builtins.float
+    """of that"""
     def __init__(
         self,
         *,
         member: _builtins.int | None = ...,
+        fanout: Global___Fanout.ValueType = ...,
+        unasked_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "fanout", b"fanout", "member", b"member", "unasked_weight", b"unasked_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -2501,12 +2522,21 @@ class ProbeLook(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    BLOCK_FIELD_NUMBER: _builtins.int
+    WATCHES_FIELD_NUMBER: _builtins.int
+    block: _builtins.int
+    """hear the group of this block of members, too (kvproto.blocks); 0: none"""
+    watches: _builtins.bool
+    """without being in it: count frames to it that come all the same"""
     def __init__(
         self,
+        *,
+        block: _builtins.int = ...,
+        watches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "watches", b"watches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2520,8 +2550,11 @@ class ProbeSend(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     PACKET_BYTES_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
     packet_bytes: _builtins.int
     """of the large ones: the IP packet"""
+    block: _builtins.int
+    """to the group of this block of members instead; 0: to the nodes"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -2529,10 +2562,11 @@ class ProbeSend(_message.Message):
         *,
         nodes: _abc.Iterable[_builtins.int] | None = ...,
         packet_bytes: _builtins.int = ...,
+        block: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "packet_bytes", b"packet_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "nodes", b"nodes", "packet_bytes", b"packet_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2546,7 +2580,10 @@ class ProbeHear(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    BY_GROUP_FIELD_NUMBER: _builtins.int
     wait_ms: _builtins.int
+    by_group: _builtins.bool
+    """what came to the group of ProbeLook, from these nodes"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -2554,10 +2591,11 @@ class ProbeHear(_message.Message):
         *,
         nodes: _abc.Iterable[_builtins.int] | None = ...,
         wait_ms: _builtins.int = ...,
+        by_group: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_group", b"by_group", "nodes", b"nodes", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2689,6 +2727,7 @@ class ProbeFacts(_message.Message):
     PREFIX_BITS_FIELD_NUMBER: _builtins.int
     HEARS_FIELD_NUMBER: _builtins.int
     ROUTES_FIELD_NUMBER: _builtins.int
+    WATCHES_FIELD_NUMBER: _builtins.int
     CERTIFICATE_ENDS_S_FIELD_NUMBER: _builtins.int
     unix_ns: _builtins.int
     """this node's clock"""
@@ -2701,6 +2740,8 @@ class ProbeFacts(_message.Message):
     """ProbeSend and ProbeHear work here: casts go through a socket"""
     routes: _builtins.bool
     """the default route leaves by this interface"""
+    watches: _builtins.bool
+    """frames to a group can be seen here"""
     certificate_ends_s: _builtins.int
     """seconds since 1970 until which its certificate is good; 0: it has none"""
     def __init__(
@@ -2712,11 +2753,12 @@ class ProbeFacts(_message.Message):
         prefix_bits: _builtins.int = ...,
         hears: _builtins.bool = ...,
         routes: _builtins.bool = ...,
+        watches: _builtins.bool = ...,
         certificate_ends_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_ends_s", b"certificate_ends_s", "hears", b"hears", "interface", b"interface", "mtu_bytes", b"mtu_bytes", "prefix_bits", b"prefix_bits", "routes", b"routes", "unix_ns", b"unix_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_ends_s", b"certificate_ends_s", "hears", b"hears", "interface", b"interface", "mtu_bytes", b"mtu_bytes", "prefix_bits", b"prefix_bits", "routes", b"routes", "unix_ns", b"unix_ns", "watches", b"watches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2883,6 +2925,8 @@ class SwitchView(_message.Message):
     FILLING_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     WRITE_ERRORS_FIELD_NUMBER: _builtins.int
+    FANOUT_FIELD_NUMBER: _builtins.int
+    FANOUT_WHY_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """none, p4switch, bmv2"""
     address: _builtins.str
@@ -2897,6 +2941,10 @@ class SwitchView(_message.Message):
     filling: _builtins.int
     groups: _builtins.int
     write_errors: _builtins.int
+    fanout: _builtins.str
+    """without a switch: multicast or relay; empty: every read is unicast"""
+    fanout_why: _builtins.str
+    """what was found of the network; empty: an operator says so"""
     def __init__(
         self,
         *,
@@ -2911,10 +2959,12 @@ class SwitchView(_message.Message):
         filling: _builtins.int = ...,
         groups: _builtins.int = ...,
         write_errors: _builtins.int = ...,
+        fanout: _builtins.str = ...,
+        fanout_why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "filling", b"filling", "groups", b"groups", "segment_bytes", b"segment_bytes", "serving", b"serving", "slots", b"slots", "slots_used", b"slots_used", "state", b"state", "target", b"target", "write_errors", b"write_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "fanout", b"fanout", "fanout_why", b"fanout_why", "filling", b"filling", "groups", b"groups", "segment_bytes", b"segment_bytes", "serving", b"serving", "slots", b"slots", "slots_used", b"slots_used", "state", b"state", "target", b"target", "write_errors", b"write_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -246,6 +246,12 @@ class Progress:
 NO_KEY = ChunkKey(bytes(16))
 
 
+def keeper_rank(key: ChunkKey, holder: NodeId) -> bytes:
+    """Of its holders the one with the least is a chunk's keeper, by whatever way it comes. Rendezvous hashing: all
+    readers agree, whatever else they know."""
+    return hashlib.blake2b(key + holder.encode(), digest_size=8).digest()
+
+
 class Provenance:
     """Holders of one chunk and what they brought."""
 
@@ -343,7 +349,6 @@ class Provenance:
         usable = self.usable
         if len(usable) > 1:
             if parameters.by_keepers:
-                # Rendezvous hashing: all readers begin with the same one, whatever else they know.
                 self._chosen = min(usable, key=self._keeper_rank)
                 return self._chosen
             start = ((parameters.member or 0) + self._order) % len(usable)
@@ -356,8 +361,7 @@ class Provenance:
         return self._chosen
 
     def _keeper_rank(self, holder: HolderRef) -> tuple[int, bool, bytes]:
-        rank = hashlib.blake2b(self._key + holder.node.encode(), digest_size=8).digest()
-        return self._failures.get(holder.node, 0), not holder.castable, rank
+        return self._failures.get(holder.node, 0), not holder.castable, keeper_rank(self._key, holder.node)
 
     def fail(self, node: NodeId) -> None:
         """It did not deliver: others go first from now on."""

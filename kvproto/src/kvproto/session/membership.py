@@ -34,8 +34,12 @@ class _Left:
     segments: int
     address: Address
     sent_ns: int
+    again: int = 0
+    """How often a LEAVE followed the first because segments came."""
 
 
+LEAVES_AGAIN_MAX = 2
+"""So many of them where holders keep interest: segments that others asked for come to whoever shares their groups."""
 KEEPER_TRIES_MAX = 3
 """JOINs that a keeper may leave without an answer before the next holder is asked."""
 
@@ -95,6 +99,9 @@ class Membership:
             chunk.move(Cause.JOIN)
         chunk.interest.join_sent_ns = now_ns
         chunk.interest.join_tries += 1
+        out: list[ReaderCommand] = []
+        if self.parameters.by_keepers and chunk.interest.at not in (None, holder.address):
+            out += self.leave(chunk, now_ns)  # its last keeper would go on casting to us
         chunk.interest.at = holder.address
         due = self.due_ns(chunk)
         if due is not None and (self.tend_ns is None or due < self.tend_ns):
@@ -102,7 +109,7 @@ class Membership:
         self._left.pop(chunk.key, None)
         first, tag = chunk.progress.first_missing(), tag | self._pace.code()
         join = Control(Op.JOIN, chunk.key, chunk.segments, segment=first, tag=tag, member=self.parameters.member or 0)
-        return [SendControl(join, holder.address)]
+        return [*out, SendControl(join, holder.address)]
 
     def announce(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         """Tell every member that this reader pulls the chunk from now on."""
@@ -125,11 +132,16 @@ class Membership:
         self._left[chunk.key] = _Left(chunk.segments, address, now_ns)
         return [SendControl(Control(Op.LEAVE, chunk.key, chunk.segments), address)]
 
-    def stray(self, key: ChunkKey, now_ns: int) -> list[ReaderCommand]:
-        """The switch still counts us in for a chunk that we have left: leave again, not too often."""
-        left = self._left.get(key)
+    def stray(self, key: ChunkKey, now_ns: int, *, is_counted: bool) -> list[ReaderCommand]:
+        """Something comes of a chunk that we have left: leave again, not too often. `is_counted`: it says that we are
+        counted in; segments say that only where a switch casts them."""
+        left, by_keepers = self._left.get(key), self.parameters.by_keepers
         if left is None or now_ns - left.sent_ns < self._pace[LEAVE_AGAIN]:
             return []
+        if by_keepers and not is_counted:
+            if left.again >= LEAVES_AGAIN_MAX:
+                return []
+            left.again += 1
         left.sent_ns = now_ns
         return [SendControl(Control(Op.LEAVE, key, left.segments), left.address)]
 

@@ -221,7 +221,7 @@ class Reader:
         chunk = self._chunks.open.get(notice.key)
         if chunk is None:
             if me is not None and notice.members >> me & 1 and self._chunks.wanted.get(notice.key) is None:
-                self._out += self._membership.stray(notice.key, now_ns)
+                self._out += self._membership.stray(notice.key, now_ns, is_counted=True)
             return
         if notice.segments != chunk.segments or (self._parameters.by_keepers and source != chunk.interest.at):
             return
@@ -248,7 +248,7 @@ class Reader:
         chunk = self._chunks.wanted.get(event.key)
         if chunk is None or not chunk.castable:
             if chunk is None or chunk.interest.at is None:
-                self._out += self._membership.stray(event.key, now_ns)
+                self._out += self._membership.stray(event.key, now_ns, is_counted=False)
             return
         self._heard(now_ns)
         segments, progress = event.segments, chunk.progress

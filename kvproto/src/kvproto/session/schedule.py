@@ -44,7 +44,7 @@ from kvproto.session.timing import (
     STRIPE_RUN_MIN,
     WINDOW_START,
 )
-from kvproto.wire.control import Control, Flag, Op
+from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
 
 
 class Inflow:
@@ -560,6 +560,9 @@ class Schedule:
     ) -> None:
         """Ask for these runs, a batch at a time; `early`: see `Pull.ask`."""
         window, batch = self._pull.window, self._pull.window.batch
+        if self.parameters.by_keepers and chunk.interest.at != holder.address and runs:
+            # Another node is asked by now. It answers those only who have joined there.
+            out += self._membership.join(chunk, now_ns, TAG_LEADS if self.leads(chunk) else 0)
         flags = Flag.ONLY_ME if chunk.interest.cached else Flag.NONE
         tag = self._pace.code(window.delay_ns)
         for first, count in runs:

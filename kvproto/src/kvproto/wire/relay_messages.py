@@ -3,7 +3,7 @@
 Each message: kind u8, size of its body u32, body. A reader and its parent call a chunk by a number that the reader
 chooses. Pieces are counted from 0; a run has at least one.
 
-    from the reader    HELLO its read endpoint (text)      WANT number u32, pieces u32, keeper u8, key 16 bytes
+    from the reader    HELLO its read endpoint (text)      WANT number u32, key 16 bytes, pieces u32, keeper u8
                        DROP number                          ROOM count u32
                        DONE number, first, count            BEG, ORPHAN number, first, count
     from its parent    HAVE number, first, count            GRANT number, first, count
@@ -13,8 +13,9 @@ chooses. Pieces are counted from 0; a run has at least one.
 
 import enum
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvchunk.ids import ChunkKey
 from kvproto.errors import WireError, WireReason
@@ -26,10 +27,6 @@ BODY_BYTES_MAX: Final = 4 + LEAF_BYTES * PIECES_MAX
 ENDPOINT_BYTES_MAX: Final = 64
 PEERS_MAX: Final = 64
 _HEAD: Final = struct.Struct("!BI")
-_WANT: Final = struct.Struct("!IIB16s")
-_NUMBER: Final = struct.Struct("!I")
-_RUN: Final = struct.Struct("!III")
-_RATE: Final = struct.Struct("!Q?")
 
 
 class RunKind(enum.IntEnum):
@@ -123,7 +120,18 @@ class Gone:
 
 
 Message: TypeAlias = Hello | Want | Drop | Room | Run | Rate | Peers | Leaves | Gone
-_HELLO, _WANT_KIND, _DROP, _ROOM_KIND, _RATE_KIND, _PEERS, _LEAVES, _GONE = 1, 2, 3, 4, 19, 20, 21, 22
+_HELLO, _PEERS, _LEAVES = 1, 20, 21
+_NUMBER: Final = struct.Struct("!I")
+_RUN: Final = struct.Struct("!III")
+_FIXED: Final[Mapping[type, tuple[int, struct.Struct]]] = {
+    Want: (2, struct.Struct("!I16sI?")),
+    Drop: (3, _NUMBER),
+    Room: (4, _NUMBER),
+    Rate: (19, struct.Struct("!Q?")),
+    Gone: (22, _NUMBER),
+}
+"""Their kinds, and their fields in order."""
+_OF_KIND: Final[Mapping[int, tuple[Any, struct.Struct]]] = {kind: (made, form) for made, (kind, form) in _FIXED.items()}
 _RUNS: Final = {int(kind): kind for kind in RunKind}
 
 
@@ -134,20 +142,13 @@ def encode(message: Message) -> bytes:
             return _packed(kind, _RUN.pack(number, first, count))
         case Hello(endpoint):
             return _packed(_HELLO, endpoint.encode())
-        case Want(number, key, pieces, keeper):
-            return _packed(_WANT_KIND, _WANT.pack(number, pieces, keeper, key))
-        case Drop(number):
-            return _packed(_DROP, _NUMBER.pack(number))
-        case Room(count):
-            return _packed(_ROOM_KIND, _NUMBER.pack(count))
-        case Rate(rate, has_room):
-            return _packed(_RATE_KIND, _RATE.pack(rate, has_room))
         case Peers(number, endpoints):
             return _packed(_PEERS, _NUMBER.pack(number) + b"\0".join(one.encode() for one in endpoints))
         case Leaves(number, leaves):
             return _packed(_LEAVES, _NUMBER.pack(number) + leaves)
-        case Gone(number):
-            return _packed(_GONE, _NUMBER.pack(number))
+        case Want() | Drop() | Room() | Rate() | Gone():
+            kind, form = _FIXED[type(message)]
+            return _packed(kind, form.pack(*(getattr(message, name) for name in message.__slots__)))
 
 
 def _packed(kind: int, body: bytes) -> bytes:
@@ -192,19 +193,12 @@ def _message(kind: int, body: bytes) -> Message:
         return Run(_RUNS[kind], number, first, count)
     if kind == _HELLO:
         return Hello(_endpoint(body))
-    if kind == _WANT_KIND:
-        number, pieces, keeper, key = _WANT.unpack(body)
-        if not 1 <= pieces <= PIECES_MAX or keeper > 1:
+    if kind in _OF_KIND:
+        made, form = _OF_KIND[kind]
+        message: Message = made(*form.unpack(body))
+        if isinstance(message, Want) and not 1 <= message.pieces <= PIECES_MAX:
             raise WireError(WireReason.SEGMENT)
-        return Want(number, ChunkKey(key), pieces, bool(keeper))
-    if kind == _DROP:
-        return Drop(*_NUMBER.unpack(body))
-    if kind == _ROOM_KIND:
-        return Room(*_NUMBER.unpack(body))
-    if kind == _RATE_KIND:
-        return Rate(*_RATE.unpack(body))
-    if kind == _GONE:
-        return Gone(*_NUMBER.unpack(body))
+        return message
     if kind not in (_PEERS, _LEAVES):
         raise WireError(WireReason.OP)
     (number,) = _NUMBER.unpack_from(body)

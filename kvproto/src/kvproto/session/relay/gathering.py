@@ -212,7 +212,7 @@ class Gathering:
         arriving = self.chunks.get(key)
         if arriving is not None:
             self._end(arriving, now_ns)
-            self._passing.withdrawn(key)
+            self._passing.withdrawn(key, now_ns)
 
     def _ask_keeper(self, arriving: Arriving, now_ns: int) -> None:
         while arriving.keepers and not self._ask(arriving, arriving.keepers[0], now_ns, keeper=True):
@@ -351,6 +351,11 @@ class Gathering:
             arriving.many |= arriving.some & has
             arriving.some |= has
 
+    @property
+    def endpoints(self) -> list[str]:
+        """Of the nodes that this one has links to."""
+        return list(self._parents)
+
     def leave(self, endpoint: str, now_ns: int) -> None:
         """The link to a parent is to end, if there is one."""
         if endpoint in self._parents:
@@ -468,7 +473,7 @@ class Gathering:
                 continue
             wanted = has & arriving.lacking
             if wanted:
-                first = lowest(wanted & ~arriving.many or wanted)
+                first = self._one_of(arriving, wanted & ~arriving.many or wanted)
                 count = run_length(wanted, first, run_pieces(parent.took_ns / READS_PER_PARENT))
                 self._read(parent, arriving, first, count, now_ns, is_granted=False)
                 return True
@@ -549,13 +554,16 @@ class Gathering:
             for arriving in self._kept_by(parent):
                 lacking = arriving.lacking
                 if lacking:
-                    # Not the first of several: others that beg would have the same.
                     rarest = lacking & ~arriving.some or lacking & ~arriving.many or lacking
-                    turn = hash_of(self._endpoint, arriving.number) % arriving.pieces
-                    first = lowest(rarest >> turn << turn or rarest)
+                    first = self._one_of(arriving, rarest)
                     parent.begged_ns = now_ns
                     self._tell(parent.endpoint, Run(RunKind.BEG, arriving.number, first, 1))
                     break
+
+    def _one_of(self, arriving: Arriving, pieces: int) -> int:
+        """One of several that are as good: not the first, or others that look for some would have the same."""
+        turn = hash_of(self._endpoint, arriving.number) % arriving.pieces
+        return lowest(pieces >> turn << turn or pieces)
 
     def _kept_by(self, parent: _Parent) -> Iterator[Arriving]:
         for arriving in self.chunks.values():

@@ -1,5 +1,10 @@
 """What a node passes on: proven pieces of chunks that arrive, and, where it has a chunk whole, grants.
 
+Interest is kept by the same table as where holders cast (`kvproto.session.interest`), with two differences that come
+from the way. A link is a TCP connection, because what is granted, and who has what, must not get lost, because tokens
+are shown once for a connection, and because it goes over IPv6. So its end is a LEAVE, and nothing expires. And whoever
+reads is a member by its link, so no number has to be given to it.
+
 A keeper grants each piece once, to whoever has room, and that one passes it on: so its uplink carries a chunk about
 once, and readers take parts by how quick they are. What was granted to one who died or stands still is granted again.
 Who begs, because the others give it too little, is served when nobody waits for a first grant.
@@ -11,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvchunk.ids import ChunkKey
+from kvproto.ids import Member, members_of
 from kvproto.limits import MS
+from kvproto.session.interest import InterestTable
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
 from kvproto.session.relay.relay_commands import RelayCommand, TellChild
 from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
@@ -34,6 +41,8 @@ COALESCED_PIECES: Final = 8
 COALESCED_NS_MAX: Final = 50 * MS
 KEPT_NS: Final = 5_000 * MS
 KEPT_MAX: Final = 1 << 14
+NEVER_NS: Final = 1 << 62
+"""Interest ends with its link, or when it is dropped."""
 CHILDREN_MAX: Final = 256
 WANTS_MAX: Final = 1 << 14
 """Chunks that one child may want at a time."""
@@ -72,9 +81,13 @@ class _Granted:
 @dataclass(slots=True, eq=False)
 class _Child:
     link: int
+    member: Member
+    """By which the interest table knows it."""
     endpoint: str = ""
     room: int = 0
     wants: OrderedDict[int, "_Wanted"] = field(default_factory=OrderedDict)
+    kept: OrderedDict[ChunkKey, "_Wanted"] = field(default_factory=OrderedDict)
+    """Of those, what it wants of this node as their keeper."""
     granted: deque[_Granted] = field(default_factory=deque)
     begs: deque[Run] = field(default_factory=deque)
     orphans: float = 0.0
@@ -133,11 +146,14 @@ class Passing:
         self._piece_bytes = piece_bytes
         self._out = out
         self._children: OrderedDict[int, _Child] = OrderedDict()
-        self._by_key: dict[ChunkKey, list[_Wanted]] = {}
+        self._by_member: dict[Member, _Child] = {}
+        self._followers: dict[ChunkKey, list[_Wanted]] = {}
+        """Who reads what this node has as a peer of theirs."""
+        self._interest = InterestTable(NEVER_NS, WANTS_MAX)
+        """Who reads what this node is keeper of."""
         self._kept: dict[ChunkKey, _Kept] = {}
         self._idle: OrderedDict[ChunkKey, int] = OrderedDict()
         """Since when nobody reads some of these, in order."""
-        self._now_ns = 0
         self._news: dict[ChunkKey, _News] = {}
         self._turns: deque[_Child] = deque()
         """Children in the order in which they are granted next."""
@@ -159,7 +175,8 @@ class Passing:
         if child is None:
             if len(self._children) >= CHILDREN_MAX:
                 return False
-            child = self._children[link] = _Child(link)
+            member = next(Member(one) for one in range(CHILDREN_MAX) if one not in self._by_member)
+            child = self._children[link] = self._by_member[member] = _Child(link, member)
             self._turns.append(child)
         child.is_stalled = False
         match message:
@@ -168,9 +185,11 @@ class Passing:
             case Want():
                 if not child.endpoint or message.number in child.wants or len(child.wants) >= WANTS_MAX:
                     return False
-                self._want(child, message)
+                if message.keeper and message.key in child.kept:
+                    return False
+                self._want(child, message, now_ns)
             case Drop(number):
-                self._drop(child, number)
+                self._drop(child, number, now_ns)
             case Room(count):
                 child.room = min(child.room + count, ROOM_MAX)
             case Run(RunKind.DONE, number, first, count):
@@ -184,22 +203,23 @@ class Passing:
                 return False
         return True
 
-    def lost(self, link: int) -> None:
+    def lost(self, link: int, now_ns: int) -> None:
         """A child's link has ended: what it was granted and has not is granted to others."""
         child = self._children.pop(link, None)
         if child is None:
             return
         self._turns.remove(child)
+        del self._by_member[child.member]
         for granted in child.granted:
             self._take_back(granted)
         child.granted.clear()
         for wanted in list(child.wants.values()):
-            self._forget(wanted)
+            self._forget(wanted, now_ns)
             kept = self._kept.get(wanted.key)
             if kept is not None and child.endpoint in kept.members:
                 kept.members.remove(child.endpoint)
 
-    def _want(self, child: _Child, want: Want) -> None:
+    def _want(self, child: _Child, want: Want, now_ns: int) -> None:
         whole = self._whole_pieces(want.key)
         proven = None if whole or want.keeper else self._arriving(want.key)
         known = whole or (0 if proven is None else proven[0])
@@ -207,18 +227,22 @@ class Passing:
             self._out.append(TellChild(child.link, Gone(want.number)))
             return
         wanted = child.wants[want.number] = _Wanted(child, want.number, want.key, want.pieces, want.keeper)
-        self._by_key.setdefault(want.key, []).append(wanted)
         if want.keeper:
-            self._keep(wanted)
-        elif proven is None:
+            self._keep(wanted, now_ns)
+            return
+        self._followers.setdefault(want.key, []).append(wanted)
+        if proven is None:
             self._out.append(TellChild(child.link, Run(RunKind.HAVE, want.number, 0, want.pieces)))
         else:
             for first, count in runs_of(proven[1]):
                 self._out.append(TellChild(child.link, Run(RunKind.HAVE, want.number, first, count)))
 
-    def _keep(self, wanted: _Wanted) -> None:
+    def _keep(self, wanted: _Wanted, now_ns: int) -> None:
         """One more reader of a chunk that is here: it gets the leaves and its peers, and these hear of it."""
         child, key = wanted.child, wanted.key
+        child.kept[key] = wanted
+        entry = self._interest.join(key, child.member, now_ns)
+        assert entry is not None, "it pays for no more than it may want"
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
@@ -232,11 +256,11 @@ class Passing:
         peers = {one for at, one in enumerate(kept.members) if are_peers(at, place)}
         self._out.append(TellChild(child.link, Leaves(wanted.number, self._leaves(key))))
         self._out.append(TellChild(child.link, Peers(wanted.number, tuple(sorted(peers)))))
-        for other in self._by_key[key]:
-            if other.keeper and other.child.endpoint in peers:
-                self._out.append(TellChild(other.child.link, Peers(other.number, (child.endpoint,))))
+        for other in map(self._by_member.__getitem__, members_of(entry.members)):
+            if other.endpoint in peers:
+                self._out.append(TellChild(other.link, Peers(other.kept[key].number, (child.endpoint,))))
 
-    def _drop(self, child: _Child, number: int) -> None:
+    def _drop(self, child: _Child, number: int, now_ns: int) -> None:
         wanted = child.wants.get(number)
         if wanted is None:
             return
@@ -246,16 +270,18 @@ class Passing:
         del child.wants[number]
         if not child.wants:
             child.orphans = 0.0
-        self._forget(wanted)
+        self._forget(wanted, now_ns)
 
-    def _forget(self, wanted: _Wanted) -> None:
-        others = self._by_key[wanted.key]
+    def _forget(self, wanted: _Wanted, now_ns: int) -> None:
+        if wanted.keeper:
+            del wanted.child.kept[wanted.key]
+            if self._interest.leave(wanted.key, wanted.child.member, now_ns) is None:
+                self._idle[wanted.key] = now_ns
+            return
+        others = self._followers[wanted.key]
         others.remove(wanted)
-        kept = self._kept.get(wanted.key)
-        if kept is not None and wanted.keeper and not any(one.keeper for one in others):
-            self._idle[wanted.key] = self._now_ns
         if not others:
-            del self._by_key[wanted.key]
+            del self._followers[wanted.key]
             self._news.pop(wanted.key, None)
 
     # --- grants ------------------------------------------------------------------------------------------------------
@@ -314,15 +340,15 @@ class Passing:
         if self._piece_ns and now_ns - self._told_ns >= again_ns:
             self._told_ns = now_ns
             for child in self._children.values():
-                if any(wanted.keeper for wanted in child.wants.values()):
+                if child.kept:
                     self._out.append(TellChild(child.link, Rate(self.rate, has_room)))
 
     def _serve_room(self, child: _Child, run: int, now_ns: int) -> bool:
         if not child.room or child.is_stalled or child.orphans > ORPHANS_MAX:
             return False
-        for wanted in child.wants.values():
-            kept = self._kept.get(wanted.key) if wanted.keeper else None
-            if kept is None or not kept.free:
+        for wanted in child.kept.values():
+            kept = self._kept[wanted.key]
+            if not kept.free:
                 continue
             first = lowest(kept.free)
             count = run_length(kept.free, first, min(run, child.room))
@@ -370,7 +396,7 @@ class Passing:
 
     def proven(self, key: ChunkKey, first: int, count: int, now_ns: int, *, is_owned: bool) -> None:
         """Pieces are proven here; `is_owned`: nobody else may have them, so all hear of it at once."""
-        if not self._by_key.get(key):
+        if key not in self._followers:
             return
         news = self._news.setdefault(key, _News())
         if not news.pieces:
@@ -385,13 +411,13 @@ class Passing:
         if news is not None and news.pieces:
             self._announce(key, news)
 
-    def withdrawn(self, key: ChunkKey) -> None:
+    def withdrawn(self, key: ChunkKey, now_ns: int) -> None:
         """A chunk that was arriving is given up: nothing of it is here any more."""
         self._news.pop(key, None)
-        for wanted in [one for one in self._by_key.get(key, ()) if not one.keeper]:
+        for wanted in self._followers.get(key, []).copy():
             self._out.append(TellChild(wanted.child.link, Gone(wanted.number)))
             del wanted.child.wants[wanted.number]
-            self._forget(wanted)
+            self._forget(wanted, now_ns)
 
     def _forget_idle(self, now_ns: int) -> None:
         """Who has a chunk is known for a while after its last reader: those who come then have it from them."""
@@ -405,7 +431,7 @@ class Passing:
 
     def _announce(self, key: ChunkKey, news: _News) -> None:
         runs = list(runs_of(news.pieces))
-        for wanted in self._by_key.get(key, ()):
+        for wanted in self._followers.get(key, ()):
             for first, count in runs:
                 self._out.append(TellChild(wanted.child.link, Run(RunKind.HAVE, wanted.number, first, count)))
         news.pieces = 0
@@ -414,7 +440,6 @@ class Passing:
 
     def run(self, now_ns: int) -> None:
         """What is due, and grants as far as there is room."""
-        self._now_ns = now_ns
         self._forget_idle(now_ns)
         due: list[int] = []
         for key, news in self._news.items():

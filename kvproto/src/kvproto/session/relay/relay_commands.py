@@ -28,6 +28,12 @@ class LeaveParent(NamedTuple):
     endpoint: str
 
 
+class EndChild(NamedTuple):
+    """End a link that another node made: it said what no child says."""
+
+    link: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRun:
     """Read pieces of a chunk into its memory, and compare them with its leaves: `proven`, `wrong` or `failed` follows,
@@ -65,4 +71,4 @@ class GaveUp(NamedTuple):
     key: ChunkKey
 
 
-RelayCommand: TypeAlias = TellParent | TellChild | LeaveParent | ReadRun | AbortRun | Blamed | Whole | GaveUp
+RelayCommand: TypeAlias = TellParent | TellChild | LeaveParent | EndChild | ReadRun | AbortRun | Blamed | Whole | GaveUp

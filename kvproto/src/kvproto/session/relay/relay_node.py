@@ -9,7 +9,7 @@ from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.session.relay.gathering import Gathering
 from kvproto.session.relay.passing import Passing
-from kvproto.session.relay.relay_commands import RelayCommand
+from kvproto.session.relay.relay_commands import EndChild, RelayCommand
 from kvproto.wire.relay_messages import Message
 
 
@@ -76,21 +76,25 @@ class Relay:
             self.gathering.leave(endpoint, now_ns)
         return self.handle_timer(now_ns)
 
+    def leave_all(self, now_ns: int) -> list[RelayCommand]:
+        """This node answers elsewhere from now on: every link that it made ends, and nothing is gathered any more."""
+        return self.leave_parents(self.gathering.endpoints, now_ns)
+
     def parent_lost(self, endpoint: str, now_ns: int) -> list[RelayCommand]:
         """A link that this node made, or wanted to, has ended."""
         self.gathering.lost(endpoint, now_ns)
         return self.handle_timer(now_ns)
 
-    def heard_child(self, link: int, messages: Sequence[Message], now_ns: int) -> tuple[bool, list[RelayCommand]]:
-        """Over a link that another node made; False: it is to end."""
-        is_good = all(self.passing.heard(link, message, now_ns) for message in messages)
-        if not is_good:
-            self.passing.lost(link)
-        return is_good, self.handle_timer(now_ns)
+    def heard_child(self, link: int, messages: Sequence[Message], now_ns: int) -> list[RelayCommand]:
+        """Over a link that another node made."""
+        if not all(self.passing.heard(link, message, now_ns) for message in messages):
+            self.passing.lost(link, now_ns)
+            self._out.append(EndChild(link))
+        return self.handle_timer(now_ns)
 
     def child_lost(self, link: int, now_ns: int) -> list[RelayCommand]:
         """A link that another node made has ended."""
-        self.passing.lost(link)
+        self.passing.lost(link, now_ns)
         return self.handle_timer(now_ns)
 
     def read_ended(self, read: ReadId, is_right: bool | None, now_ns: int) -> list[RelayCommand]:
