@@ -4,8 +4,8 @@
     python tools/p4_fit.py --report FILE   # print a report that an earlier run has written
 
 The numbers are p4c's own (`resources.json` and `phv.json`, which its Tofino back end writes with -g). Without a Tofino
-back end on PATH it says "not run" and ends with status 3. The parser is checked too: p4c of February to August 2026 compiles
-every `select` to "match anything" without an error, and a program built so is worth nothing.
+back end on PATH it says "not run" and ends with status 3. The parser is checked too: p4c of February to August 2026
+compiles every `select` to "match anything" without an error, and a program built so is worth nothing.
 """
 
 from __future__ import annotations
