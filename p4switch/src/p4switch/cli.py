@@ -77,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments == ["mininet"]:
             print(Path(__file__).with_name("mininet_nodes.py"))
             return 0
+        if arguments == ["examples"]:
+            installed = Path(__file__).with_name("examples")
+            print(installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "examples")
+            return 0
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
         print(logs.printable_lines(f"p4switch: {error}"), file=sys.stderr)
