@@ -23,7 +23,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 test-bmv2 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -172,6 +172,14 @@ versions: $(VENV)/.installed ## which newest engines have what kvcast uses, read
 
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
+
+# Each of these tests runs or fails: what a skip would hide is asked for first.
+test-bmv2: setup ## packet cases, contracts, incasts and a Mininet topology on real bmv2, by p4c's output (needs both, root)
+	@for tool in p4c-bm2-ss simple_switch_grpc mn; do command -v $$tool >/dev/null || { echo "test-bmv2: NOT RUN: no $$tool on PATH" >&2; exit 1; }; done
+	@[ "$$(id -u)" = 0 ] || { echo 'test-bmv2: NOT RUN: needs root' >&2; exit 1; }
+	$(RUN) $(PY) $(PYTEST) -m "bmv2 and not enters_namespace" tests/dataplane tests/contracts/switch_target tests/e2e/test_targets.py
+	$(RUN) $(PY) $(PYTEST) -m "bmv2 and enters_namespace" tests/e2e/test_bench_switch.py
+	cd p4switch && PATH="$(abspath $(VENV))/bin:$$PATH" $(abspath $(PY)) -m pytest -m bmv2
 
 wire: $(VENV)/.installed ## regenerate kvproto/src/kvproto/wire from p4/include/headers.p4, and facts.h of the data path in C
 	$(PY) tools/generate_wire.py

@@ -4,8 +4,8 @@
     python tools/p4_fit.py --report FILE   # print a report that an earlier run has written
 
 The numbers are p4c's own (`resources.json` and `phv.json`, which its Tofino back end writes with -g). Without a Tofino
-back end on PATH it says so and ends with status 0. The parser is checked too: p4c of February to August 2026 compiles
-every `select` to "match anything" without an error, and a program built so is worth nothing.
+back end on PATH it says "not run" and ends with status 3. The parser is checked too: p4c of February to August 2026
+compiles every `select` to "match anything" without an error, and a program built so is worth nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ BUILD = REPOSITORY / "build" / "p4" / "tofino"
 COMPILERS = ("p4c-barefoot", "bf-p4c")
 STAGES_MOST = 11
 """What the program may use of Tofino's 12 stages; the rest is for what an operator adds."""
+NOT_RUN = 3
+"""Exit status where no compiler is at hand: neither fits nor fails. tools/check_p4.sh knows it."""
 
 
 class FitError(Exception):
@@ -186,8 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             compiler = next((name for name in COMPILERS if shutil.which(name)), None)
             if compiler is None:
-                print(f"skipped Tofino: none of {', '.join(COMPILERS)} (p4c's Tofino back end) is on PATH")
-                return 0
+                print(f"not run: none of {', '.join(COMPILERS)} (p4c's Tofino back end) is on PATH")
+                return NOT_RUN
             report = compile_program(compiler, [f"-D{define}" for define in asked.defines], BUILD)
         print(table(report))
         if asked.json is not None:

@@ -9,17 +9,20 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from p4switch import __version__, logs
 from p4switch.device_config import ARCHITECTURE_NAMES, ProgramSource, parse_device_config
 from p4switch.errors import SwitchError
-from p4switch.ports import PORT_NUMBER_MAX, PortOptions, parse_port, parse_port_options
+from p4switch.ports import PORT_NUMBER_MAX, PORT_OPTIONS, PortOptions, PortSpec, parse_port, parse_port_options
 from p4switch.recirculation import parse_recirculation
 from p4switch.server.target import ConfigError
+from p4switch.values import PRIORITIES_MAX
 
 if TYPE_CHECKING:
+    from p4switch.frontend.source import Diagnostic
     from p4switch.server.tls import TlsFiles
 
 EPILOG = """\
@@ -73,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return names.write(arguments[1:])
         if arguments == ["mininet"]:
             print(Path(__file__).with_name("mininet_nodes.py"))
+            return 0
+        if arguments == ["examples"]:
+            installed = Path(__file__).with_name("examples")
+            print(installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "examples")
             return 0
         return _run(_parser().parse_args(arguments))
     except (SwitchError, UsageError) as error:
@@ -128,7 +135,13 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PORT:KEY=VALUE,...",
-        help="loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction",
+        help=", ".join(PORT_OPTIONS),
+    )
+    ports.add_argument(
+        "--priority-queues",
+        type=int,
+        metavar="N",
+        help="queues of each port, served by standard_metadata.priority, the highest first (default 1)",
     )
     ports.add_argument("--cpu-port", type=int, metavar="PORT", help="port of packet-in and packet-out")
     ports.add_argument(
@@ -238,7 +251,7 @@ def _run(args: argparse.Namespace) -> int:
     if source is not None and args.stf is not None:
         return _run_stf(source, args.stf)
     if source is not None and (args.check or args.p4info is not None):
-        return _describe(source, args.p4info)
+        return _describe(source, args.p4info, args.log_format)
     if args.check or args.p4info is not None or args.stf is not None:
         raise UsageError("--check, --p4info and --stf need a program")
     return _serve(args, source)
@@ -273,8 +286,8 @@ def _envelope(path: Path) -> ProgramSource:
         raise SwitchError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _describe(source: ProgramSource, p4info_file: str | None) -> int:
-    """Front end only: diagnostics, and P4Info where it is asked for."""
+def _describe(source: ProgramSource, p4info_file: str | None, log_format: str) -> int:
+    """Front end only: diagnostics as text or as JSON lines, and P4Info where it is asked for."""
     from p4switch.compiler import CompileError, compile_to_ir
     from p4switch.p4info import p4info_of, render_p4info, write_p4info
 
@@ -285,15 +298,20 @@ def _describe(source: ProgramSource, p4info_file: str | None) -> int:
             source.path, dict(source.defines), list(source.include_dirs), source.architecture
         )
     except CompileError as error:
-        print(logs.printable_lines(str(error)), file=sys.stderr)
+        _show(error.diagnostics, log_format)
         return 2 if error.unsupported else 1
-    for warning in warnings:
-        print(logs.printable_lines(str(warning)), file=sys.stderr)
+    _show(warnings, log_format)
     if p4info_file == "-":
         sys.stdout.write(render_p4info(p4info_of(program), ".txtpb").decode())
     elif p4info_file is not None:
         write_p4info(p4info_of(program), Path(p4info_file))
     return 0
+
+
+def _show(diagnostics: Sequence[Diagnostic], log_format: str) -> None:
+    for one in diagnostics:
+        text = one.to_json() if log_format == "json" else logs.printable_lines(one.render())
+        print(text, file=sys.stderr)
 
 
 def _run_stf(source: ProgramSource, case: Path) -> int:
@@ -312,11 +330,14 @@ def _serve(args: argparse.Namespace, source: ProgramSource | None) -> int:
     from p4switch.stats import lines
     from p4switch.switch import Switch, SwitchOptions
 
+    ports = tuple(parse_port(text) for text in args.ports)
     options = SwitchOptions(
         program=source,
         program_dirs=tuple(args.include_dirs),
-        ports=tuple(parse_port(text) for text in args.ports),
-        port_options=_port_options(args.port_options),
+        ports=ports,
+        port_options=_with_priorities(
+            _port_options(args.port_options), ports, _number("--priority-queues", args.priority_queues, PRIORITIES_MAX)
+        ),
         grpc=args.grpc,
         also_grpc=tuple(args.also_grpc),
         tls=_tls(args),
@@ -371,6 +392,15 @@ def _port_options(texts: Sequence[str]) -> dict[int, PortOptions]:
             raise UsageError(f"--port-option {text}: port {number} has options already; give them in one")
         options[number] = parsed
     return options
+
+
+def _with_priorities(
+    options: dict[int, PortOptions], ports: Sequence[PortSpec], priorities: int | None
+) -> dict[int, PortOptions]:
+    if priorities is None:
+        return options
+    plain = {port.number: PortOptions(priorities=priorities) for port in ports}
+    return plain | {number: replace(given, priorities=priorities) for number, given in options.items()}
 
 
 def _number(flag: str, value: int | None, maximum: int, minimum: int = 1) -> int | None:

@@ -12,6 +12,7 @@ from p4switch.build import BuildError, build_shared_object
 from p4switch.codegen.c_program import render
 from p4switch.frontend.checker import check_program
 from p4switch.frontend.hints import hinted
+from p4switch.frontend.lint import lint
 from p4switch.frontend.lower.lower_program import lower
 from p4switch.frontend.parser import parse
 from p4switch.frontend.preprocess import preprocess
@@ -48,10 +49,12 @@ def compile_to_ir(
     besides the compiler's own; None: any."""
     reporter = Reporter(preprocess(Path(path), defines or {}, [Path(d) for d in include_dirs], within))
     try:
-        program = lower(check_program(parse(reporter), reporter), ARCHITECTURES, architecture)
+        checked = check_program(parse(reporter), reporter)
+        program = lower(checked, ARCHITECTURES, architecture)
     except CompileError as error:
         raise hinted(error, reporter.source) from None
     verify(program)
+    lint(checked)
     return program, tuple(reporter.diagnostics)
 
 

@@ -417,15 +417,10 @@ def _id_annotation(annotations: Iterable[Annotation]) -> int | None:
 
 
 def _in_source_order(actions: Sequence[ir.Action]) -> list[ir.Action]:
-    """Actions outside of controls first, then control by control, as the source declares them."""
-    controls = list(dict.fromkeys(a.name.rpartition(".")[0] for a in actions))
+    """Control by control: what is declared outside of controls at its first use, then the control's own as declared."""
+    controls = list(dict.fromkeys(a.control for a in actions))
     return sorted(
-        actions,
-        key=lambda a: (
-            "." in a.name,
-            controls.index(a.name.rpartition(".")[0]),
-            a.location.line if "." in a.name else 0,
-        ),
+        actions, key=lambda a: (controls.index(a.control), not a.shared, a.index if a.shared else a.location.line)
     )
 
 

@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from p4switch.errors import SwitchError
+from p4switch.values import PRIORITIES_MAX, QUEUE_PACKETS_MAX
 
 PORT_NUMBER_MAX = 510
 """v1model has 9-bit ports; 511 drops."""
+
+PORT_OPTIONS = (
+    *("loss", "duplicate", "reorder", "corrupt", "delay", "jitter"),
+    *("rate", "burst", "queue", "depth", "priorities", "seed", "direction"),
+)
 
 _RATE_UNITS = {"": 1, "bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
@@ -67,10 +73,11 @@ class PortSpec:
 
 @dataclass(frozen=True, slots=True)
 class PortOptions:
-    """Faults and shaping of a port.
+    """Faults, shaping and queue of a port.
 
     Probabilities 0..1 for each frame; `direction` says which frames ("rx": arriving, "tx": leaving, "both").
-    `rate_bits` and `delay_us` 0: none.
+    `rate_bits` and `delay_us` 0: none. `queue_packets` and `priorities` are of the queue before egress, which packets
+    of programs that look at queues wait in.
     """
 
     loss: float = 0.0
@@ -83,6 +90,8 @@ class PortOptions:
     rate_bits: int = 0
     burst_bytes: int = 1 << 16
     queue_bytes: int = 1 << 18
+    queue_packets: int = 64
+    priorities: int = 1
     direction: str = "tx"
 
 
@@ -123,6 +132,10 @@ def port_options(pairs: dict[str, str]) -> PortOptions:
                 values[f"{key}_us"] = _quantity(key, text, _TIME_UNITS_US)
             case "burst" | "queue":
                 values[f"{key}_bytes"] = _quantity(key, text, _SIZE_UNITS)
+            case "depth":
+                values["queue_packets"] = _within(key, text, QUEUE_PACKETS_MAX)
+            case "priorities":
+                values[key] = _within(key, text, PRIORITIES_MAX)
             case "seed":
                 values[key] = _quantity(key, text, {"": 1})
             case "direction" if text in ("rx", "tx", "both"):
@@ -130,8 +143,7 @@ def port_options(pairs: dict[str, str]) -> PortOptions:
             case "direction":
                 raise SwitchError(f"port option direction={text}: one of rx, tx, both")
             case _:
-                known = "loss, duplicate, reorder, corrupt, delay, jitter, rate, burst, queue, seed, direction"
-                raise SwitchError(f"unknown port option {key!r}: known are {known}")
+                raise SwitchError(f"unknown port option {key!r}: known are {', '.join(PORT_OPTIONS)}")
     return PortOptions(**values)  # type: ignore[arg-type]
 
 
@@ -176,6 +188,13 @@ def _probability(key: str, text: str) -> float:
         value = -1.0
     if not 0 <= value <= 1:
         raise SwitchError(f"port option {key}={text}: a probability from 0 to 1")
+    return value
+
+
+def _within(key: str, text: str, most: int) -> int:
+    value = _quantity(key, text, {"": 1})
+    if not 0 < value <= most:
+        raise SwitchError(f"port option {key}={text}: 1 to {most}")
     return value
 
 

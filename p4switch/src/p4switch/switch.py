@@ -168,6 +168,14 @@ class Switch:
             if options.rate_bits:
                 shape = runtime.Shape(options.rate_bits, options.burst_bytes, options.queue_bytes)
             self.runtime.set_shape(number, shape)
+            self.runtime.set_queue(
+                number,
+                runtime.Queue(
+                    options.queue_packets,
+                    options.queue_bytes if shape is not None else runtime.Queue().bytes,
+                    options.priorities,
+                ),
+            )
             self._port_options[number] = options
 
     def set_exclusion(self, exclusion_id: int, ports: Iterable[int]) -> None:

@@ -83,6 +83,24 @@ class TestSwitch:
         self._arrived.clear()
         return taken
 
+    def command(self, *lines: str) -> str:
+        """Commands of simple_switch_CLI, as `table_add dmac forward 0x020000000002 => 2`; what they print.
+
+        Raises AssertionError when the switch refuses one.
+        """
+        from p4switch.bmv2.client import Client, RefusedError
+        from p4switch.bmv2.commands import Commands
+
+        said: list[str] = []
+        with Client(self.address, self.device_id) as client:
+            commands = Commands(client, said.append)
+            for line in lines:
+                try:
+                    commands.run(line.split())
+                except RefusedError as refused:
+                    raise AssertionError(f"{line}: {refused}") from refused
+        return "\n".join(said)
+
     def _collect(self) -> None:
         for port, frame in self.switch.runtime.collect():
             self._arrived[port].append(frame)

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+QUEUE_PACKETS_MAX = 1024
+"""What may wait for a port before egress, at most; the runtime has the same bound."""
+PRIORITIES_MAX = 8
+"""standard_metadata.priority has three bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActionCall:

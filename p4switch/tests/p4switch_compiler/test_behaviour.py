@@ -182,6 +182,12 @@ def test_recirculate_and_truncate(bench: Make) -> None:
     assert out(bench, program("", metadata=metadata, egress=egress)) == bytes.fromhex("12035678") + b"p"
 
 
+def test_a_digest_of_a_number(bench: Make) -> None:
+    b = bench(program("digest<bit<9>>(1, s.ingress_port);"))
+    b.send(FRAME, port=3)
+    assert [e.values for e in b.switch.events(1.0) if isinstance(e, DigestEvent)] == [(3,)]
+
+
 def test_drop_and_digest(bench: Make) -> None:
     top = "struct note_t { bit<8> a; bit<128> wide; }"
     body = "digest<note_t>(1, { h.d.a, (bit<128>) h.d.c << 100 }); mark_to_drop(s);"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_the_tests_of_the_page_pass(text, program, monkeypatch, p4switch_factory
     names["test_floods"]()
     exec(blocks(text, "python", "def test_floods(p4switch_factory)"), names)
     names["test_floods"](p4switch_factory)
+
+
+def test_the_front_page_does_what_it_shows(monkeypatch, capsys, tmp_path):
+    readme = (DOCS.parent / "README.md").read_text()
+    assert main(["examples"]) == 0
+    monkeypatch.chdir(capsys.readouterr().out.strip())
+    names: dict[str, Any] = {}
+    exec(blocks(readme, "python", "from p4switch.testing"), names)
+    names["test_known_addresses_are_not_flooded"]()
+    wrong = tmp_path / "l2.p4"
+    wrong.write_text(Path("l2.p4").read_text().replace("forward(bit<9>", "forward(bit<8>"))
+    (tmp_path / "headers.p4").write_text(Path("headers.p4").read_text())
+    assert main([str(wrong), "--check"]) == 1
+    picture = re.sub(r"<[^>]+>", "", (DOCS / "terminal.svg").read_text())
+    for line in capsys.readouterr().err.replace(f"{tmp_path}/", "").splitlines():
+        assert html.escape(line) in picture
 
 
 def test_the_trace_is_what_the_page_shows(text, program, capsys):

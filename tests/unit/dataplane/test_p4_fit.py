@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tools import p4_fit
-from tools.p4_fit import FitError, FitReport, Resource
+from tools.p4_fit import REPOSITORY, FitError, FitReport, Resource
 
 
 def stage(number: int, tables: int, srams: int, alus: int) -> dict[str, Any]:
@@ -105,12 +106,48 @@ def test_a_parser_that_matches_anything_is_seen() -> None:
     assert p4_fit.parser_matches(good.replace("0x12b9", "0x****")) == 0
 
 
-def test_without_a_compiler_it_says_what_it_skipped(
+def test_without_a_compiler_it_neither_fits_nor_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert p4_fit.main([]) == 0
-    assert capsys.readouterr().out.startswith("skipped Tofino: none of p4c-barefoot, bf-p4c")
+    assert p4_fit.main([]) == p4_fit.NOT_RUN
+    assert capsys.readouterr().out.startswith("not run: none of p4c-barefoot, bf-p4c")
+
+
+def checked(tmp_path: Path, tools: dict[str, str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """`make p4` with these commands beside those that every machine has; `switch` and `python` stand for its own."""
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return subprocess.run(
+        [REPOSITORY / "tools" / "check_p4.sh", tmp_path / "switch", tmp_path / "python"],
+        env={"PATH": f"{tmp_path}:{os.defpath}", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_was_not_run_is_in_the_last_line(tmp_path: Path) -> None:
+    tools = {"switch": "exit 0", "python": f"exit {p4_fit.NOT_RUN}"}
+    done = checked(tmp_path, tools)
+    lacks = "p4c (no p4c-bm2-ss on PATH), Tofino (no p4c-barefoot or bf-p4c on PATH)"
+    assert done.stdout.splitlines()[-1] == f"checked: p4switch; NOT RUN: {lacks}"
+    assert done.returncode == 0
+    assert checked(tmp_path, tools, P4_ALL="1").returncode == 1
+
+
+def test_what_was_run_is_in_the_last_line(tmp_path: Path) -> None:
+    tools = {"switch": "exit 0", "python": "exit 0", "p4c-bm2-ss": "exit 0"}
+    done = checked(tmp_path, tools, P4_ALL="1")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "checked: p4switch, p4c, Tofino")
+
+
+@pytest.mark.parametrize("tools", [{"python": "exit 1"}, {"switch": "exit 2"}, {"p4c-bm2-ss": "exit 1"}])
+def test_what_fails_is_a_failure(tmp_path: Path, tools: dict[str, str]) -> None:
+    done = checked(tmp_path, {"switch": "exit 0", "python": "exit 0", **tools})
+    assert done.returncode != 0
+    assert "checked:" not in done.stdout
 
 
 def test_a_program_of_too_many_stages_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ _SAME: Final = {
     "--http": "--http",
     "--admin": "--admin",
     "--ready-file": "--ready-file",
+    "--priority-queues": "--priority-queues",
     "--grpc-server-cert": "--tls-cert",
     "--grpc-server-key": "--tls-key",
     "--grpc-server-cacert": "--tls-ca",
@@ -114,7 +115,7 @@ class _Translator:
     def option(self, word: str) -> None:
         if word in _SAME:
             self.passed += [_SAME[word], self.value(word)]
-        elif word in ("-L", "--log-level", "--log-file", "--thrift-port", "--grpc-server-addr", "--priority-queues"):
+        elif word in ("-L", "--log-level", "--log-file", "--thrift-port", "--grpc-server-addr"):
             self.values["-L" if word == "--log-level" else word] = self.value(word)
         elif word == "--pcap":
             follows = self.at < len(self.words) and not self.words[self.at].startswith("-")
@@ -172,8 +173,6 @@ def translate(name: str, arguments: Sequence[str], *, grpc: bool) -> Translation
         passed += [] if thrift is None else ["--also-grpc", f"127.0.0.1:{thrift}"]
     else:
         passed += ["--grpc", f"127.0.0.1:{thrift}"]
-    if "--priority-queues" in it.values:
-        it.notes["--priority-queues"] = "every port has one queue"
     if it.program is not None:
         passed.append(it.program)
     notes = tuple(

@@ -11,7 +11,7 @@ from p4switch.codegen.descriptors import Descriptors
 from p4switch.codegen.function_writer import FunctionWriter, StatementRules, color_name
 from p4switch.codegen.layout import bytes_of
 from p4switch.codegen.packet_state import packet_roots, state_copies, state_name, state_struct
-from p4switch.codegen.scan import depends_on_egress, mentions, reads_metadata, reads_queue_times
+from p4switch.codegen.scan import depends_on_egress, mentions, reads_metadata, reads_queue_times, waits_for_ports
 from p4switch.ir import types as irt
 from p4switch.ir.program import Block, Program, Thread
 from p4switch.ir.stmt import Emit, Labelled, Stmt
@@ -153,6 +153,8 @@ def _flags(program: Program, present: set[str]) -> list[str]:
         flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")
     if reads_queue_times(program, thread):
         flags.append("PS_PROGRAM_READS_QUEUE_TIMES")
+    if waits_for_ports(program, thread):
+        flags.append("PS_PROGRAM_WAITS_FOR_PORTS")
     return sorted(set(flags))
 
 

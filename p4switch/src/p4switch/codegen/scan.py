@@ -46,15 +46,24 @@ def depends_on_egress(thread: Thread, block: Block) -> bool:
 
 def reads_queue_times(program: Program, thread: Thread) -> bool:
     """Whether ingress or egress mentions queueing fields or the egress timestamp, or copies the metadata whole."""
+    return _mentions_intrinsic(program, thread, QUEUE_FIELDS)
+
+
+def _mentions_intrinsic(program: Program, thread: Thread, fields: frozenset[str]) -> bool:
     intrinsic = {v.name for v in thread.intrinsic}
     for block in (thread.control("ingress"), thread.control("egress")):
         for n in nodes(block.body):
             if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name in intrinsic:
                 return True
             of_intrinsic = isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name in intrinsic
-            if of_intrinsic and n.field in QUEUE_FIELDS:
+            if of_intrinsic and n.field in fields:
                 return True
-    return any(e.field in QUEUE_FIELDS for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member))
+    return any(e.field in fields for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member))
+
+
+def waits_for_ports(program: Program, thread: Thread) -> bool:
+    """Whether ingress or egress looks at queues, or writes the priority that orders them."""
+    return _mentions_intrinsic(program, thread, QUEUE_FIELDS - {"egress_global_timestamp"} | {"priority"})
 
 
 def mentions(block: Block, variable: str, field: str) -> bool:

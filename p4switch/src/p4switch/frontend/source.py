@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,18 @@ class Diagnostic:
             pad = "".join("\t" if c == "\t" else " " for c in self.excerpt[: self.column - 1])
             text += f"\n{self.excerpt}\n{pad}^"
         return text
+
+    def to_json(self) -> str:
+        """One line for editors: severity, message, file, line, column."""
+        return json.dumps(
+            {
+                "severity": self.severity.value,
+                "message": self.message,
+                "file": self.file,
+                "line": self.line,
+                "column": self.column,
+            }
+        )
 
 
 class CompileError(Exception):

@@ -54,13 +54,16 @@ class ActionParameter:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action of at least one table. `hidden`: @hidden."""
+    """An action of at least one table. `hidden`: @hidden. `control`: which control first uses it in a table;
+    `shared`: it is declared outside of controls."""
 
     index: int
     name: str
     parameters: tuple[ActionParameter, ...]
     annotations: tuple[Annotation, ...]
     location: Location
+    control: str
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class Digest:
     index: int
     name: str
     fields: tuple[DigestField, ...]
-    struct: StructType | HeaderType
+    struct: StructType | HeaderType | Scalar
     annotations: tuple[Annotation, ...] = ()
 
 

@@ -220,6 +220,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ps_add_memory": (c_int, (c_void_p, c_uint32, c_int, c_char_p, c_uint64)),
     "ps_remove_port": (c_int, (c_void_p, c_uint32)),
     "ps_set_faults": (c_int, (c_void_p, c_uint32, c_int, POINTER(FaultsStruct))),
+    "ps_set_queue": (c_int, (c_void_p, c_uint32, c_uint32, c_uint64, c_uint32)),
     "ps_set_shape": (c_int, (c_void_p, c_uint32, c_uint64, c_uint64, c_uint64)),
     "ps_set_pcap": (c_int, (c_void_p, c_uint32, c_int, c_char_p)),
     "ps_port_stats_read": (c_int, (c_void_p, c_uint32, POINTER(c_uint64))),

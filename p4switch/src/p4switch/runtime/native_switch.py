@@ -16,7 +16,16 @@ from p4switch.errors import SwitchError
 from p4switch.runtime import abi
 from p4switch.runtime.compiled_program import Program, unpack_fields
 from p4switch.runtime.pipeline import Pipeline
-from p4switch.runtime.switch_values import Direction, Faults, PortStats, Shape, SwitchConfig, SwitchStats
+from p4switch.runtime.switch_values import (
+    Direction,
+    Faults,
+    PortStats,
+    Queue,
+    Shape,
+    SwitchConfig,
+    SwitchStats,
+)
+from p4switch.values import PRIORITIES_MAX, QUEUE_PACKETS_MAX
 
 _EVENT_BYTES = 1 << 20
 _COLLECT_BYTES = 1 << 16
@@ -219,6 +228,14 @@ class Switch:
         if shape is not None and (rate <= 0 or burst <= 0 or queue < 0):
             raise ValueError("a shape's rate and burst are positive, its queue is not negative")
         self._check(self._library.ps_set_shape(self.handle, port, rate, burst, queue), port)
+
+    def set_queue(self, port: int, queue: Queue) -> None:
+        """What may wait for a port before egress, where the program looks at queues. What waits already stays."""
+        if not (0 < queue.packets <= QUEUE_PACKETS_MAX and 0 < queue.priorities <= PRIORITIES_MAX and queue.bytes >= 0):
+            raise ValueError(
+                f"a queue has 1 to {QUEUE_PACKETS_MAX} packets, 1 to {PRIORITIES_MAX} priorities and no negative bytes"
+            )
+        self._check(self._library.ps_set_queue(self.handle, port, queue.packets, queue.bytes, queue.priorities), port)
 
     def set_pcap(self, port: int, direction: Direction, path: Path | None) -> None:
         """Captures a port's frames into a new file; None ends the capture and completes the file."""

@@ -114,6 +114,15 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """What may wait for a busy port before egress: packets, their bytes, and in how many strict priorities."""
+
+    packets: int = 64
+    bytes: int = 4 << 20
+    priorities: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PortStats:
     """Frames and bytes of a port since it was added; faults are those that were injected. ``up``: 0 or 1."""
 

@@ -144,9 +144,10 @@ def lower_mark_to_drop(v1: V1Lowering, e: ast.Call, callee: Callee) -> None:
 def lower_digest(v1: V1Lowering, e: ast.Call, callee: Callee) -> None:
     argument = argument_of(callee, "data")
     t = ir_type(v1.low, v1.low.concrete(v1.low.types[argument]), argument.at)
-    if not isinstance(t, irt.StructType | irt.HeaderType):
+    if not isinstance(t, irt.StructType | irt.HeaderType | irt.Bits | irt.Bool | irt.EnumType):
         raise v1.low.unsupported(argument.at, f"a digest of {t}")
-    if any(isinstance(f.type, irt.Varbits | irt.StackType | irt.UnionType) for f in t.fields):
+    fields = t.fields if isinstance(t, irt.StructType | irt.HeaderType) else ()
+    if any(isinstance(f.type, irt.Varbits | irt.StackType | irt.UnionType) for f in fields):
         raise v1.low.unsupported(argument.at, f"a digest of {t}, which has parts without fixed size")
     v1.low.emit(SendDigest(digest_index(v1.low, t), tuple(scalars(v1.low, argument))))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from p4switch.frontend import ast
 from p4switch.frontend.callee import Callee
@@ -63,21 +64,32 @@ def make_value_set(low: Lowering, decl: ast.ValueSetDecl, name: str) -> Instance
     return Instance("value_set", name, index)
 
 
-def digest_index(low: Lowering, t: irt.StructType | irt.HeaderType) -> int:
-    """The digest of a type, made on first use."""
+def digest_index(low: Lowering, t: irt.StructType | irt.HeaderType | irt.Scalar) -> int:
+    """The digest of a type, made on first use. What has no name of its own is numbered, as by p4c."""
     for d in low.digests:
         if d.struct == t:
             return d.index
-    name = t.name if not getattr(t, "is_tuple", False) else f"digest_{len(low.digests)}"
-    return new_digest(low, name, t, t.annotations)
+    if _has_name(t):
+        return new_digest(low, t.name, t, t.annotations)
+    return new_digest(low, f"digest_{sum(not _has_name(d.struct) for d in low.digests)}", t, ())
+
+
+def _has_name(t: irt.StructType | irt.HeaderType | irt.Scalar) -> TypeGuard[irt.StructType | irt.HeaderType]:
+    return isinstance(t, irt.StructType | irt.HeaderType) and not getattr(t, "is_tuple", False)
 
 
 def new_digest(
-    low: Lowering, name: str, t: irt.StructType | irt.HeaderType, annotations: tuple[irt.Annotation, ...]
+    low: Lowering,
+    name: str,
+    t: irt.StructType | irt.HeaderType | irt.Scalar,
+    annotations: tuple[irt.Annotation, ...],
 ) -> int:
     """A digest under a name of its own."""
     fields: list[DigestField] = []
-    _digest_fields(low, "", t, fields)
+    if isinstance(t, irt.StructType | irt.HeaderType):
+        _digest_fields(low, "", t, fields)
+    else:
+        fields.append(DigestField("value", t))
     low.digests.append(Digest(len(low.digests), name, tuple(fields), t, annotations))
     return len(low.digests) - 1
 
@@ -126,6 +138,8 @@ def action_index(low: Lowering, decl: ast.ActionDecl) -> int:
             tuple(parameters),
             ir_annotations(decl.annotations),
             low.location(decl.at),
+            low.env.prefix,
+            low.globals.find(decl) is not None,
         )
     )
     return instance.index

@@ -418,6 +418,8 @@ enum ps_program_flags {
     /* TNA: ingress reads parser_err. Without this flag the runtime drops a packet with a parser error after the
      * parser. */
     PS_PROGRAM_READS_PARSER_ERROR = 1 << 3,
+    /* ingress or egress looks at queues (enq_*, deq_*, priority): packets wait for a busy port before egress. */
+    PS_PROGRAM_WAITS_FOR_PORTS = 1 << 4,
 };
 
 enum ps_architecture { PS_V1MODEL = 0, PS_TNA = 1 };

@@ -212,9 +212,8 @@ static void refill(struct ps_port *port) {
     s->tokens = tokens > full ? full : (uint64_t)tokens;
 }
 
-static uint64_t cost_of(const struct ps_shape_state *s, const struct ps_tx *tx) {
-    return ps_min64(ps_tx_bytes(tx), s->burst_bytes) * 8 *
-           MICRO; /* a frame larger than the burst waits for a full bucket */
+static uint64_t cost_of(const struct ps_shape_state *s, uint32_t bytes) {
+    return ps_min64(bytes, s->burst_bytes) * 8 * MICRO; /* a frame larger than the burst waits for a full bucket */
 }
 
 static void onto_wire(struct ps_port *port, const struct ps_tx *tx) {
@@ -222,20 +221,30 @@ static void onto_wire(struct ps_port *port, const struct ps_tx *tx) {
     ps_port_emit(port, tx);
 }
 
-static void arm(struct ps_port *port) {
+void ps_shape_await(struct ps_port *port, uint32_t bytes) {
     struct ps_shape_state *s = &port->shape;
-    if (s->timer_armed || s->queue.count == 0) return;
-    uint64_t cost = cost_of(s, &s->queue.items[s->queue.head]);
+    if (s->timer_armed) return;
+    uint64_t cost = cost_of(s, bytes);
     uint64_t wait_us = cost > s->tokens ? (cost - s->tokens + s->rate_bits - 1) / s->rate_bits : 0;
     uint64_t quantum_us = ps_min64(SHAPE_QUANTUM_US, s->burst_bytes * 8 * (MICRO / 2) / s->rate_bits);
     if (wait_us < quantum_us) wait_us = quantum_us;
     s->timer_armed = ps_timer_add(port->sw, port->sw->now_us + wait_us, port->id, PS_TIMER_SHAPE, s->serial, NULL) == 0;
 }
 
+static void arm(struct ps_port *port) {
+    struct ps_shape_state *s = &port->shape;
+    if (s->queue.count) ps_shape_await(port, ps_tx_bytes(&s->queue.items[s->queue.head]));
+}
+
+bool ps_shape_ready(struct ps_port *port, uint32_t bytes) {
+    refill(port);
+    return port->shape.queue.count == 0 && port->shape.tokens >= cost_of(&port->shape, bytes);
+}
+
 void ps_shape_send(struct ps_port *port, const struct ps_tx *tx) {
     struct ps_shape_state *s = &port->shape;
     refill(port);
-    uint64_t cost = cost_of(s, tx);
+    uint64_t cost = cost_of(s, ps_tx_bytes(tx));
     if (s->queue.count == 0 && s->tokens >= cost) {
         s->tokens -= cost;
         onto_wire(port, tx);
@@ -254,13 +263,14 @@ void ps_shape_release(struct ps_port *port) {
     s->timer_armed = false;
     refill(port);
     while (s->queue.count) {
-        uint64_t cost = cost_of(s, &s->queue.items[s->queue.head]);
+        uint64_t cost = cost_of(s, ps_tx_bytes(&s->queue.items[s->queue.head]));
         if (s->rate_bits && s->tokens < cost) break;
         if (s->rate_bits) s->tokens -= cost;
         ps_queue_pop(&s->queue, &tx);
         onto_wire(port, &tx);
     }
     if (s->rate_bits) arm(port);
+    ps_egress_queue_serve(port);
 }
 
 void ps_shape_set(struct ps_port *port, uint64_t rate_bits, uint64_t burst_bytes, uint64_t queue_bytes) {

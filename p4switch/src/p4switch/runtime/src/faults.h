@@ -54,6 +54,8 @@ void ps_faults_drop_held(struct ps_port *port);
 void ps_shape_set(struct ps_port *port, uint64_t rate_bits, uint64_t burst_bytes, uint64_t queue_bytes);
 void ps_shape_send(struct ps_port *port, const struct ps_tx *tx);
 void ps_shape_release(struct ps_port *port);
+bool ps_shape_ready(struct ps_port *port, uint32_t bytes); /* whether a packet of so many bytes would pass at once */
+void ps_shape_await(struct ps_port *port, uint32_t bytes); /* ps_shape_release() runs when it would */
 
 /* Timers: a heap of due times. */
 enum ps_timer_kind {

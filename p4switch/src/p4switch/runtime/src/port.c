@@ -114,6 +114,7 @@ void ps_port_writable(struct ps_port *port) {
         if (taken < run) return;
     }
     watch_writable(port, false);
+    ps_egress_queue_serve(port);
 }
 
 /* ------------------------------------------------------------------ life */
@@ -137,7 +138,10 @@ void ps_port_set_up(struct ps_port *port, bool up) {
     if (port->up == up) return;
     port->up = up;
     port->stats.up = up;
-    if (!up) ps_queue_clear(&port->sw->pool, &port->backlog);
+    if (!up) {
+        ps_queue_clear(&port->sw->pool, &port->backlog);
+        ps_egress_queue_clear(port->sw, &port->waiting);
+    }
     if (port->sw->pipeline) ps_pipeline_port_changed(port->sw->pipeline, port->id);
     ps_events_post(&port->sw->events, PS_EVENT_PORT, 0, port->sw->now_us, port->id, up, NULL, 0);
 }

@@ -2,6 +2,7 @@
 #ifndef P4SWITCH_PORT_H
 #define P4SWITCH_PORT_H
 
+#include "egress_queue.h"
 #include "faults.h"
 #include "pcap.h"
 
@@ -40,6 +41,7 @@ struct ps_port {
     int out_count;
     struct ps_tx_queue backlog;
     struct ps_shape_state shape;
+    struct ps_egress_queue waiting;
     struct ps_fault_state faults[2];
     FILE *pcap[2];
     void *impl;

@@ -70,6 +70,16 @@ static int new_socket(void) {
     return socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); /* protocol 0: nothing arrives before bind */
 }
 
+/* What the kernel may hold of what the port sends: little where packets wait for the port in the switch. */
+void ps_packet_port_size_kernel_queue(struct ps_port *port) {
+    const struct ps_pipeline *p = port->sw->pipeline;
+    if (port->tx_fd < 0) return;
+    if (p && p->program->flags & PS_PROGRAM_WAITS_FOR_PORTS)
+        (void)set_option(port->tx_fd, SOL_SOCKET, SO_SNDBUF, PS_KERNEL_BYTES_WAITING);
+    else
+        set_buffer(port->tx_fd, SO_SNDBUFFORCE, SO_SNDBUF);
+}
+
 static bool open_sockets(struct ps_port *port, int index, const char **what) {
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     *what = "a packet socket cannot be made";
@@ -81,7 +91,7 @@ static bool open_sockets(struct ps_port *port, int index, const char **what) {
         set_option(rx, SOL_PACKET, PACKET_AUXDATA, 1) != 0)
         return false;
     set_buffer(rx, SO_RCVBUFFORCE, SO_RCVBUF);
-    set_buffer(tx, SO_SNDBUFFORCE, SO_SNDBUF);
+    ps_packet_port_size_kernel_queue(port);
     *what = "the interface cannot be used";
     return bind_to(tx, index, 0) == 0 && bind_to(rx, index, ETH_P_ALL) == 0 &&
            setsockopt(rx, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) == 0;

@@ -18,6 +18,7 @@ static void port_destroy(struct ps_port *port) {
         if (sw->dirty[i] == port) sw->dirty[i--] = sw->dirty[--sw->dirty_count];
     ps_queue_clear(&sw->pool, &port->backlog);
     ps_queue_clear(&sw->pool, &port->shape.queue);
+    ps_egress_queue_clear(sw, &port->waiting);
     free(port->backlog.items);
     free(port->shape.queue.items);
     ps_faults_drop_held(port);
@@ -47,6 +48,7 @@ static struct ps_port *port_create(struct ps_switch *sw, uint32_t id, char *erro
     port->id = id;
     port->rx_fd = port->tx_fd = -1;
     port->backlog.bytes_max = PS_BACKLOG_BYTES;
+    ps_egress_queue_init(&port->waiting);
     return port;
 }
 
@@ -144,6 +146,17 @@ PS_EXPORT int ps_set_shape(struct ps_switch *sw, uint32_t id, uint64_t rate_bits
     ps_clock_update(sw);
     ps_shape_set(port, rate_bits, burst_bytes, queue_bytes);
     ps_flush(sw);
+    ps_gate_leave(sw);
+    return 0;
+}
+
+/* The queue before egress, for programs that look at it. -1: no such port. */
+PS_EXPORT int ps_set_queue(struct ps_switch *sw, uint32_t id, uint32_t packets, uint64_t bytes, uint32_t priorities) {
+    struct ps_port *port = enter_port(sw, id);
+    if (!port) return -1;
+    port->waiting.packets_max = packets;
+    port->waiting.bytes_max = bytes;
+    port->waiting.priorities = priorities;
     ps_gate_leave(sw);
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "groups.h"
 #include "loop.h"
+#include "port_kinds.h"
 #include "ports.h"
 #include "tna.h"
 #include "traffic.h"
@@ -86,6 +87,8 @@ PS_EXPORT void ps_commit(struct ps_switch *sw, struct ps_pipeline *p) {
         sw->ctx.counters = p->counters;
         sw->ctx.meters = p->meters;
         sw->ctx.scratch = p->scratch;
+        for (uint32_t i = 0; i < PS_PORTS_MAX; i++)
+            if (sw->ports[i] && ps_port_is_packet(sw->ports[i])) ps_packet_port_size_kernel_queue(sw->ports[i]);
         ps_pipeline_port_changed(p, PS_ANY_PORT); /* ports may have come and gone since it was prepared */
     }
     ps_gate_leave(sw);

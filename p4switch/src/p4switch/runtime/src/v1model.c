@@ -4,7 +4,7 @@
  * After ingress, in this order: ingress clone (of the packet as it arrived, parsed again), resubmit, multicast group,
  * drop, unicast. After egress: egress clone, drop, deparse, recirculate, send. Packets run to completion. Only
  * resubmitted and recirculated packets wait, in a limited queue that is served between bursts, so no loop of a
- * program starves the ports.
+ * program starves the ports; and before egress those of programs that look at queues, while their port is busy.
  *
  * Copies for several ports run egress one after the other on the same PHV. What egress may have changed is restored
  * from a pristine copy: headers only if it wrote some. Copies with unchanged headers share one deparsed buffer and
@@ -14,17 +14,6 @@
 #include "join.h"
 #include "offload.h"
 #include "traffic.h"
-
-/* A packet on its way from ingress to the ports. */
-struct passage {
-    struct ps_buffer *frame; /* as it arrived */
-    uint32_t consumed;
-    int32_t length_change;
-    uint32_t truncate_inverse;
-    uint32_t ingress_port;
-    uint32_t depth; /* of clones */
-    bool last;      /* the frame is not needed after this pass: its bytes may be overwritten */
-};
 
 struct shared_head { /* deparsed bytes that copies with unchanged headers share */
     struct ps_buffer *head;
@@ -90,7 +79,7 @@ enum {
     MERGE_MAX = 256,    /* payloads up to this size are cheaper to copy behind the headers */
 };
 
-static void emit(struct ps_switch *sw, const struct passage *in, uint32_t port, struct ps_buffer *head,
+static void emit(struct ps_switch *sw, const struct ps_passage *in, uint32_t port, struct ps_buffer *head,
                  uint32_t head_bytes, bool merged, uint32_t truncate_inverse, bool in_place) {
     struct ps_buffer *frame = in->frame;
     struct ps_tx tx = {.head = head, .head_bytes = head_bytes};
@@ -154,7 +143,7 @@ static void enqueue_pending(struct ps_switch *sw, struct ps_buffer *frame, uint3
     sw->pending[slot] = (struct ps_pending){frame, ingress_port, instance_type, slot};
 }
 
-static void recirculate(struct ps_switch *sw, const struct passage *in, const void *phv, struct ps_buffer *head,
+static void recirculate(struct ps_switch *sw, const struct ps_passage *in, const void *phv, struct ps_buffer *head,
                         uint32_t head_bytes, bool merged, uint32_t truncate_inverse, int32_t list) {
     struct ps_buffer *frame = in->frame;
     struct ps_tx tx = {
@@ -180,17 +169,18 @@ static void recirculate(struct ps_switch *sw, const struct passage *in, const vo
 
 /* ------------------------------------------------------------------ egress */
 
-static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list,
+static void replicate(struct ps_switch *sw, void *phv, const struct ps_passage *in, const struct ps_replica *list,
                       uint32_t count);
 
 struct egress_clone {
     const struct ps_replicas *session;
-    struct passage passage;
+    struct ps_passage passage;
     void *phv;
 };
 
 /* The copy of an egress clone is taken now; its egress runs after the original has left. */
-static bool take_egress_clone(struct ps_switch *sw, void *phv, const struct passage *in, struct egress_clone *clone) {
+static bool take_egress_clone(struct ps_switch *sw, void *phv, const struct ps_passage *in,
+                              struct egress_clone *clone) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     clone->session = ps_map_get(&p->clones, sw->ctx.clone_session);
@@ -219,9 +209,10 @@ static bool take_egress_clone(struct ps_switch *sw, void *phv, const struct pass
     return true;
 }
 
-/* Runs egress on the PHV for one port and sends the result. Returns whether header fields may have changed. */
-static bool egress_one(struct ps_switch *sw, void *phv, const struct passage *in, uint32_t port, uint32_t rid,
-                       struct shared_head *shared) {
+/* Runs egress on the PHV for one port and sends the result. Returns whether header fields may have changed. `met`
+ * NULL: the packet has not waited. */
+static bool egress_now(struct ps_switch *sw, void *phv, const struct ps_passage *in, uint32_t port, uint32_t rid,
+                       struct shared_head *shared, const struct ps_queueing *met) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
@@ -229,6 +220,12 @@ static bool egress_one(struct ps_switch *sw, void *phv, const struct passage *in
 
     if (program->flags & PS_PROGRAM_READS_QUEUE_TIMES) ps_clock_update(sw);
     std->enq_timestamp = (uint32_t)sw->now_us;
+    if (PS_UNLIKELY(met)) {
+        std->enq_timestamp = met->enq_timestamp;
+        std->enq_qdepth = met->enq_qdepth;
+        std->deq_timedelta = met->deq_timedelta;
+        std->deq_qdepth = met->deq_qdepth;
+    }
     std->egress_global_timestamp = sw->now_us & 0xffffffffffffu;
     std->egress_port = (uint16_t)(port & 0x1ff);
     std->egress_rid = (uint16_t)rid;
@@ -296,7 +293,48 @@ clones:
     return written;
 }
 
-static void replicate(struct ps_switch *sw, void *phv, const struct passage *in, const struct ps_replica *list,
+/* Puts a copy of the packet into the queue of its port where that is busy. False: it may leave at once. */
+static bool wait_for_port(struct ps_switch *sw, const void *phv, const struct ps_passage *in, uint32_t number,
+                          uint32_t rid) {
+    struct ps_port *port = number < PS_PORTS_MAX ? sw->ports[number] : NULL;
+    uint32_t bytes = in->frame->length + (uint32_t)in->length_change;
+    ps_clock_update(sw);
+    if (!port || !port->up || (port->waiting.count == 0 && ps_port_ready(port, bytes))) return false;
+    uint32_t priority = ((const struct ps_standard_metadata *)phv)->priority;
+    struct ps_waiting *w = ps_egress_queue_push(sw, &port->waiting, priority, bytes);
+    if (!w) {
+        port->stats.tx_queue_dropped++;
+        TRACE(sw, "port %u: queue full", number);
+        return true;
+    }
+    w->in = *in;
+    w->rid = rid;
+    w->enq_timestamp = (uint32_t)sw->now_us;
+    copy_phv(sw->pipeline->program, w->phv, phv);
+    ps_buffer_ref(in->frame);
+    TRACE(sw, "port %u: waits behind %u packets", number, w->enq_qdepth);
+    if (port->backlog.count == 0) ps_shape_await(port, ps_egress_queue_first(&port->waiting)->bytes);
+    return true;
+}
+
+/* Egress for one port, now or when the port is free. Returns whether header fields may have changed. */
+static bool egress_one(struct ps_switch *sw, void *phv, const struct ps_passage *in, uint32_t port, uint32_t rid,
+                       struct shared_head *shared) {
+    if (PS_UNLIKELY(sw->pipeline->program->flags & PS_PROGRAM_WAITS_FOR_PORTS) && wait_for_port(sw, phv, in, port, rid))
+        return false;
+    return egress_now(sw, phv, in, port, rid, shared, NULL);
+}
+
+void ps_v1model_leave(struct ps_port *port, struct ps_waiting *w, uint32_t left) {
+    struct ps_switch *sw = port->sw;
+    ps_clock_update(sw);
+    struct ps_queueing met = {w->enq_timestamp, w->enq_qdepth, (uint32_t)sw->now_us - w->enq_timestamp, left};
+    sw->ctx.now_us = sw->now_us;
+    w->in.last = w->in.frame->refs == 1;
+    egress_now(sw, w->phv, &w->in, port->id, w->rid, NULL, &met);
+}
+
+static void replicate(struct ps_switch *sw, void *phv, const struct ps_passage *in, const struct ps_replica *list,
                       uint32_t count) {
     const struct ps_program *program = sw->pipeline->program;
     if (count == 1) {
@@ -356,7 +394,7 @@ static const char *instance_name(uint32_t instance_type) {
     }
 }
 
-static void ingress_clone(struct ps_switch *sw, const void *phv, const struct passage *in) {
+static void ingress_clone(struct ps_switch *sw, const void *phv, const struct ps_passage *in) {
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     const struct ps_replicas *session = ps_map_get(&p->clones, sw->ctx.clone_session);
@@ -368,7 +406,7 @@ static void ingress_clone(struct ps_switch *sw, const void *phv, const struct pa
     sw->stats.cloned++;
     TRACE(sw, "cloned in ingress to session %u, %u copies", sw->ctx.clone_session, session->count);
     int32_t list = sw->ctx.clone_list;
-    struct passage copy = *in;
+    struct ps_passage copy = *in;
     copy.depth = 1;
     copy.length_change = 0;
     copy.truncate_inverse = session->truncate_bytes ? ~session->truncate_bytes : 0;
@@ -409,7 +447,7 @@ static void enter(struct ps_switch *sw, struct ps_buffer *frame, uint32_t ingres
     if (program->verify_checksum) program->verify_checksum(ctx, phv);
     program->ingress(ctx, phv);
 
-    struct passage in = {frame, consumed, ctx->length_change, ctx->truncate_bytes_inverse, ingress_port, 0, false};
+    struct ps_passage in = {frame, consumed, ctx->length_change, ctx->truncate_bytes_inverse, ingress_port, 0, false};
     bool resubmit = ctx->resubmit;
     int32_t resubmit_list = ctx->resubmit_list;
     if (PS_UNLIKELY(ctx->clone)) ingress_clone(sw, phv, &in);
@@ -455,8 +493,10 @@ int ps_v1model_pending(struct ps_switch *sw, int budget) {
     return done;
 }
 
-/* Packets between two passes belong to the program that is being replaced, and go with it. */
+/* Packets between two passes, or between ingress and egress, belong to the program that is being replaced, and go with it. */
 void ps_v1model_flush_pending(struct ps_switch *sw) {
+    for (uint32_t i = 0; i < PS_PORTS_MAX; i++)
+        if (sw->ports[i]) ps_egress_queue_clear(sw, &sw->ports[i]->waiting);
     while (sw->pending_count) {
         ps_buffer_put(&sw->pool, sw->pending[sw->pending_head].frame);
         sw->pending_head = (sw->pending_head + 1) % PS_PENDING_MAX;
