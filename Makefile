@@ -79,6 +79,7 @@ format-c: $(VENV)/.installed ## all C in the style of .clang-format
 	git ls-files '*.[ch]' | xargs $(VENV)/bin/clang-format -i
 
 test: setup lint ## everything that can run on this machine, under ten minutes
+	$(MAKE) --no-print-directory -C p4switch .venv-p4rt-shell/.installed
 	$(RUN) $(PY) $(PYTEST) $(PARALLEL) -m "not long and not roce and not wheels and not field and not growth and not network and not engines and not enters_namespace"
 	$(RUN) $(PY) $(PYTEST) -m "enters_namespace and not long" $(ENTER_NAMESPACE)
 	$(MAKE) --no-print-directory -C p4switch test VENV=$(abspath $(VENV)) JOBS=$(JOBS)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from planner.traces.files import FORMATS, read_trace
+from planner.traces.in_the_wild import BUSINESSES, CONSUMERS, WILD
 from planner.traces.meaning import Trace
 from planner.traces.records import TimeUnit, TraceError
-from planner.traces.request import dequantise, is_quantised
+from planner.traces.request import BLOCK_TOKENS, dequantise, is_quantised
 
 CARRIED: Final = Path(__file__).resolve().parent / "small"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -39,13 +40,17 @@ _CARRIED: Final = {
     "conversation": ("chat_small.jsonl", "small chat trace (synthetic)", True),
     "rollout8": ("rollout_small.jsonl", "small rollout trace (synthetic)", True),
 }
-NAMES: Final = tuple(_KNOWN)
+_GENERATED: Final = {
+    CONSUMERS: "chats with the published statistics of KVCache in the Wild's trace A (generated)",
+    BUSINESSES: "API calls with the published statistics of KVCache in the Wild's trace B (generated)",
+}
+NAMES: Final = (*_KNOWN, *_GENERATED)
 
 
 def find_trace(name: str) -> TraceFile:
     """The trace of that name from the best place that has it. Raises TraceError."""
     if name not in _KNOWN:
-        raise TraceError(f"no trace {name}: there are {', '.join(_KNOWN)}, or a file that ends in {', '.join(FORMATS)}")
+        raise TraceError(f"no trace {name}: there are {', '.join(NAMES)}, or a file that ends in {', '.join(FORMATS)}")
     file, title, synthetic = _KNOWN[name]
     for directory in _directories():
         if (directory / file).is_file():
@@ -60,7 +65,10 @@ def open_trace(
     given: str, seed: int, unit: TimeUnit | None = None, block_tokens: int | None = None
 ) -> tuple[str, Trace]:
     """What to call a trace given by name or as a file, and the trace; `seed` spreads arrivals within the ticks of a
-    quantised one, `unit` and `block_tokens` are what the user knows of the file. Raises TraceError."""
+    quantised one, or draws one that is generated; `unit` and `block_tokens` are what the user knows of the file. Raises
+    TraceError."""
+    if given in _GENERATED:
+        return _GENERATED[given], Trace(WILD[given](seed), "generated requests", TimeUnit.MS, BLOCK_TOKENS)
     if given in NAMES or not given.endswith(FORMATS):
         found = find_trace(given)
         title, path = found.title, found.path

@@ -17,6 +17,7 @@ from typing import Any
 import finsy as fy
 
 from p4switch_tna.checksums import crc16_arc, internet_checksum
+from tests.dataplane.eyes import look
 from tests.dataplane.frames import (
     FENCE_ETHERTYPE,
     FROM_SWITCH_DSCP,
@@ -437,6 +438,7 @@ def notices(received: Received) -> dict[int, Control]:
     for port, (frame,) in received.items():
         datagram = parse(frame)
         assert datagram.headers_valid
+        look(frame)
         assert (datagram.dst_mac, datagram.dst_ip, datagram.dst_port) == (GROUP_MAC, GROUP_IP, 4793)
         assert (datagram.src_mac, datagram.src_ip, datagram.src_port) == (POOL_MAC, POOL_IP, 4793)
         assert datagram.control.op == Op.NOTICE
@@ -454,6 +456,7 @@ def served(frame: bytes, segment: Segment) -> Datagram:
     """Checks that a frame is `segment` served by the switch, byte for byte as its holder casts it."""
     datagram = parse(frame)
     assert datagram.headers_valid
+    look(frame)
     cast = segment.frame()
     assert frame[34:] == cast[34:], "UDP to ICRC differs"
     assert frame[14:34] == ip_header_from_switch(cast), "IP differs in more than DSCP and checksum"

@@ -7,7 +7,7 @@ A block says in a comment before it, which no reader sees, where its commands ru
     <!-- run: n1 restart -->       the same, after what runs there of this command was ended
     <!-- run: n1 shows "TEXT" -->  and what it says contains the text
     <!-- run: n1 fails -->         and it ends with a status other than 0
-    <!-- engines: MODULE -->       a test of this module in tests/engines follows it, beside a real engine
+    <!-- engines: MODULE -->       a test of this module follows it, beside a real engine or somebody else's program
     <!-- file: n1 n2 -->           the block is a file: its name stands in its first line, or before it as `NAME`
     <!-- skip: REASON -->          it cannot run in namespaces of a test, and why
     <!-- shown: REASON -->         it is not there to be followed: what something prints, a form of a command

@@ -41,9 +41,11 @@ def test_pages_with_blocks_to_follow_are_followed() -> None:
 def test_blocks_beside_engines_are_followed_where_they_say() -> None:
     for block in all_blocks():
         if block.kind == "engines":
-            modules = [ROOT / "tests" / folder / f"{block.reason}.py" for folder in ("engines", "vllm")]
+            modules = [
+                ROOT / "tests" / folder / f"{block.reason}.py" for folder in ("engines", "vllm", "unit/controlplane")
+            ]
             texts = [module.read_text() for module in modules if module.is_file()]
-            assert texts, f"{block.place}: no suite with engines has {block.reason}.py"
+            assert texts, f"{block.place}: no suite has {block.reason}.py"
             assert any(block.page.name in text for text in texts), (
                 f"{block.place}: {block.reason} does not follow this page"
             )
