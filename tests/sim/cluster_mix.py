@@ -7,9 +7,9 @@ from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvproto.rpc import control_pb2 as rpc
 from kvsim.chance import Chance
-from kvsim.cluster.cluster import FORBIDDEN, ClusterMember, ClusterSetting, SimulatedCluster
 from kvsim.cluster.controller import SimulatedController
 from kvsim.link import CLEAN, Faults
+from tests.sim.cluster import FORBIDDEN, ClusterMember, ClusterSetting, SimulatedCluster
 from tests.sim.cluster_checks import violations
 
 BEGIN_NS = 1000 * MS
@@ -19,6 +19,10 @@ LOAD_NS = 9_000 * MS
 SETTLED_NS = 16_000 * MS
 """After the last fault: deadlines, leases, graces and what is kept of a directory before a restart are over."""
 DEADLINE_S = 2.0
+BURSTS = 12
+"""Prompts come in so many bursts, of some milliseconds each: what is claimed and announced together is told together."""
+REPLACED_NS = 5_000 * MS
+"""A leader that is gone, stands still or cannot renew its lease is replaced within this time."""
 
 
 class ClusterMix:
@@ -31,7 +35,8 @@ class ClusterMix:
         self.cluster = SimulatedCluster(self.setting)
         self.story: list[str] = []
         self._uncertain: set[ChunkKey] = set()
-        self._controllers_at = BEGIN_NS
+        self._late: list[str] = []
+        self._troubled: set[str] = set()
         for one in self.cluster.members:
             for _ in range(prompts):
                 self._prompt(one)
@@ -51,7 +56,8 @@ class ClusterMix:
         may = [document for document in self.cluster.documents if document.namespace.startswith(one.pattern)]
         document = may[min(chance.below(len(may)), chance.below(len(may)))]
         recompute_s = 0.001 * (1 + chance.below(100)) if not chance.below(6) else None
-        self.cluster.engine.at(self._moment(), lambda: one.engine.want(document, DEADLINE_S, recompute_s))
+        at_ns = BEGIN_NS + chance.below(BURSTS) * LOAD_NS // BURSTS + chance.below(8 * MS)
+        self.cluster.engine.at(at_ns, lambda: one.engine.want(document, DEADLINE_S, recompute_s))
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -59,6 +65,7 @@ class ClusterMix:
         chance, members = self._chance, self.cluster.members
         one, at_ns, lasts_ns = members[chance.below(len(members))], self._moment(), (1 + chance.below(4000)) * MS
         name = one.node.name
+        self._troubled.add(name)
         match chance.below(8):
             case 0 | 1:
                 self._at(at_ns, f"{name} dies for {lasts_ns / MS:.0f} ms", lambda: self.cluster.kill(one))
@@ -94,16 +101,31 @@ class ClusterMix:
     def _controllers_fail(self) -> None:
         """One after the other, so that one of them may lead."""
         chance, at_ns = self._chance, BEGIN_NS + self._chance.below(1500 * MS)
-        for _ in range(chance.below(4)):
+        count = chance.below(4)
+        for _ in range(count):
             lasts_ns = (1 + chance.below(5000)) * MS
-            self._controller_fails(at_ns, lasts_ns)
+            has_store = self._controller_fails(at_ns, lasts_ns)
+            if count == 1 and has_store:
+                self.cluster.engine.at(at_ns + REPLACED_NS, self._look_for_leader)
             at_ns += chance.below(6000) * MS
             if at_ns + 5000 * MS > BEGIN_NS + LOAD_NS:
                 return
 
-    def _controller_fails(self, at_ns: int, lasts_ns: int) -> None:
+    def _look_for_leader(self) -> None:
+        leader = self.cluster.leader
+        if leader is None:
+            self._late.append(f"nobody leads {REPLACED_NS / MS:.0f} ms after the leader failed")
+            return
+        # Whoever has troubles of its own has other deadlines.
+        well = [one for one in self.cluster.members if one.node.name not in self._troubled]
+        away = [one.node.name for one in well if not (one.link.is_attached and one.link.address == leader.name)]
+        if away:
+            self._late.append(f"{leader.name} leads, and {len(away)} agents have not found it: {away[:4]}")
+
+    def _controller_fails(self, at_ns: int, lasts_ns: int) -> bool:
+        """Returns whether the other one can take over."""
         engine, chance, shown = self.cluster.engine, self._chance, f"for {lasts_ns / MS:.0f} ms"
-        match chance.below(5):
+        match kind := chance.below(5):
             case 0:
                 self._at(at_ns, f"the leader dies {shown}", lambda: self._with_leader(SimulatedController.kill))
             case 1:
@@ -127,6 +149,7 @@ class ClusterMix:
                     lambda: [_cut_store(one, at_ns + lasts_ns) for one in self.cluster.controllers],
                 )
         engine.at(at_ns + lasts_ns, self._revive)
+        return kind != 4
 
     def _with_leader(self, action: Callable[[SimulatedController], None]) -> None:
         leader = self.cluster.leader
@@ -165,7 +188,7 @@ class ClusterMix:
         cluster.run(cluster.engine.now_ns + 5_000 * MS)  # the longest fault
         self._revive()
         cluster.run(cluster.engine.now_ns + SETTLED_NS)
-        found = violations(cluster, frozenset(self._uncertain))
+        found = self._late + violations(cluster, frozenset(self._uncertain))
         if not any(one.engine.compared_count for one in cluster.members):
             found.append("no byte was compared")
         return found

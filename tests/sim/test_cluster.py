@@ -5,9 +5,11 @@ than the usual ones. The product has no domains of several switches yet: groups 
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from tests.sim.cluster_checks import violations
 from tests.sim.cluster_mix import ClusterMix
 
 SEEDS_VARIABLE = "KVCAST_CLUSTER_SEEDS"
@@ -29,6 +31,25 @@ def run(name: str, mix: ClusterMix) -> None:
 @pytest.mark.parametrize("seed", seeds("0-5"))
 def test_4_groups_of_8_nodes(seed: int) -> None:
     run("4_groups", ClusterMix(seed, 4, 8, prompts=4, faults=8))
+
+
+def test_the_checkers_see_what_is_wrong() -> None:
+    mix = ClusterMix(3, 4, 8, prompts=1, faults=1)
+    assert mix.problems() == []
+    cluster = mix.cluster
+    one = next(one for one in cluster.members if one.node.core.pool.ready_chunks())
+    key = one.node.core.pool.ready_chunks()[0].key
+    cluster.leader.core.directory.remove_copy(cluster.leader.core.nodes.named(one.node.name).index, key)
+    cluster.roles.append(replace(cluster.roles[-1], controller="controller-9", until_ns=1 << 60))
+    cluster.roles.append(replace(cluster.roles[-1], controller="controller-8"))
+    one.link.epochs.append((1, 2))
+    one.node.core.fetches.look_ups.absent[key] = None
+    other = next(each for each in cluster.members if not each.pattern and each.node.core.pool.find(key) is None)
+    other.engine.want(next(document for document in cluster.documents if key in document.keys), 1.0, None)
+    cluster.kill(one)
+    found = violations(cluster, frozenset())
+    for words in ("is dead", "took a task of epoch 1", "was never answered", "in truth at", "leads at", "'s and "):
+        assert any(words in line for line in found), (words, found)
 
 
 @pytest.mark.long

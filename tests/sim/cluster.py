@@ -4,17 +4,13 @@ The product has no domains of several switches yet: a group is a rack of the net
 data are read reliably, from rack to rack through a shaped core.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from controlplane.core.nodes import Graces
 from controlplane.core.options import CoreOptions, FabricParameters
 from controlplane.core.switch.entries import FabricEntry
 from hostagent import limits
 from hostagent.controller.convert import interests_of
-from hostagent.core.work import TaskStatus
-from hostagent.limits import PROBE_DEADLINE_S
 from kvchunk.ids import ChunkKey
 from kvproto import __version__
 from kvproto.ids import Address, Member, NodeId
@@ -26,7 +22,6 @@ from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.data import Fabric
 from kvsim.chance import Chance
 from kvsim.cluster.controller import Role, SimulatedController
-from kvsim.cluster.inference import Document, InferenceEngine
 from kvsim.cluster.leases import WALL_MS, SimulatedLeaseStore
 from kvsim.cluster.link import AgentLink
 from kvsim.engine import Engine
@@ -36,6 +31,7 @@ from kvsim.relays import RelayWay, endpoint_of
 from kvsim.storage import Equipment
 from kvsim.switch import SwitchModel
 from kvsim.world import Core as Racks
+from tests.sim.inference import Document, InferenceEngine
 
 SEGMENT_BYTES = 4096
 LEASE_NS = 3000 * MS
