@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.cluster_checks import violations
-from tests.sim.cluster_mix import ClusterMix
+from tests.sim.simulated_cluster.checks import violations
+from tests.sim.simulated_cluster.mix import ClusterMix
 
 SEEDS_VARIABLE = "KVCAST_CLUSTER_SEEDS"
 

@@ -7,10 +7,10 @@ from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
 from kvproto.rpc import control_pb2 as rpc
 from kvsim.chance import Chance
-from kvsim.cluster.controller import SimulatedController
 from kvsim.link import CLEAN, Faults
-from tests.sim.cluster import FORBIDDEN, ClusterMember, ClusterSetting, SimulatedCluster
-from tests.sim.cluster_checks import violations
+from tests.sim.simulated_cluster.checks import violations
+from tests.sim.simulated_cluster.cluster import FORBIDDEN, ClusterMember, ClusterSetting, SimulatedCluster
+from tests.sim.simulated_cluster.controller import SimulatedController
 
 BEGIN_NS = 1000 * MS
 """Everybody is attached by then."""
@@ -20,7 +20,7 @@ SETTLED_NS = 16_000 * MS
 """After the last fault: deadlines, leases, graces and what is kept of a directory before a restart are over."""
 DEADLINE_S = 2.0
 BURSTS = 12
-"""Prompts come in so many bursts, of some milliseconds each: what is claimed and announced together is told together."""
+"""Prompts come in so many bursts, some milliseconds each: what is announced together is told together."""
 REPLACED_NS = 5_000 * MS
 """A leader that is gone, stands still or cannot renew its lease is replaced within this time."""
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from hostagent.core.chunk_entry import ChunkEntry
 from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
-from kvsim.cluster.controller import Role, SimulatedController
 from tests.sim.checks import nothing_left
-from tests.sim.cluster import ClusterMember, SimulatedCluster
+from tests.sim.simulated_cluster.cluster import ClusterMember, SimulatedCluster
+from tests.sim.simulated_cluster.controller import Role, SimulatedController
 
 SHOWN_MAX = 4
 """Lines of one kind."""

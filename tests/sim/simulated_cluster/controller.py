@@ -38,9 +38,9 @@ from kvproto.limits import MS
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.wire.data import Fabric
 from kvsim.chance import Chance
-from kvsim.cluster.leases import SimulatedLeaseStore
-from kvsim.cluster.streams import Said, Stream
 from kvsim.engine import Engine
+from tests.sim.simulated_cluster.leases import SimulatedLeaseStore
+from tests.sim.simulated_cluster.streams import Said, Stream
 
 STORE_NS = 2 * MS
 """To the store or back, on average."""

@@ -12,9 +12,9 @@ from hostagent.core.directory import SequenceGapError
 from kvproto.limits import MS
 from kvproto.rpc import control_pb2 as rpc
 from kvsim.chance import Chance
-from kvsim.cluster.controller import SimulatedController
-from kvsim.cluster.streams import Said, Stream
 from kvsim.engine import Engine
+from tests.sim.simulated_cluster.controller import SimulatedController
+from tests.sim.simulated_cluster.streams import Said, Stream
 
 CONNECT_NS = 100 * MS
 """An agent tries so long to connect to a host that does not answer."""

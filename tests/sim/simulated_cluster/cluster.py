@@ -1,4 +1,5 @@
-"""A pair of controllers, groups of nodes behind switches of their own, and engines that ask for each other's prompts.
+"""A cluster as it ships, by the cores of controllers and agents: a pair of controllers, groups of nodes behind switches
+of their own, and engines that ask for each other's prompts.
 
 The product has no domains of several switches yet: a group is a rack of the network, with a namespace of its own. All
 data are read reliably, from rack to rack through a shaped core.
@@ -21,9 +22,6 @@ from kvproto.rpc.versions import PROTOCOL
 from kvproto.session.parameters import ReaderParameters
 from kvproto.wire.data import Fabric
 from kvsim.chance import Chance
-from kvsim.cluster.controller import Role, SimulatedController
-from kvsim.cluster.leases import WALL_MS, SimulatedLeaseStore
-from kvsim.cluster.link import AgentLink
 from kvsim.engine import Engine
 from kvsim.link import CLEAN, Faults, Link
 from kvsim.node import Node, Place, Scheduling
@@ -31,7 +29,10 @@ from kvsim.relays import RelayWay, endpoint_of
 from kvsim.storage import Equipment
 from kvsim.switch import SwitchModel
 from kvsim.world import Core as Racks
-from tests.sim.inference import Document, InferenceEngine
+from tests.sim.simulated_cluster.controller import Role, SimulatedController
+from tests.sim.simulated_cluster.inference import Document, InferenceEngine
+from tests.sim.simulated_cluster.leases import WALL_MS, SimulatedLeaseStore
+from tests.sim.simulated_cluster.link import AgentLink
 
 SEGMENT_BYTES = 4096
 LEASE_NS = 3000 * MS
