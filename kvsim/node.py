@@ -125,9 +125,11 @@ class Node:
         chance: Chance,
         equipment: Equipment,
         relay_ways: dict[str, RelayWay] | None = None,
+        others: Mapping[type, Callable[[Any], None]] | None = None,
     ) -> None:
-        """`relay_ways`: of all hosts, if there are relays."""
+        """`relay_ways`: of all hosts, if there are relays; `others`: who carries out which effects instead of this."""
         self._engine = engine
+        self._others = others or {}
         self.name, self.address, self.member, self._switch, self.uplink = place
         self._reader = reader
         self._segment_bytes = reader.segment_bytes
@@ -195,11 +197,16 @@ class Node:
             has_cold=equipment.cold is not None,
             relay_share=equipment.relay_share,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
+            replica_bytes=equipment.replica_bytes,
+            tenant_namespaces=equipment.namespaces,
         )
         self._connections = Reads(self, self._engine, self._segment_bytes, self._life, proves=equipment.proves)
-        self.core = AgentCore(options, knowledge, self.storage.disk, served_reads=self._connections)
+        index, found = self.storage.pool_index()
+        self.core = AgentCore(options, knowledge, self.storage.disk, index=index, served_reads=self._connections)
         self._carriers = self._carriers_by_effect()
         self._task = 0
+        if found:
+            self.handle(events.PoolFound(found))
         endpoint = "" if self._relay is None else self._relay.endpoint
         self.handle(events.Started(2 * reader.receive_window_segments * reader.segment_bytes, read_endpoint=endpoint))
 
@@ -477,6 +484,7 @@ class Node:
             **self._twin_carriers(),
             **({} if self._relay is None else self._relay.carriers(self._connections)),
             **dict.fromkeys(_UNHEARD, lambda _: None),
+            **self._others,
         }
 
     def _cold_carriers(self) -> Mapping[type, Callable[[Any], None]]:
@@ -577,5 +585,8 @@ _UNHEARD: tuple[type, ...] = (
     effects.ReportTaskProgress,
     effects.FetchEnded,
     effects.ReservationEnded,
+    effects.PoolAdopted,
+    effects.LookUp,
+    effects.ReportInterests,
 )
 """Effects that the simulation does not need: its hosts place casts by themselves."""

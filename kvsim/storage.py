@@ -5,7 +5,7 @@ A chunk's contents are one number for each segment; 0 where nothing was written.
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,8 @@ import numpy.typing as npt
 from hostagent.core import effects, events
 from hostagent.core.node import Knowledge
 from hostagent.pool.chunks import Chunk
+from hostagent.pool.index import Found, PoolIndex, index_bytes
+from hostagent.pool.records import STORE_ID_BYTES
 from hostagent.tree import LEAF_BYTES, NOT_HASHED, PIECE_BYTES, Hashed, root_of
 from kvchunk.ids import ChunkKey
 from kvproto.limits import MS
@@ -43,6 +45,14 @@ class Equipment:
     """How long an engine reads what a fetch gave it."""
     relay_share: float = 1.0
     """See `CoreOptions.relay_share`."""
+    keeps_pool: bool = False
+    """The pool outlives the agent's process."""
+    chunk_bytes: int = 0
+    """Of every chunk in a pool that is kept."""
+    replica_bytes: int = 0
+    """See `CoreOptions.replica_bytes`."""
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    """See `CoreOptions.tenant_namespaces`."""
     proves: bool = True
     """Reads are hashed on their way, as threads in C do it; otherwise chunks are when they are whole."""
 
@@ -80,7 +90,7 @@ def _rooted(each: Iterable[bytes], size_bytes: int) -> Hashed:
 
 
 class Storage:
-    """The pool and disk of one host. The disk outlives the agent's process, the pool does not."""
+    """The pool and disk of one host. The disk outlives the agent's process; the pool does where it is kept."""
 
     def __init__(
         self, host: Host, engine: Engine, equipment: Equipment, segment_bytes: int, hash_ns: int, chance: Chance
@@ -96,10 +106,24 @@ class Storage:
         self._leaves: dict[int, dict[int, bytes]] = {}
         """Of pieces hashed early, by their chunk's place."""
         self.disk: SimulatedDisk | None = None
+        slots_count = equipment.pool_bytes // equipment.chunk_bytes if equipment.keeps_pool else 0
+        self._slots_count = slots_count
+        self._index_memory = bytearray(index_bytes(slots_count))
+
+    def pool_index(self) -> tuple[PoolIndex | None, tuple[Found, ...]]:
+        """For a process that begins: the index of the pool that is kept, and what the process before had given out."""
+        if not self._slots_count:
+            return None, ()
+        index = PoolIndex(self._index_memory, self._slots_count, bytes(STORE_ID_BYTES))
+        found = index.find(self._equipment.pool_bytes)
+        if found is None:
+            index.begin(self._equipment.pool_bytes)
+        return index, tuple(found or ())
 
     def begin(self, knowledge: Knowledge) -> None:
-        """A process begins: with an empty pool, and with what lies on the disk."""
-        self._contents[:] = 0
+        """A process begins: with an empty pool, unless that is kept, and with what lies on the disk."""
+        if not self._slots_count:
+            self._contents[:] = 0
         self._leaves.clear()
         equipment = self._equipment
         if not equipment.disk_bytes:

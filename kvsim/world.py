@@ -142,14 +142,11 @@ class Report:
 class Core:
     """What joins the racks: one way out of and into each."""
 
-    def __init__(self, world: "World") -> None:
-        self._engine = world.engine
-        setting = world.setting
-        self._ways = [
-            Link(setting.core_rate_bytes_per_s, setting.delay_ns, setting.queue_ns, world.chance.fork(f"core {rack}"))
-            for rack in range(setting.racks)
-        ]
-        self._switches = world.switches
+    def __init__(self, engine: Engine, ways: Sequence[Link], switches: Sequence[SwitchModel]) -> None:
+        """`ways`, `switches`: of each rack; those of `switches` may come later."""
+        self._engine = engine
+        self._ways = ways
+        self._switches = switches
         self.racks: dict[Address, int] = {}
 
     def rack_of(self, address: Address) -> int | None:
@@ -178,7 +175,11 @@ class World:
         self.engine = Engine()
         self.chance = Chance(setting.seed)
         self.switches: list[SwitchModel] = []
-        self.core = Core(self)
+        ways = [
+            Link(setting.core_rate_bytes_per_s, setting.delay_ns, setting.queue_ns, self.chance.fork(f"core {rack}"))
+            for rack in range(setting.racks)
+        ]
+        self.core = Core(self.engine, ways, self.switches)
         self._relay_ways: dict[str, RelayWay] = {}
         self._build_switches()
         self._members = [1 if setting.tunnels else 0] * setting.racks

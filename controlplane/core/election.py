@@ -22,6 +22,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from controlplane.core.events import Deposed, Elected
+
 RENEWALS_PER_LEASE: Final = 3
 """Two of them may be lost."""
 LOOKS_PER_LEASE: Final = 4
@@ -136,6 +138,21 @@ class Candidate:
     def leader(self) -> str:
         """Who else holds the lease; empty: nobody is known to."""
         return "" if self._theirs is None else self._theirs.holder
+
+    def news(self, place: str, now_ns: int) -> Elected | Deposed | None:
+        """How it stands, as its controller is told; `place`: which store. None: it led, and nobody else is known to;
+        its lease says when that is over."""
+        standing = self.standing(now_ns)
+        if standing is Standing.LEADING and self._mine is not None:
+            epoch = self._mine.epoch
+            return Elected(epoch, self._until_ns, f"it has the lease in {place}, epoch {epoch}")
+        if standing is Standing.LAPSED:
+            return None
+        return Deposed(
+            f"another one, {self.leader}, has the lease in {place}"
+            if self.leader
+            else f"{place} has not said who leads"
+        )
 
     # -- what to ask
 

@@ -8,7 +8,7 @@ import logging
 import time
 
 from controlplane.core.election import Candidate, Hold, LeaseTerms, Look, Renew, Request, Standing, Take
-from controlplane.core.events import Deposed, Elected, ElectionEvent
+from controlplane.core.events import ElectionEvent
 from controlplane.election.contract import LeaseStore, Sink, StoreUnavailableError
 
 LOG = logging.getLogger(__name__)
@@ -100,19 +100,8 @@ class LeaseElection:
                 return await self._store.renew(hold)
 
     def _tell(self, sink: Sink) -> None:
-        candidate, now_ns = self._candidate, time.monotonic_ns()
-        standing = candidate.standing(now_ns)
-        if standing is Standing.LEADING and candidate.hold is not None:
-            epoch = candidate.hold.epoch
-            reason = f"it has the lease in {self._store.place}, epoch {epoch}"
-            news: ElectionEvent = Elected(epoch, candidate.until_ns, reason)
-        elif standing is Standing.STANDBY and candidate.leader:
-            news = Deposed(f"another one, {candidate.leader}, has the lease in {self._store.place}")
-        elif standing is Standing.STANDBY:
-            news = Deposed(f"{self._store.place} has not said who leads")
-        else:
-            return  # It led, and nobody else is known to: its lease says when that is over.
-        if news != self._told:
+        news = self._candidate.news(self._store.place, time.monotonic_ns())
+        if news is not None and news != self._told:
             self._told = news
             sink(news)
 

@@ -7,6 +7,7 @@ one: a controller that slept may still believe that it leads.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from hostagent import limits
 
@@ -29,6 +30,46 @@ class LatestLeader:
             raise DeposedLeaderError(f"it leads no longer: its epoch is {epoch}, that of a later leader {self._epoch}")
         if epoch:
             self._epoch, self._heard_s = epoch, now_s
+
+
+class Turns:
+    """Whom to ask next, and after which pause."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = self._targets = addresses
+        self._turn = 0
+        self._failures = 0
+        """Streams in a row on which nobody said anything."""
+        self.found = ""
+        """Who is to be asked next, because it leads; empty: whose turn it is."""
+
+    def next(self) -> str:
+        """Whom to ask now."""
+        address, self.found = self.found or self._targets[self._turn], ""
+        return address
+
+    def ended(self, *, welcomed: bool) -> float:
+        """A stream has ended. Returns for how many seconds to wait: longer from round to round; within a round the next
+        one is asked without delay."""
+        self._failures = 0 if welcomed else self._failures + 1
+        rounds, within = divmod(self._failures, len(self._targets))
+        self._turn = (self._turn + 1) % len(self._targets)
+        pauses_s = limits.CONTROLLER_BACKOFF_S
+        return pauses_s[0 if within else min(rounds, len(pauses_s) - 1)]
+
+    @property
+    def is_first_round(self) -> bool:
+        """Not every controller has failed since one answered."""
+        return self._failures <= len(self._addresses)
+
+    @property
+    def round_failed(self) -> bool:
+        """All have been asked in vain: names may stand for others now."""
+        return bool(self._failures and not self._turn)
+
+    def ask(self, targets: Sequence[str]) -> None:
+        """These are the controllers, from the first one on."""
+        self._targets, self._turn = targets, 0
 
 
 class Verdict(enum.Enum):

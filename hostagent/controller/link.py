@@ -19,7 +19,7 @@ import grpc.aio
 
 from hostagent import limits
 from hostagent.controller.convert import RemoteProtocolError, VersionSkewError
-from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Verdict
+from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Turns, Verdict
 from hostagent.core.directory import SequenceGapError
 from kvdaemon.checks import host_port
 from kvdaemon.tls import Certificates, TlsError
@@ -79,8 +79,7 @@ class ControllerLink:
         self._latest = LatestLeader()
         self._watch: _Watch | None = None
         """The stream that is open."""
-        self._found = ""
-        """Who is to be asked next, because it leads; empty: whose turn it is."""
+        self._turns = Turns(addresses)
         self._operator_state = pb.OperatorState()
         """What operators set. The agent keeps it and repeats it unchanged, so that a new controller learns it."""
         self.refusal = ""
@@ -106,7 +105,7 @@ class ControllerLink:
     def attach_again(self, reason: str) -> None:
         """Open the stream to the same controller again: what its Hello said is no longer true."""
         if self._watch is not None:
-            self._found = self._watch.address
+            self._turns.found = self._watch.address
             self._watch.end(reason)
 
     def send(self, message: pb.FromAgent) -> None:
@@ -121,8 +120,7 @@ class ControllerLink:
         self._outgoing.put_nowait(message)
 
     async def _run(self) -> None:
-        turn, failures = 0, 0
-        targets = list(self._addresses)
+        turns = self._turns
         while True:
             welcomed = False
 
@@ -130,18 +128,16 @@ class ControllerLink:
                 nonlocal welcomed
                 welcomed = True
 
-            address, self._found = self._found or targets[turn], ""
+            address = turns.next()
             reason = await self._converse(address, answered)
             if reason is None:
                 return
-            failures = 0 if welcomed else failures + 1
-            first_round = failures <= len(self._addresses)
-            level = logging.WARNING if welcomed or first_round else logging.DEBUG
+            pause_s = turns.ended(welcomed=welcomed)
+            level = logging.WARNING if welcomed or turns.is_first_round else logging.DEBUG
             log.log(level, "controller at %s: %s; trying again", address, reason)
-            turn = (turn + 1) % len(targets)
-            await asyncio.sleep(_pause_s(failures, len(targets)))
-            if failures and not turn:
-                targets = await self._all_targets()
+            await asyncio.sleep(pause_s)
+            if turns.round_failed:
+                turns.ask(await self._all_targets())
 
     async def _all_targets(self) -> list[str]:
         """Every address behind every name, as names stand for them now; a name that stands for none as it is."""
@@ -183,7 +179,7 @@ class ControllerLink:
                 if error.code() in _REFUSALS:
                     self.refusal = in_words(error.details() or error.code().name)
                 if error.code() is grpc.StatusCode.ABORTED:
-                    self._found = address  # it leads, and wants another stream
+                    self._turns.found = address  # it leads, and wants another stream
                 return None if said_goodbye else await self._failure(address, error)
             except asyncio.CancelledError:
                 if not watch.reason or _is_cancelled():
@@ -241,9 +237,9 @@ class ControllerLink:
                 case Verdict.SILENT if watch.silence_s:
                     watch.end(f"it said nothing for {watch.silence_s:g} s: it stands still")
                 case Verdict.UNSURE:
-                    self._found = await self._leader_but(watch.address)
-                    if self._found:
-                        watch.end(f"it does not know whether it leads, and {self._found} does")
+                    self._turns.found = leader = await self._leader_but(watch.address)
+                    if leader:
+                        watch.end(f"it does not know whether it leads, and {leader} does")
 
     async def _leader_but(self, address: str) -> str:
         """Which of the others leads; empty: none says so."""
@@ -302,14 +298,6 @@ def _is_cancelled() -> bool:
     """Whether somebody cancels this task, rather than a call in it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _pause_s(failures: int, targets_count: int) -> float:
-    """Longer from round to round; within a round the next controller is asked without delay."""
-    rounds, within = divmod(failures, targets_count)
-    if within:
-        return limits.CONTROLLER_BACKOFF_S[0]
-    return limits.CONTROLLER_BACKOFF_S[min(rounds, len(limits.CONTROLLER_BACKOFF_S) - 1)]
 
 
 async def _behind(address: str) -> list[str]:

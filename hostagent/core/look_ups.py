@@ -58,6 +58,11 @@ class LookUps:
         self._released: dict[int, Sequence[ChunkKey]] = {}
         self._alarm = node.alarms.add(self._too_late)
 
+    @property
+    def under_way_count(self) -> int:
+        """Questions that are not answered."""
+        return len(self._looks) + len(self._released)
+
     def stream_began(self, *, takes_look_ups: bool, follows: bool) -> bool:
         """A controller listens, which knows nothing of what was followed; `follows`: it says that it tells of nothing
         else. True: until now this node wanted to be told of everything."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
 from rich.progress import Progress
@@ -23,10 +26,10 @@ from planner.report.limits import LIMITS
 from planner.report.page import page
 from planner.report.scale_tables import scale_conclusions, scale_grids
 from planner.report.tables import grids, terminal
-from planner.scale.growth import CHUNKS_PER_NODE, grow
+from planner.scale.growth import CHUNKS_PER_NODE, FOLLOWERS, grow
 from planner.scale.load import load_of
 from planner.scale.reuse import CELL_NODES, CELLS, Uses, reuse_in_cells
-from planner.scale.unit_costs import measure
+from planner.scale.unit_costs import measure, with_bench
 from planner.traces import BLOCK_TOKENS, NAMES, TimeUnit, Trace, TraceError, open_trace
 from planner.units import format_seconds, link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions, headline
@@ -85,6 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale.add_argument("--scale", action="store_true", help="how managing grows, to 10,000 nodes, 100 M chunks")
     scale.add_argument(
         "--scale-sample", type=whole(1000), default=100_000, metavar="N", help="chunks measured (default 100000)"
+    )
+    scale.add_argument(
+        "--controller", type=Path, metavar="FILE", help="figures of `kvcast bench controller --json`, for --scale"
     )
     output = parser.add_argument_group("what comes out")
     output.add_argument("--no-sweep", action="store_true", help="leave out where options start to pay")
@@ -208,17 +214,31 @@ def _scale(args: argparse.Namespace) -> None:
             for cell in sorted({min(cell, nodes) for cell in CELLS}):
                 shown.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
                 cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
-    growth = grow(costs, load)
+    if args.controller is not None:
+        costs = with_bench(costs, _bench_figures(args.controller))
+    growth, followed = grow(costs, load), grow(costs, load, followers=FOLLOWERS)
     console = Terminal()
     console.print(f"{name} on {args.nodes} nodes, {CHUNKS_PER_NODE:,} chunks a node\n")
-    for grid in scale_grids(costs, load, growth, cells):
+    for grid in scale_grids(costs, load, growth, followed, cells):
         console.print(terminal(grid))
         console.print()
     for line in scale_conclusions(costs, load, growth, cells):
         console.print(f"* {line}")
     found: dict[str, Any] = {"unit_costs": asdict(costs), "load": asdict(load)}
-    found |= {"growth": [asdict(one) for one in growth], "cells": [asdict(one) for one in cells]}
+    found |= {"growth": [asdict(one) for one in growth], "followed": [asdict(one) for one in followed]}
+    found |= {"cells": [asdict(one) for one in cells]}
     write_figures(console, args.json, found)
+
+
+def _bench_figures(path: Path) -> Mapping[str, Any]:
+    """What `kvcast bench controller` has written. Raises PlanError."""
+    try:
+        found: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PlanError(f"--controller: {path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise PlanError(f"--controller: {path} has no figures of `kvcast bench controller --json`")
+    return found
 
 
 def _engine(args: argparse.Namespace) -> Engine:

@@ -102,7 +102,7 @@ class VirtualController:
         self._early = [
             effect
             for node in range(peers)
-            for effect in self._timed(HelloReceived(node, _hello(node, pool_bytes, disk_bytes)))
+            for effect in self._timed(HelloReceived(node, hello_of(node, pool_bytes, disk_bytes)))
         ]
         """What is to be done when the agents are there."""
         if switch is not None:
@@ -189,7 +189,8 @@ def _mac(node: int) -> bytes:
     return b"\x02\x4b" + data_ip(node)
 
 
-def _hello(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
+def hello_of(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
+    """What an agent says of itself."""
     address = data_ip(node)
     return rpc.Hello(
         integrities=[rpc.INTEGRITY_BLAKE3],

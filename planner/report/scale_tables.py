@@ -6,27 +6,38 @@ from collections.abc import Sequence
 
 from kvproto.units import format_bytes
 from planner.report.tables import Grid
-from planner.scale.growth import STREAM_S, CellGrowth, Growth, carried_nodes, in_cells
+from planner.scale.growth import FOLLOWERS, STREAM_S, CellGrowth, Growth, carried_nodes, in_cells
 from planner.scale.load import Load
 from planner.scale.reuse import CellReuse
 from planner.scale.unit_costs import UnitCosts
 from planner.units import format_seconds
 
 
-def scale_grids(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[Grid]:
-    """Unit costs, growth, cells."""
+def scale_grids(
+    costs: UnitCosts, load: Load, growth: Sequence[Growth], followed: Sequence[Growth], cells: Sequence[CellReuse]
+) -> list[Grid]:
+    """Unit costs, growth where all are told of everything and where FOLLOWERS are of each chunk, cells."""
     nodes = growth[-1].nodes
-    divided = in_cells(costs, load, nodes, sorted({one.cell for one in cells if one.nodes <= nodes}))
-    return [_units(costs, load), _growth(growth), _memory(growth), _cells(cells), _divided(nodes, divided)]
+    divided = in_cells(
+        costs, load, nodes, sorted({one.cell for one in cells if one.nodes <= nodes}), followers=FOLLOWERS
+    )
+    whole, bounded = "every agent keeps all", f"bounded replicas, {FOLLOWERS} agents follow a chunk"
+    return [
+        _units(costs, load),
+        *(_growth(growth, whole), _memory(growth, whole)),
+        *(_growth(followed, bounded), _memory(followed, bounded)),
+        *(_cells(cells), _divided(nodes, divided, bounded)),
+    ]
 
 
 def scale_conclusions(costs: UnitCosts, load: Load, growth: Sequence[Growth], cells: Sequence[CellReuse]) -> list[str]:
     """What that says."""
-    nodes = carried_nodes(costs, load)
+    nodes, followed = carried_nodes(costs, load), carried_nodes(costs, load, FOLLOWERS)
     last = growth[-1]
     alone = (
         f"One controller on one core carries about {nodes:,} nodes with this load. Every change goes to every agent, "
-        "so its work and its bytes grow with the square of the nodes."
+        "so its work and its bytes grow with the square of the nodes. Where replicas are bounded and "
+        f"{FOLLOWERS} agents follow a chunk it carries about {followed:,}."
     )
     large = (
         f"At {last.nodes:,} nodes it would send {format_bytes(last.bytes_out)}/s, and every agent would keep "
@@ -61,6 +72,7 @@ def _units(costs: UnitCosts, load: Load) -> Grid:
         ("fetch event", f"{format_seconds(costs.usage_s)}, {costs.event_bytes:.0f} B"),
         ("published change", f"{format_seconds(costs.publish_s)}, {costs.entry_bytes:.0f} B to every agent"),
         ("the same to one agent", f"{format_seconds(costs.tell_s)} (made into bytes anew for each stream)"),
+        ("chunk looked up", format_seconds(costs.look_up_s)),
         ("message on a stream", f"{format_seconds(STREAM_S)} (gRPC, not measured anew)"),
         ("change at an agent", format_seconds(costs.apply_s)),
         ("chunk in memory", f"controller {costs.directory_bytes:.0f} B, each agent {costs.replica_bytes:.0f} B"),
@@ -74,7 +86,7 @@ def _units(costs: UnitCosts, load: Load) -> Grid:
     )
 
 
-def _growth(growth: Sequence[Growth]) -> Grid:
+def _growth(growth: Sequence[Growth], who: str) -> Grid:
     rows = tuple(
         (
             f"{one.nodes:,}",
@@ -88,14 +100,14 @@ def _growth(growth: Sequence[Growth]) -> Grid:
         for one in growth
     )
     return Grid(
-        "One controller: messages and time",
+        f"One controller, messages and time: {who}",
         ("nodes", "in/s", "out/s", "bytes in", "bytes out", "cores", "agent cores"),
         rows,
         "cores: of the controller; agent cores: of each agent, for its replica",
     )
 
 
-def _memory(growth: Sequence[Growth]) -> Grid:
+def _memory(growth: Sequence[Growth], who: str) -> Grid:
     rows = tuple(
         (
             f"{one.nodes:,}",
@@ -106,10 +118,12 @@ def _memory(growth: Sequence[Growth]) -> Grid:
         )
         for one in growth
     )
-    return Grid("One controller: memory", ("nodes", "chunks", "directory", "replica, each", "snapshot, each"), rows)
+    return Grid(
+        f"One controller, memory: {who}", ("nodes", "chunks", "directory", "replica, each", "snapshot, each"), rows
+    )
 
 
-def _divided(nodes: int, divided: Sequence[CellGrowth]) -> Grid:
+def _divided(nodes: int, divided: Sequence[CellGrowth], who: str) -> Grid:
     rows = tuple(
         (
             f"{one.each.nodes:,}",
@@ -123,7 +137,7 @@ def _divided(nodes: int, divided: Sequence[CellGrowth]) -> Grid:
         for one in divided
     )
     return Grid(
-        f"{nodes:,} nodes in cells",
+        f"{nodes:,} nodes in cells: {who}",
         ("nodes of a cell", "cells", "cores each", "all cores", "sent by each", "directory, each", "replica, each"),
         rows,
         "a controller leads each cell; a replica is each agent's",

@@ -13,6 +13,8 @@ from planner.scale.load import Load
 from planner.scale.unit_costs import UnitCosts
 
 STEPS: Final = (16, 64, 256, 1_000, 4_000, 10_000)
+FOLLOWERS: Final = 10
+"""Agents that are told of each chunk, where replicas are bounded: as `kvcast bench controller` has it by itself."""
 CHUNKS_PER_NODE: Final = 10_000
 """So 10,000 nodes hold 100 million chunks."""
 STREAM_S: Final = 31e-6
@@ -63,56 +65,76 @@ class CellGrowth:
 
 
 def in_cells(
-    costs: UnitCosts, load: Load, nodes: int, sizes: Sequence[int], chunks_per_node: int = CHUNKS_PER_NODE
+    costs: UnitCosts,
+    load: Load,
+    nodes: int,
+    sizes: Sequence[int],
+    chunks_per_node: int = CHUNKS_PER_NODE,
+    followers: int | None = None,
 ) -> list[CellGrowth]:
     """The same cluster in cells of each of these sizes."""
     return [
-        CellGrowth(-(-nodes // size), _at(size, size * chunks_per_node, costs, load)) for size in sizes if size <= nodes
+        CellGrowth(-(-nodes // size), _at(size, size * chunks_per_node, costs, load, followers))
+        for size in sizes
+        if size <= nodes
     ]
 
 
 def grow(
-    costs: UnitCosts, load: Load, steps: Sequence[int] = STEPS, chunks_per_node: int = CHUNKS_PER_NODE
+    costs: UnitCosts,
+    load: Load,
+    steps: Sequence[int] = STEPS,
+    chunks_per_node: int = CHUNKS_PER_NODE,
+    followers: int | None = None,
 ) -> list[Growth]:
-    """One line for each number of nodes."""
-    return [_at(nodes, nodes * chunks_per_node, costs, load) for nodes in steps]
+    """One line for each number of nodes. `followers`: agents that are told of each chunk, where their replicas are
+    bounded (`controller.replica_bytes`); None: all are told of everything."""
+    return [_at(nodes, nodes * chunks_per_node, costs, load, followers) for nodes in steps]
 
 
-def carried_nodes(costs: UnitCosts, load: Load) -> int:
+def carried_nodes(costs: UnitCosts, load: Load, followers: int | None = None) -> int:
     """The largest cluster that one controller carries on one core."""
     low, high = 1, 1 << 24
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _at(middle, 0, costs, load).carries else (low, middle - 1)
+        low, high = (middle, high) if _at(middle, 0, costs, load, followers).carries else (low, middle - 1)
     return low
 
 
-def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load) -> Growth:
+def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load, followers: int | None) -> Growth:
+    told = nodes if followers is None else min(nodes, followers)
+    asked = 0.0 if followers is None else nodes * load.uses_per_s
+    questions = 0.0 if followers is None else nodes * load.requests_per_s
     # Stored chunks are evicted some time later: both are announced, published and taken in.
     stored = dropped = nodes * load.new_per_s
     events = nodes * load.uses_per_s
     announces = min(nodes * load.requests_per_s, nodes / limits.ANNOUNCE_DELAY_S)
     usages = min(nodes * load.requests_per_s, nodes / limits.USAGE_DELAY_S)
     deltas = min(announces + usages, 1 / PUBLISH_S)
+    messages_in = nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages + questions
+    messages_out = min(deltas * nodes, (stored + dropped) * told) + questions
     cores = (
         (stored + dropped) * (costs.announce_s + costs.publish_s)
         + events * costs.usage_s
-        + (stored + dropped * _KEY_BYTES / costs.entry_bytes) * nodes * costs.tell_s
-        + (nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages + deltas * nodes) * STREAM_S
+        + asked * costs.look_up_s
+        + (stored + dropped * _KEY_BYTES / costs.entry_bytes) * told * costs.tell_s
+        + (messages_in + messages_out) * STREAM_S
     )
+    known = chunks * told / nodes
     return Growth(
         nodes,
         chunks,
-        messages_in=nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages,
-        messages_out=deltas * nodes,
+        messages_in,
+        messages_out,
         bytes_in=nodes * costs.heartbeat_bytes
         + stored * costs.record_bytes
         + dropped * _KEY_BYTES
-        + events * costs.event_bytes,
-        bytes_out=(stored * costs.entry_bytes + dropped * _KEY_BYTES) * nodes,
+        + events * costs.event_bytes
+        + asked * KEY_BYTES,
+        bytes_out=(stored * costs.entry_bytes + dropped * _KEY_BYTES) * told + asked * costs.entry_bytes,
         cores=cores,
-        agent_cores=(stored + dropped) * costs.apply_s,
+        agent_cores=((stored + dropped) * told + asked) / nodes * costs.apply_s,
         directory_bytes=chunks * costs.directory_bytes,
-        replica_bytes=chunks * costs.replica_bytes,
-        snapshot_bytes=chunks * costs.entry_bytes,
+        replica_bytes=known * costs.replica_bytes,
+        snapshot_bytes=0.0 if followers is not None else chunks * costs.entry_bytes,
     )

@@ -10,13 +10,13 @@ import gc
 import resource
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from controlplane.core.core import Core
 from controlplane.core.effects import SendTo
-from controlplane.core.events import MessageReceived, TimerFired
+from controlplane.core.events import HelloReceived, MessageReceived, TimerFired
 from controlplane.core.ids import ChunkKey
 from controlplane.core.limits import ANNOUNCE_RECORDS_MAX
 from hostagent import limits
@@ -27,8 +27,9 @@ from hostagent.core.events import ControllerEvent
 from kvproto.integrity import Integrity, digest_of
 from kvproto.rpc import control_pb2 as rpc
 from planner.cluster.clock import VirtualClock
-from planner.cluster.controller import VirtualController
+from planner.cluster.controller import VirtualController, hello_of
 from planner.cluster.requests import key_of
+from planner.errors import PlanError
 
 _PEERS: Final = 64
 _SAID_NS = 10**7
@@ -54,6 +55,8 @@ class UnitCosts:
     """Controller: one changed chunk in a delta, for all receivers."""
     tell_s: float
     """Controller: one changed chunk made into bytes for one agent; each agent's stream does it separately."""
+    look_up_s: float
+    """Controller: one chunk that an agent with a bounded replica asks for, found and told."""
     apply_s: float
     """Agent: one changed chunk taken into its replica."""
     record_bytes: float
@@ -91,6 +94,7 @@ def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lamb
     progress("usage", 0.7)
     usage_s, event_bytes = _usage(core, keys)
     progress("replica", 0.8)
+    look_up_s = _look_up(core, keys)
     apply_s = _apply(deltas)
     replica = _replica_bytes(deltas)
     return UnitCosts(
@@ -99,6 +103,7 @@ def measure(sample: int = 100_000, progress: Callable[[str, float], None] = lamb
         usage_s=usage_s,
         publish_s=publish_s,
         tell_s=tell_s,
+        look_up_s=look_up_s,
         apply_s=apply_s,
         record_bytes=record_bytes,
         event_bytes=event_bytes,
@@ -178,6 +183,35 @@ def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
         core.handle(MessageReceived(turn % _PEERS, message), 10**9)
     took_s = time.process_time() - began
     return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
+
+
+def _look_up(core: Core, keys: Sequence[ChunkKey]) -> float:
+    asker = _PEERS
+    hello = hello_of(asker, 1 << 38, 0)
+    hello.follows = hello.takes_columns = True
+    core.handle(HelloReceived(asker, hello), 10**9)
+    step = limits.LOOK_UP_KEYS_MAX
+    messages = [
+        rpc.FromAgent(look_up=rpc.LookUp(number=start + 1, keys=b"".join(keys[start : start + step])))
+        for start in range(0, len(keys), step)
+    ]
+    began = time.process_time()
+    for message in messages:
+        core.handle(MessageReceived(asker, message), 10**9)
+    return (time.process_time() - began) / len(keys)
+
+
+def with_bench(costs: UnitCosts, found: Mapping[str, Any]) -> UnitCosts:
+    """With what `kvcast bench controller` has found (its `--json`) of a daemon on gRPC, in place of what the core alone
+    takes. Raises PlanError for other figures."""
+    try:
+        figures, followers = found["figures"], found["load"]["followers"]
+        announced_s, directory_bytes = figures["cpu_us_per_chunk"] / 1e6, float(figures["bytes_per_chunk"])
+    except (KeyError, TypeError) as error:
+        raise PlanError(f"these are no figures of `kvcast bench controller --json`: {error} is missing") from error
+    # What it measured goes to its followers, too.
+    alone_s = max(0.0, announced_s - costs.publish_s - followers * costs.tell_s)
+    return replace(costs, announce_s=alone_s, directory_bytes=directory_bytes)
 
 
 def _apply(deltas: Sequence[rpc.DirectoryDelta]) -> float:

@@ -18,7 +18,7 @@ def violations(world: World) -> list[str]:
             found += _answer(world, node, start)
     for node in world.nodes:
         if not node.dead:
-            found += _nothing_left(node)
+            found += nothing_left(node)
     for switch in world.switches:
         found += [f"interest in {key.hex()} is left: {members:b}" for key, members in switch.interest_left().items()]
     return found
@@ -38,7 +38,7 @@ def _answer(world: World, node: Node, start_ns: int) -> list[str]:
     return found
 
 
-def _nothing_left(node: Node) -> list[str]:
+def nothing_left(node: Node) -> list[str]:
     """No fetch, load, task, lease or pin is under way, and no memory of an unfinished chunk is left."""
     found = []
     if not node.core.idle:

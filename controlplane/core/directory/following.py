@@ -41,10 +41,15 @@ class Following:
         if session not in self.sessions:
             return
         self.sessions.discard(session)
+        self._ended[session] = self.rows_of(session)
+        self.advance()
+
+    def rows_of(self, session: int) -> list[int]:
+        """All that a session follows."""
         values = self._sets.values
         has = np.fromiter((session in one for one in values), np.bool_, len(values))
-        self._ended[session] = np.flatnonzero(has[np.array(self._of, np.uint32)]).tolist()
-        self.advance()
+        rows: list[int] = np.flatnonzero(has[np.array(self._of, np.uint32)]).tolist()
+        return rows
 
     def advance(self, count: int = COPIES_FORGOTTEN_AT_ONCE) -> None:
         """Let go so many rows of sessions that have ended."""

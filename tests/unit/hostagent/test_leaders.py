@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from hostagent import limits
-from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Verdict
+from hostagent.controller.leaders import DeposedLeaderError, LatestLeader, StreamSigns, Turns, Verdict
 from hostagent.controller.link import ControllerLink
 from kvproto.rpc import control_pb2 as pb
 from kvproto.rpc import control_pb2_grpc as rpc
@@ -220,3 +220,24 @@ def test_an_agent_that_stood_still_itself_blames_nobody() -> None:
     for _ in range(limits.CONTROLLER_LOOKS):
         verdict = signs.look()
     assert verdict is Verdict.SILENT
+
+
+def test_controllers_are_asked_in_turns_with_longer_and_longer_pauses() -> None:
+    turns = Turns(["a", "b"])
+    asked, pauses_s = [], []
+    for _ in range(5):
+        asked.append(turns.next())
+        pauses_s.append(turns.ended(welcomed=False))
+    assert asked == ["a", "b", "a", "b", "a"]
+    short_s, *rounds_s = limits.CONTROLLER_BACKOFF_S
+    assert pauses_s == [short_s, rounds_s[0], short_s, rounds_s[1], short_s]
+    assert not turns.is_first_round
+    assert not turns.round_failed
+    turns.ended(welcomed=False)
+    assert turns.round_failed
+    turns.ask(["c", "d", "e"])
+    assert turns.next() == "c"
+    assert turns.ended(welcomed=True) == short_s
+    assert turns.is_first_round
+    turns.found = "a"
+    assert [turns.next(), turns.next()] == ["a", "d"], "who leads is asked next, and then whose turn it is"

@@ -15,7 +15,7 @@ from planner.errors import PlanError
 from planner.scale.growth import carried_nodes, grow, in_cells
 from planner.scale.load import load_of
 from planner.scale.reuse import Uses, reuse_in_cells
-from planner.scale.unit_costs import UnitCosts, measure
+from planner.scale.unit_costs import UnitCosts, measure, with_bench
 from planner.traces import TraceRequest
 from planner.traces.catalog import CARRIED
 
@@ -79,6 +79,7 @@ def test_unit_costs_are_those_of_the_classes(costs: UnitCosts) -> None:
     assert 0.5 < costs.linearity < 1.35
     for seconds in (costs.announce_s, costs.usage_s, costs.publish_s, costs.tell_s, costs.apply_s):
         assert 0 <= seconds < 1e-3
+    assert 0 < costs.look_up_s < 1e-3
     assert costs.directory_bytes > costs.replica_bytes > 100
 
 
@@ -95,6 +96,30 @@ def test_growth_is_linear_in_and_quadratic_out(costs: UnitCosts) -> None:
     assert carried_nodes(replace(costs, usage_s=costs.usage_s * 1000), load) < limit
 
 
+def test_where_few_follow_a_chunk_growth_is_linear(costs: UnitCosts) -> None:
+    load = load_of(trace(100, 2), nodes=4)
+    small, large = grow(costs, load, steps=(100, 1000), followers=10)
+    (whole,) = grow(costs, load, steps=(1000,))
+    assert large.bytes_out == pytest.approx(10 * small.bytes_out)
+    assert large.replica_bytes == pytest.approx(small.replica_bytes) == pytest.approx(whole.replica_bytes / 100)
+    assert large.directory_bytes == whole.directory_bytes
+    assert large.snapshot_bytes == 0
+    assert large.cores < whole.cores
+    assert carried_nodes(costs, load, followers=10) > carried_nodes(costs, load)
+    (few,) = grow(costs, load, steps=(4,), followers=10)
+    assert few.replica_bytes == pytest.approx(grow(costs, load, steps=(4,))[0].replica_bytes)
+
+
+def test_the_figures_of_a_measured_controller_count(costs: UnitCosts) -> None:
+    found = {"figures": {"cpu_us_per_chunk": 900.0, "bytes_per_chunk": 222}, "load": {"followers": 10}}
+    measured = with_bench(costs, found)
+    assert measured.directory_bytes == 222
+    assert measured.announce_s + measured.publish_s + 10 * measured.tell_s == pytest.approx(900e-6)
+    assert measured.replica_bytes == costs.replica_bytes
+    with pytest.raises(PlanError, match="'load' is missing"):
+        with_bench(costs, {"figures": {}})
+
+
 def test_cells_are_controllers_that_know_nothing_of_each_other(costs: UnitCosts) -> None:
     load = load_of(trace(100, 2), nodes=4)
     (alone,) = grow(costs, load, steps=(1000,))
@@ -109,10 +134,16 @@ def test_cells_are_controllers_that_know_nothing_of_each_other(costs: UnitCosts)
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--scale", "--scale-sample", "2000", "--trace", str(CARRIED / "chat_small.jsonl")]
+    bench = tmp_path / "bench.json"
+    assert cli.main([*words, "--controller", str(bench)]) != 0
+    assert "cannot be read" in capsys.readouterr().err
+    bench.write_text('{"figures": {"cpu_us_per_chunk": 90, "bytes_per_chunk": 222}, "load": {"followers": 10}}')
+    words += ["--controller", str(bench)]
     assert cli.main([*words, "--json", str(tmp_path / "scale.json")]) == 0
     said = capsys.readouterr().out
     assert "100,000,000" in said
     assert "One controller on one core carries about" in said
     assert "10,000 nodes in cells" in said
     figures = json.loads((tmp_path / "scale.json").read_text())
-    assert figures["growth"][-1]["chunks"] == 100_000_000
+    assert figures["growth"][-1]["chunks"] == figures["followed"][-1]["chunks"] == 100_000_000
+    assert figures["unit_costs"]["directory_bytes"] == 222
