@@ -14,15 +14,17 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
-from hostagent.api.connection import Answer, EngineConnection, LoneFiles, Service, TurnTaker
+from hostagent.api.connection import Answer, EngineConnection, Service, TurnTaker
 from hostagent.api.tenancy import Admission
 from hostagent.core import events
 from hostagent.core.events import EngineEvent, EngineId
 from hostagent.event_loop import Listener
+from hostagent.intake import Intake
+from hostagent.lone_gets import LoneGets
+from hostagent.memory.leases import LocalLeases
 from kvclient import messages
 from kvclient.messages import Kind, Status
 
@@ -46,33 +48,12 @@ class Welcome:
     def send(
         self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None, lone: tuple[int, int] | None
     ) -> None:
-        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalTables.open`; `lone`:
-        see `LoneFiles.open`. Raises OSError."""
+        """Greet; `region_fd`: the engine's own write region; `local`: see `LocalLeases.open`; `lone`:
+        see `LoneGets.open`. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
         offers = messages.OFFERS_LOCAL * (local is not None) | messages.OFFERS_LONE * (lone is not None)
         files = [self.pool_fd, region_fd, *(local or ()), *(lone or ())]
         socket.send_fds(sock, [messages.pack(Kind.WELCOME, 0, body, count=offers)], files)
-
-
-class Regions(Protocol):
-    """Of whoever copies what engines put (`hostagent.intake`)."""
-
-    def open(self, engine: EngineId) -> int:
-        """A write region for a new engine; its descriptor, to be passed on. Raises OSError."""
-
-    def end(self, engine: EngineId) -> None:
-        """The engine has gone."""
-
-
-class LocalTables(Protocol):
-    """Of whoever reads what engines lease without asking (`hostagent.memory.leases`)."""
-
-    def open(self, engine: EngineId, tenant: str) -> tuple[int, int] | None:
-        """Descriptors of the catalog and of a new engine's table, to be passed on; None: it gets none. Raises
-        OSError."""
-
-    def end(self, engine: EngineId) -> None:
-        """The engine has gone."""
 
 
 class ApiServer:
@@ -83,10 +64,10 @@ class ApiServer:
         handle: Callable[[EngineEvent], None],
         stats: Callable[[], dict[str, float]],
         welcome: Welcome,
-        regions: Regions,
+        regions: Intake,
         admission: Admission,
-        local: LocalTables | None = None,
-        lone: LoneFiles | None = None,
+        local: LocalLeases | None = None,
+        lone: LoneGets | None = None,
     ) -> None:
         """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines.
         `local`: None: engines ask for every chunk; `lone`: None: and for every small one of other nodes."""
