@@ -4,8 +4,8 @@ Answering is the TCP server's (`read_server`), which sockets agents use as it is
 that wants to read one-sided. Peers without RDMA are read over TCP.
 
 `PeerReads` has all one-sided reads from one peer: its control connection, its queue pair, the chunks it has opened for
-us. The states of a peer: CONNECTING (TCP, then the exchange of queue pairs), READY, REFUSED (it has no RDMA: its reads go
-over TCP), CLOSED. Whatever goes wrong on the way ends in CLOSED, where every read fails; the next one finds a fresh
+us. The states of a peer: CONNECTING (TCP, then the exchange of queue pairs), READY, REFUSED (it has no RDMA: its reads
+go over TCP), CLOSED. Whatever goes wrong on the way ends in CLOSED, where every read fails; the next one finds a fresh
 peer, with a fresh queue pair. A NIC that neither brings a piece nor gives it up ends in REFUSED: the reads go on over
 TCP. A read that is given up while the NIC works on it costs the queue pair: only when that is destroyed is its memory
 sure to be left alone. The other reads go on with a new one.
@@ -480,8 +480,8 @@ class VerbsReads:
             log.warning("RDMA brings nothing from %s: reading over TCP for a while", peer.endpoint)
 
     def nic_silent(self, peer: PeerReads) -> None:
-        """The NIC neither brings what it was to read from the peer nor gives it up: that goes over TCP. Later there will be a
-        fresh peer."""
+        """The NIC neither brings what it was to read from the peer nor gives it up: that goes over TCP. Later there will
+        be a fresh peer."""
         log.warning("the NIC is silent about reads from %s: reading over TCP for a while", peer.endpoint)
         self._detours.begin(peer.endpoint, self.loop.time())
         self.peer_closed(peer)
