@@ -480,8 +480,8 @@ class VerbsReads:
             log.warning("RDMA brings nothing from %s: reading over TCP for a while", peer.endpoint)
 
     def nic_silent(self, peer: PeerReads) -> None:
-        """The NIC neither brings what it was to read from the peer nor gives it up: that goes over TCP. Later there will
-        be a fresh peer."""
+        """The NIC neither brings what it was to read from the peer nor gives it up: that goes over TCP. Later there
+        will be a fresh peer."""
         log.warning("the NIC is silent about reads from %s: reading over TCP for a while", peer.endpoint)
         self._detours.begin(peer.endpoint, self.loop.time())
         self.peer_closed(peer)
