@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from kvcast.setup.certificates import Authority, authority, file_name
+from kvcast.commands.pki import Authority, authority, file_name
 from kvdaemon.identity import Identity, Role, parse_identity
 from kvdaemon.tls_settings import TlsSettings
 

@@ -34,7 +34,7 @@ class ColdConfig:
     scheme: str
     """A service of opendal: fs, s3, redis, ...; or mooncake."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of that service, as opendal (or `mooncake_options`) names them; none is a credential."""
+    """Of that service, as opendal (or `mooncake_store`) names them; none is a credential."""
     secrets: Mapping[str, SecretPlace] = field(default_factory=dict)
     """Further options of the service, read at start from where they are kept."""
     timeout_s: float = TIMEOUT_S

@@ -4,6 +4,8 @@ Casts are sent from (address, 4791) and received on (group, 4791). They leave as
 sockets: from an unconnected socket with DF set the datagrams of one buffer have the IP identifications 0, 1, 2 and so
 on, and one bound socket keeps the source port, which the ICRC covers, the same. The kernel fills UDP checksums in, or
 the NIC does: without them it would take datagrams one by one only, which costs five times as much.
+
+Casts where the data network has no IPv4: there are none, and all is read reliably.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.transport import socket_options
@@ -24,7 +29,6 @@ from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import Group, NativeSender, SegmentRun
-from hostagent.transport.no_casts import NoCasts
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
@@ -304,3 +308,45 @@ def rail_parts(host: Host) -> Parts:
     """Reads over sockets alone. Raises TransportError."""
     reads = TcpReads(host)
     return Parts(NoCasts(host), reads, bind_anew=reads.bind_anew)
+
+
+class NoCasts:
+    """A `CastPart` that sends and receives nothing: the group, the switch's memory and their ICRC are of IPv4."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def use_fabric(self, _: Fabric) -> int:
+        """See `CastPart.use_fabric`."""
+        return 0
+
+    def cast(self, chunk: ChunkPlace, _first: int, count: int, _blocks: Sequence[int] = ()) -> None:
+        """Whoever asked for them reads instead."""
+        self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+
+    def fill(self, chunk: ChunkPlace, first: int, count: int, _: Address, *, cast_too: bool = False) -> None:
+        """See `CastPart.fill`."""
+        if cast_too:
+            self.cast(chunk, first, count)
+            return
+        self._host.counters.fill_packets_failed += count
+        self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)
+
+    def expect(self, chunk: ChunkPlace, missing: npt.NDArray[np.bool_]) -> None:
+        """Nothing comes."""
+
+    def forget(self, key: ChunkKey) -> None:
+        """Nothing is expected."""
+
+    def settle(self) -> None:
+        """Nothing is being written."""
+
+    def drain_receive(self) -> None:
+        """Nothing has come."""
+
+    def data_socket(self) -> socket.socket | None:
+        """See `CastPart.data_socket`."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from controlplane.config import parse
-from controlplane.daemon import Controller
 from kvclient.client import Status, Where
-from tests.unit.controlplane.test_daemon import QUICK
-from tests.unit.hostagent.agent_harness import Cluster, cluster, key
+from tests.unit.hostagent.agent_harness import Cluster, cluster_of_controller, key
 
 REPLICA_BYTES = 64 * 1024
 
@@ -20,25 +16,8 @@ REPLICA_BYTES = 64 * 1024
 @pytest.fixture
 def made() -> Iterator[Cluster]:
     """A node with the whole directory and one with a small part of it."""
-    with cluster(0) as it:
-
-        async def start() -> Controller:
-            controller = Controller(parse(QUICK, Path()))
-            await controller.start()
-            return controller
-
-        controller = it.do(start())
-        try:
-            for replica_bytes in (0, REPLICA_BYTES):
-                it.add(controllers=[controller.grpc_address], replica_bytes=replica_bytes)
-            yield it
-        finally:
-            for _, client in it.clients:
-                client.close()
-            for agent in it.agents:
-                it.do(agent.stop())
-            it.agents.clear()
-            it.do(controller.stop())
+    with cluster_of_controller({}, {"replica_bytes": REPLICA_BYTES}) as (it, _):
+        yield it
 
 
 def test_a_node_asks_for_what_its_engine_wants_and_fetches_it(made: Cluster) -> None:

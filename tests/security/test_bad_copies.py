@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from controlplane.config import parse
 from controlplane.daemon import Controller
 from kvclient.client import Status
 from kvproto.rpc import control_pb2 as rpc
 from tests.digests import digest
 from tests.unit.controlplane.fake_agent import FakeAgent
-from tests.unit.controlplane.test_daemon import QUICK
-from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster, key
+from tests.unit.hostagent.agent_harness import MIB, Cluster, cluster_of_controller, key
 
 pytestmark = pytest.mark.security
 
@@ -27,25 +24,8 @@ LIARS_POISON = digest(666)
 @pytest.fixture
 def made() -> Iterator[tuple[Cluster, Controller]]:
     """Two honest nodes under a controller."""
-    with cluster(0) as it:
-
-        async def start() -> Controller:
-            controller = Controller(parse(QUICK, Path()))
-            await controller.start()
-            return controller
-
-        controller = it.do(start())
-        try:
-            for _ in range(2):
-                it.add(controllers=[controller.grpc_address])
-            yield it, controller
-        finally:
-            for _, client in it.clients:
-                client.close()
-            for agent in it.agents:
-                it.do(agent.stop())
-            it.agents.clear()
-            it.do(controller.stop())
+    with cluster_of_controller({}, {}) as made:
+        yield made
 
 
 async def attacked(controller: Controller, expected: bytes) -> None:

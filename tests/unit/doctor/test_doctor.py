@@ -15,8 +15,8 @@ from bmv2_testbed.network.namespaces import can_unshare
 from bmv2_testbed.processes import child_environment
 from hostagent.transport.base import TransportError
 from hostagent.transport.interfaces import interface_address
+from kvcast.commands.doctor import TOPICS, examine
 from kvcast.doctor.findings import Finding, Level, judged
-from kvcast.doctor.topics import TOPICS, examine
 
 CONFIG = "node: n1\ndata: {interface: data0, receive_buffer: 8MiB}\npool: {size: 1MiB}\n"
 CONF = "/proc/sys/net/ipv4/conf/data0"

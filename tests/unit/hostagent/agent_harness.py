@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from controlplane.config import parse
+from controlplane.daemon import Controller
 from hostagent.agent import Agent
 from hostagent.api.access import Access
 from hostagent.cold.cold_options import ColdConfig
@@ -24,6 +26,7 @@ from kvclient.client import AgentClient
 from kvpolicy.tiers.form_costs import FormChoice
 from kvproto.fanout import Fanout
 from tests.ports import free_port
+from tests.unit.controlplane.test_daemon import QUICK
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
@@ -221,3 +224,27 @@ def cluster(count: int, **options: Any) -> Iterator[Cluster]:
                 assert usage.filling_bytes == 0
         finally:
             made.close()
+
+
+@contextlib.contextmanager
+def cluster_of_controller(*nodes: Mapping[str, Any]) -> Iterator[tuple[Cluster, Controller]]:
+    """A running controller, and an agent of it for each of these options."""
+
+    async def start() -> Controller:
+        controller = Controller(parse(QUICK, Path()))
+        await controller.start()
+        return controller
+
+    with cluster(0) as made:
+        controller = made.do(start())
+        try:
+            for options in nodes:
+                made.add(controllers=[controller.grpc_address], **options)
+            yield made, controller
+        finally:
+            for _, client in made.clients:
+                client.close()
+            for agent in made.agents:
+                made.do(agent.stop())
+            made.agents.clear()
+            made.do(controller.stop())

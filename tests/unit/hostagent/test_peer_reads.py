@@ -37,7 +37,7 @@ from hostagent.transport.verbs.detours import Detours
 from hostagent.transport.verbs.device import VerbsError
 from hostagent.transport.verbs.native_casts import completion_queue_parts
 from hostagent.transport.verbs.native_pieces import Asker, NativePieces, ReadOwner
-from hostagent.transport.verbs.peer_reads import PeerReads
+from hostagent.transport.verbs.reads import PeerReads
 from kvchunk.ids import ChunkKey
 from kvproto.session.read_window import READ_PIECE_BYTES_MAX, READ_WINDOW_MIN_BYTES, ReadWindow
 from kvproto.session.timing import WINDOW_DELAY

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hostagent.api.server import HANDLERS, Answer, TurnTaker
+from hostagent.api.connection import HANDLERS, Answer, TurnTaker
 from hostagent.api.slices import Slices, is_sliced
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostagent.api.server import TurnTaker
+from hostagent.api.connection import TurnTaker
 from hostagent.api.turns import AT_ONCE_US, COSTS_US, Turns
 from hostagent.core import events
 from hostagent.core.events import EngineEvent

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.events import MessageReceived
-from hostagent.api.server import EngineConnection, Service, TurnTaker
+from hostagent.api.connection import EngineConnection, Service, TurnTaker
 from hostagent.api.tenancy import Pace
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals

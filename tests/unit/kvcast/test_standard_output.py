@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcast.cli import COMMANDS, LAB
-from kvcast.standard_output import bad_word
+from kvcast.cli import COMMANDS, LAB, bad_word
 
 FULL = "kvcast: cannot write to standard output: No space left on device\n"
 
