@@ -73,7 +73,7 @@ class Machine:
 
     @property
     def is_cuda(self) -> bool:
-        return self.device.type == "cuda"
+        return bool(self.device.type == "cuda")
 
     @property
     def name(self) -> str:
