@@ -4,7 +4,7 @@
 # No `from __future__ import annotations`: Triton reads the annotations of a kernel's parameters.
 import os
 import threading
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
@@ -14,7 +14,8 @@ from kvclient.engines.core.runs import COLUMNS
 
 BLOCK_WORDS_MAX = 1024
 # Triton's interpreter changes Triton's own module while it runs, so it takes one thread at a time.
-_turn = threading.Lock() if os.environ.get("TRITON_INTERPRET") == "1" else nullcontext()
+_IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_turn: AbstractContextManager[object] = threading.Lock() if _IS_INTERPRETED else nullcontext()
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
