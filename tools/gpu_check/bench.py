@@ -73,7 +73,7 @@ class Machine:
 
     @property
     def is_cuda(self) -> bool:
-        return self.device.type == "cuda"
+        return bool(self.device.type == "cuda")
 
     @property
     def name(self) -> str:
@@ -144,7 +144,7 @@ class Shape:
     @property
     def block_bytes(self) -> int:
         """Of all layers."""
-        return self.layers * self.heads * self.tokens * self.numbers * self.dtype.itemsize
+        return int(self.layers * self.heads * self.tokens * self.numbers * self.dtype.itemsize)
 
 
 LLAMA: Final = Shape(layers=32, heads=8, tokens=16, numbers=256)

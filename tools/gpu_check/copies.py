@@ -231,12 +231,12 @@ def _one_round(
         layer.view(torch.uint8)[ids[0][0] : ids[0][-1] + 1] = 255
     for load in loads:
         load.result()
-    wrong = saved != bytes([number % 251]) * size
+    wrong = int(saved != bytes([number % 251]) * size)
     landing = bytearray(size)
     for at in range(LOADERS):
         layers.gather(ids[at + 1], landing, layers.mark())
         wrong += _digest(landing) != digests[at]
-    return int(wrong)
+    return wrong
 
 
 def _digest(content: Any) -> str:

@@ -2,6 +2,10 @@
 
 # ruff: noqa: N803 - what is known when a kernel is compiled has capitals, as in Triton's own
 # No `from __future__ import annotations`: Triton reads the annotations of a kernel's parameters.
+import os
+import threading
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -9,6 +13,9 @@ import triton.language as tl
 from kvclient.engines.core.runs import COLUMNS
 
 BLOCK_WORDS_MAX = 1024
+# Triton's interpreter changes Triton's own module while it runs, so it takes one thread at a time.
+_IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_turn: AbstractContextManager[object] = threading.Lock() if _IS_INTERPRETED else nullcontext()
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
@@ -67,14 +74,15 @@ def copy_runs(
     """
     size = min(BLOCK_WORDS_MAX, triton.next_power_of_2(run_words_max))
     grid = (blocks.shape[0], table.shape[0], triton.cdiv(run_words_max, size))
-    _copy_runs[grid](
-        table,
-        blocks,
-        chunk,
-        blocks_in_chunk,
-        skipped_blocks,
-        WORD=_WORDS[word_bytes],
-        TO_CACHE=to_cache,
-        COLUMNS_=COLUMNS,
-        BLOCK=size,
-    )
+    with _turn:
+        _copy_runs[grid](
+            table,
+            blocks,
+            chunk,
+            blocks_in_chunk,
+            skipped_blocks,
+            WORD=_WORDS[word_bytes],
+            TO_CACHE=to_cache,
+            COLUMNS_=COLUMNS,
+            BLOCK=size,
+        )

@@ -11,7 +11,7 @@ from kvclient.engines.core.head_groups import StageParts, different_ranks, group
 SIZES = (1, 2, 4, 8, 16)
 
 
-@pytest.mark.parametrize(("ranks", "heads"), product(SIZES, SIZES))
+@pytest.mark.parametrize(("ranks", "heads"), list(product(SIZES, SIZES)))
 def test_every_group_of_heads_has_one_writer(ranks: int, heads: int) -> None:
     """Also where ranks repeat heads, and for every number of groups that the heads allow."""
     different = different_ranks(ranks, heads)
