@@ -152,7 +152,14 @@ def _pool_figures(core: AgentCore) -> Iterator[Metric]:
         ("peers_unreached", "Nodes that this one cannot reach on the data network", core.paths.unreached_count),
         ("led_chunks", "Chunks that this node pulls for every reader now", core.fetches.arrivals.reader.led_count),
     )
-    yield from counters(("pool_evictions", "Chunks evicted to make room", core.pool.evicted_count))
+    yield from counters(
+        ("pool_evictions", "Chunks evicted to make room", core.pool.evicted_count),
+        (
+            "look_ups_elsewhere",
+            "Look-ups of prefixes that another cell is home to",
+            core.fetches.look_ups.elsewhere_count,
+        ),
+    )
     counts = core.serving.counts
     segments = (
         ("queued", counts.segments_queued),

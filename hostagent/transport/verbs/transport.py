@@ -20,9 +20,8 @@ from hostagent.transport.base import CastPart, ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
-from hostagent.transport.no_casts import NoCasts
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.sockets import SegmentSocket, SocketCasts, rail_parts, socket_parts
+from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
