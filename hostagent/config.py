@@ -296,8 +296,8 @@ def _data(section: Section, link_rate_bit_s: int | None, rdma: Section) -> DataC
     section.refuse("native", "the data path in C comes with kvcast, and is the only one; leave the key out")
     section.refuse("frames", "testbeds use namespaces, and agents the kernel's sockets or RDMA")
     interface = section.take("interface", checks.text, default.interface)
-    alone: tuple[str, ...] = (interface,)
-    interfaces = section.take("interfaces", _interfaces, alone)
+    nothing: tuple[str, ...] = ()
+    interfaces = section.take("interfaces", _interfaces, nothing) or (interface,)
     if interface not in ("", interfaces[0]):
         raise ConfigError(f"data.interface {interface} is not the first of data.interfaces: leave it out")
     config = DataConfig(
