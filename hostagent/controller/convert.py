@@ -96,10 +96,10 @@ def events_of(
         case "switch_state":
             return [_switch_state(message.switch_state, refusals)]
         case "membership":
-            said = message.membership
-            fanout = _fanout(said.fanout) if said.fanout else None
-            members = refusals.taken("member", [said], _member)
-            return [MemberGiven(member, fanout, said.unasked_weight) for member in members]
+            place = message.membership
+            fanout = _fanout(place.fanout) if place.fanout else None
+            members = refusals.taken("member", [place], _member)
+            return [MemberGiven(member, fanout, place.unasked_weight) for member in members]
     return []
 
 

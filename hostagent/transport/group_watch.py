@@ -10,6 +10,7 @@ from typing import Final
 
 _ETH_P_IP: Final = 0x0800
 _SO_ATTACH_FILTER: Final = 26
+_SOL_PACKET: Final = 263
 _PACKET_ADD_MEMBERSHIP: Final = 1
 _MEMBERSHIP: Final = struct.Struct("=iHH8s")
 """struct packet_mreq of Linux, include/uapi/linux/if_packet.h, of kind 0: multicast."""
@@ -33,7 +34,7 @@ def watching_socket(interface: str, group: str) -> socket.socket:
         take_only(sock, _DESTINATION, packed)
         sock.bind((interface, _ETH_P_IP))
         joined = _MEMBERSHIP.pack(socket.if_nametoindex(interface), 0, len(mac), mac)
-        sock.setsockopt(socket.SOL_PACKET, _PACKET_ADD_MEMBERSHIP, joined)
+        sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, joined)
     except OSError:
         sock.close()
         raise

@@ -213,8 +213,14 @@ def test_a_data_network_without_ipv4(tmp_path: Path) -> None:
 
 
 def test_what_a_network_does_with_groups_is_found(tmp_path: Path) -> None:
-    """A bridge floods groups until it snoops and hears a querier; then it carries them to members alone."""
+    """Ports take no large datagrams; then a bridge floods groups until it snoops and hears a querier, and carries them
+    to members alone."""
     with cluster(tmp_path, "192.168.77.{}/24", fanout="auto") as made:
+        cut = "relay: datagrams as large as a segment to groups do not reach n1, n3: MTU 9000 on all ports"
+        until(lambda: made.way() == cut, lambda: made.way() + made.logs())
+        for node, there in made.nodes.items():
+            made.middle.ip("link", "set", f"data{node}", "mtu", "9000")
+            there.ip("link", "set", "data0", "mtu", "9000")
         floods = "relay: what goes to a group comes to n2, too, unasked: is IGMP snooping off?"
         until(lambda: made.way() == floods, lambda: made.way() + made.logs())
         made.put(3, "a")

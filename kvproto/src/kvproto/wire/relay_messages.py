@@ -147,8 +147,8 @@ def encode(message: Message) -> bytes:
         case Leaves(number, leaves):
             return _packed(_LEAVES, _NUMBER.pack(number) + leaves)
         case Want() | Drop() | Room() | Rate() | Gone():
-            kind, form = _FIXED[type(message)]
-            return _packed(kind, form.pack(*(getattr(message, name) for name in message.__slots__)))
+            code, form = _FIXED[type(message)]
+            return _packed(code, form.pack(*(getattr(message, name) for name in message.__slots__)))
 
 
 def _packed(kind: int, body: bytes) -> bytes:
