@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from lmcache.integration.vllm.utils import get_size_bytes
@@ -38,6 +38,10 @@ THREADS = 4
 """A look-up does not wait for a load, nor a load for a store."""
 
 T = TypeVar("T")
+Objects: TypeAlias = list[Any]
+Names: TypeAlias = list[str]
+ChunkKeys: TypeAlias = list[ChunkKey]
+"""A method of LMCache's is called `list`."""
 
 
 class KvcastPlugin(ConnectorAdapter):  # type: ignore[misc]  # LMCache is not there where this is checked
@@ -109,7 +113,7 @@ class KvcastRemote(RemoteConnector):  # type: ignore[misc]  # as above
         """As `batched_contains`."""
         return await self._run(lambda: self.batched_contains(keys))
 
-    async def list(self) -> list[str]:
+    async def list(self) -> Names:
         """Nothing: the pool knows no names of LMCache's."""
         return []
 
@@ -128,11 +132,11 @@ class KvcastRemote(RemoteConnector):  # type: ignore[misc]  # as above
         (found,) = await self.batched_get([key])
         return found
 
-    async def batched_get(self, keys: Sequence[Any]) -> list[Any]:
+    async def batched_get(self, keys: Sequence[Any]) -> Objects:
         """A memory object for each key, or None."""
         return await self._run(lambda: self._load(keys))
 
-    async def batched_get_non_blocking(self, lookup_id: str, keys: Sequence[Any]) -> list[Any]:
+    async def batched_get_non_blocking(self, lookup_id: str, keys: Sequence[Any]) -> Objects:
         """The objects before the first that did not come."""
         loaded = await self.batched_get(keys)
         count = leading(one is not None for one in loaded)
@@ -151,14 +155,14 @@ class KvcastRemote(RemoteConnector):  # type: ignore[misc]  # as above
         def store() -> None:
             names = self._keys(keys)
             pieces = [[_header(one), piece_of(one)] for one in memory_objs]
-            parents = [None, *names]
-            chunks = [StoredChunk(*each) for each in zip(names, pieces, parents, strict=False)]
-            self._store.put(chunks)
+            before = zip(names, pieces, [None, *names], strict=False)
+            self._store.put([StoredChunk(name, each, parent) for name, each, parent in before])
 
         await self._run(store)
 
-    def _load(self, keys: Sequence[Any]) -> list[Any]:
-        names, loaded = self._keys(keys), [None] * len(keys)
+    def _load(self, keys: Sequence[Any]) -> Objects:
+        names = self._keys(keys)
+        loaded: Objects = [None] * len(keys)
 
         def take(place: int, view: memoryview) -> bool:
             loaded[place] = self._object(view)
@@ -186,9 +190,9 @@ class KvcastRemote(RemoteConnector):  # type: ignore[misc]  # as above
 
     # ------------------------------------------------------------------ keys
 
-    def _keys(self, keys: Sequence[Any]) -> list[ChunkKey]:
+    def _keys(self, keys: Sequence[Any]) -> ChunkKeys:
         """Chunk keys of LMCache's; empty: the weights of the model are unknown."""
-        named: list[ChunkKey] = []
+        named: ChunkKeys = []
         for key in keys:
             digest = self._digest(key)
             if digest is None:
