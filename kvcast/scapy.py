@@ -49,7 +49,7 @@ class KvControl(Packet):
     """`kv_control_t`: 40 bytes."""
 
     name = "kvcast control"
-    fields_desc = (
+    fields_desc = [  # noqa: RUF012  as scapy wants it
         ByteField("version", layouts.KV_VERSION),
         ByteEnumField("op", layouts.OP_JOIN, OPERATIONS),
         FlagsField("flags", 0, 8, FLAGS),
@@ -60,7 +60,7 @@ class KvControl(Packet):
         IntField("segments", 1),
         _KeyField("key", bytes(16), 16),
         XLongField("members", 0),
-    )
+    ]
 
     def mysummary(self) -> str:
         """For `packet.summary()`."""
@@ -71,14 +71,14 @@ class DETH(Packet):
     """`deth_t`, InfiniBand's datagram header: 8 bytes. scapy has none."""
 
     name = "DETH"
-    fields_desc = (XIntField("qkey", 0), XByteField("reserved", 0), X3BytesField("src_qpn", 0))
+    fields_desc = [XIntField("qkey", 0), XByteField("reserved", 0), X3BytesField("src_qpn", 0)]  # noqa: RUF012  as above
 
 
 class KvData(Packet):
     """`kv_data_t`: 32 bytes, the segment's bytes behind it."""
 
     name = "kvcast segment"
-    fields_desc = (
+    fields_desc = [  # noqa: RUF012  as scapy wants it
         ByteField("version", layouts.KV_VERSION),
         ByteEnumField("op", layouts.OP_DATA, OPERATIONS),
         XByteField("flags", 0),
@@ -87,7 +87,7 @@ class KvData(Packet):
         IntField("segments", 1),
         IntField("length", 0),
         _KeyField("key", bytes(16), 16),
-    )
+    ]
 
     def mysummary(self) -> str:
         """For `packet.summary()`."""

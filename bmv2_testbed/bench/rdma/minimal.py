@@ -82,11 +82,14 @@ class PyverbsPort:
         access = self.enums.IBV_ACCESS_LOCAL_WRITE | self.enums.IBV_ACCESS_REMOTE_READ
         return self.modules["mr"].MR(self.domain, size_bytes, access)
 
-    def route(self, address: str) -> Any:
+    def gid(self, address: str) -> Any:
+        """Of an IPv4 address."""
         gid = gid_of(address).hex()
-        text = ":".join(gid[place : place + 4] for place in range(0, 32, 4))
+        return self.modules["addr"].GID(":".join(gid[place : place + 4] for place in range(0, 32, 4)))
+
+    def route(self, address: str) -> Any:
         addr = self.modules["addr"]
-        path = addr.GlobalRoute(dgid=addr.GID(text), sgid_index=self.index, hop_limit=64)
+        path = addr.GlobalRoute(dgid=self.gid(address), sgid_index=self.index, hop_limit=64)
         return addr.AHAttr(port_num=1, is_global=1, gr=path)
 
     def reliable(self) -> tuple[Any, Any]:

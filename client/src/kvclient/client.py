@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
@@ -25,6 +27,7 @@ from kvchunk.parts import ByteRange
 from kvchunk.sources import ChunkSource
 from kvclient import request_encoding
 from kvclient.attach import ANSWER_TIMEOUT_S, AgentUnavailableError, LeaseLostError, attach
+from kvclient.background import Background
 from kvclient.connection import Connection
 from kvclient.errors import AgentError, PoolFullError
 from kvclient.fetched import Fetched, FetchStream, Found
@@ -87,6 +90,8 @@ class AgentClient(Notices):
                 self._lone = LoneGets.opened(*attached.lone)
         self._puts = Puts(self._connection, self._region)
         self._unmapping: list[Callable[[], None]] = []
+        self._making_background = threading.Lock()
+        self._background: Background | None = None
 
     def mapped(self) -> list[memoryview]:
         """All that is mapped, to register it with a device: the pool, read-only, and this client's write region. Give
@@ -99,6 +104,8 @@ class AgentClient(Notices):
 
     def close(self) -> None:
         """Gives everything back. Views handed out stay mapped but no longer protected from reuse."""
+        if self._background is not None:
+            self._background.close()
         self._connection.close()
         while self._unmapping:
             self._unmapping.pop()()
@@ -267,6 +274,14 @@ class AgentClient(Notices):
     def stats(self) -> dict[str, float]:
         """The agent's figures: pool bytes, fetches by outcome, traffic."""
         return self._connection.ask(request_encoding.stats())
+
+    def background(self, job: Iterable[object], *, priority: int = 0) -> Future[int]:
+        """Run a job (`kvclient.jobs`, or an iterator of your own) step by step while no engine of this node waits for
+        its agent. Ends with the client; `kvclient.background` says who is preempted by whom."""
+        with self._making_background:
+            if self._background is None:
+                self._background = Background(self)
+        return self._background.submit(job, priority=priority)
 
     def notify(self, message: Message) -> None:
         """Send what is not answered, see `Notices`. Raises AgentUnavailableError."""

@@ -104,37 +104,48 @@ class ChunkStore:
 
     def load(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
         """Fetch chunks, in any order, and copy each into its pieces. False: its pieces are not the chunk's."""
-        loaded: list[bool] = []
-        for part in self._fetches(keys, pieces):
-            loaded += self._load_some(keys[part], pieces[part])
+        odd = 0
+
+        def take(place: int, view: memoryview) -> bool:
+            nonlocal odd
+            fits = scatter(view, pieces[place])
+            odd += not fits
+            return fits
+
+        loaded = self.read(keys, [size_of(into) for into in pieces], take)
+        if odd:
+            self._log.warning("kvcast: %d chunks have another size than this engine's and are not loaded", odd)
         return loaded
 
-    def _load_some(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> list[bool]:
-        def load(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
+    def read(
+        self, keys: Sequence[ChunkKey], sizes_bytes: Sequence[int], take: Callable[[int, memoryview], bool]
+    ) -> list[bool]:
+        """Fetch chunks, in any order, and hand each that came to `take`, with its place among the keys; the view lasts
+        for the call. False: the chunk did not come, or `take` said so. `sizes_bytes`: about how large each is."""
+        taken: list[bool] = []
+        for part in self._fetches(sizes_bytes):
+            taken += self._read_some(keys[part], part.start, take)
+        return taken
+
+    def _read_some(self, keys: Sequence[ChunkKey], first: int, take: Callable[[int, memoryview], bool]) -> list[bool]:
+        def read(client: AgentClient, part: Sequence[ChunkKey]) -> list[bool]:
             with client.fetch(part, any_order=True, deadline_s=self._deadline_s) as found:
-                loaded = [
-                    view is not None and scatter(view, into) for view, into in zip(found.views, pieces, strict=True)
-                ]
-            odd = sum(found.present) - sum(loaded)
-            if odd:
-                self._log.warning("kvcast: %d chunks have another size than this engine's and are not loaded", odd)
-            return loaded
+                return [view is not None and take(place, view) for place, view in enumerate(found.views, first)]
 
-        return self._ask(keys, load)
+        return self._ask(keys, read)
 
-    def _fetches(self, keys: Sequence[ChunkKey], pieces: Sequence[Sequence[Piece]]) -> Iterator[slice]:
+    def _fetches(self, sizes_bytes: Sequence[int]) -> Iterator[slice]:
         """Split a load into parts of one fetch each."""
         client = self._link.client
         most_bytes = POOL_SHARE_MAX * client.pool_bytes if client is not None else 0
         first, size_bytes = 0, 0
-        for place, into in enumerate(pieces):
-            chunk_bytes = size_of(into)
+        for place, chunk_bytes in enumerate(sizes_bytes):
             if place > first and (place - first == KEYS_MAX or size_bytes + chunk_bytes > most_bytes):
                 yield slice(first, place)
                 first, size_bytes = place, 0
             size_bytes += chunk_bytes
-        if first < len(keys):
-            yield slice(first, len(keys))
+        if first < len(sizes_bytes):
+            yield slice(first, len(sizes_bytes))
 
     # ------------------------------------------------------------------ the agent
 

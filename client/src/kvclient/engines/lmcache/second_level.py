@@ -7,14 +7,11 @@ there, so LMCache can load every object that a look-up reports.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
@@ -24,10 +21,9 @@ from kvchunk.ids import ChunkKey, KvIdentity
 from kvclient.client import AgentClient
 from kvclient.engines.core.named_keys import named_keys
 from kvclient.engines.link import AgentLink
-from kvclient.engines.pieces import Piece
+from kvclient.engines.lmcache.models import Weights, name_of, piece_of
 from kvclient.engines.settings import parse_store_settings, tenant_secret
 from kvclient.engines.store import ChunkStore, StoredChunk
-from kvclient.engines.weights import WeightsError, digest_of
 from kvclient.forks import Threads
 
 log = logging.getLogger("kvcast")
@@ -97,13 +93,12 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         super().__init__(max_capacity_bytes=0)
         settings = parse_store_settings(config)
         self._secret = tenant_secret(settings.tenant_secret_file)
-        self._weights_digest = settings.weights_digest
+        self._weights = Weights(settings.weights_digest)
         self._lock_s = settings.lock_s
         link = AgentLink(AgentClient, settings.socket, log, answer_timeout_s=settings.answer_timeout_s)
         self._store = ChunkStore(link, log, namespace="lmcache", deadline_s=settings.load_deadline_s)
         self._digests: dict[tuple[Any, ...], bytes] = {}
         self._digests_lock = threading.Lock()
-        self._weights: dict[str, str | None] = {}
         self._stores: _Tasks[Any] = _Tasks("store")
         self._lookups: _Tasks[Any] = _Tasks("lookup")
         self._loads: _Tasks[Any] = _Tasks("load")
@@ -142,7 +137,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         """Store objects."""
 
         def store() -> Any:
-            names, pieces = self._keys(keys), [_piece(each) for each in objects]
+            names, pieces = self._keys(keys), [piece_of(each) for each in objects]
 
             def put(here: list[int]) -> list[bool]:
                 chunks = zip(_named(names, here), (pieces[place] for place in here), strict=True)
@@ -186,7 +181,7 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         """Load objects into LMCache's memory."""
 
         def load() -> Any:
-            names, pieces = self._keys(keys), [_piece(each) for each in objects]
+            names, pieces = self._keys(keys), [piece_of(each) for each in objects]
             loaded = _each(
                 names, lambda here: self._store.load(_named(names, here), [[pieces[place]] for place in here])
             )
@@ -231,41 +226,16 @@ class KvcastL2(L2AdapterInterface):  # type: ignore[misc]  # LMCache is not ther
         if digest is not None:
             return digest
         with self._digests_lock:
-            weights = self._weights_of(model)
+            weights = self._weights.of(model)
             if weights is None:
                 return None
             if len(self._digests) >= NAMESPACES_MAX:
                 self._digests.clear()
             extra = f"engine=lmcache;kv_rank={kv_rank:#x};group={group}"
-            # The last part of a path: nodes may keep a model at different places.
-            name = model.rstrip("/").rpartition("/")[2]
             identity = KvIdentity(
-                name, weights_digest=weights, tenant_salt=salt, extra=extra, tenant_secret=self._secret
+                name_of(model), weights_digest=weights, tenant_salt=salt, extra=extra, tenant_secret=self._secret
             )
             return self._digests.setdefault(place, identity.digest())
-
-    def _weights_of(self, model: str) -> str | None:
-        """The digest of a model's weights, which LMCache's keys do not bind; None: unknown, so nothing is shared."""
-        if self._weights_digest:
-            return self._weights_digest
-        if model not in self._weights:
-            try:
-                config = Path(model, "config.json")
-                of_config = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
-                self._weights[model] = f"{digest_of(model)}.{of_config}"
-            except (WeightsError, OSError):
-                self._weights[model] = None
-                log.warning(
-                    "kvcast: no weights of %r on this machine, so nothing of it is shared: set weights_digest among "
-                    "the adapter's parameters to any text that changes whenever the weights or the cache's dtype do",
-                    model,
-                )
-        return self._weights[model]
-
-
-def _piece(memory: Any) -> Piece:
-    """The bytes of one of LMCache's memory objects."""
-    return np.frombuffer(memoryview(memory.byte_array).cast("B"), dtype=np.uint8)
 
 
 def _named(names: Sequence[ChunkKey | None], places: Sequence[int]) -> list[ChunkKey]:

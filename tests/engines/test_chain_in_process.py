@@ -1,0 +1,122 @@
+"""vLLM with LMCache inside it (`LMCacheConnectorV1`), the pool as LMCache's remote backend, on two nodes.
+
+`tests.engines.in_process_engine` simulates the one part that LMCache has for accelerators alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("vllm")
+pytest.importorskip("lmcache")
+
+from bmv2_testbed import client
+from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
+from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
+from bmv2_testbed.engines.small_models import make_model
+from tests.engines import pool
+from tests.engines.followed import blocks_of, on_this_machine
+from tests.engines.in_process_engine import NO_SIMULATION
+from tests.engines.pool import agent_socket, keys_in_pool
+from tests.engines.test_chain_lmcache import await_chunks, prompt
+
+CHUNK_TOKENS = 64
+PROMPT_TOKENS = 1024
+SHAPE = {"num_key_value_heads": 8, "head_dim": 64}
+CONNECTOR = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+SEED = {"PYTHONHASHSEED": "0"}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kvcast-in-process-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return make_model(folder / "model", **SHAPE)
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[client.Testbed]:
+    with pool.running(2, 256 * 2**20) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def launcher(folder: Path) -> Iterator[Launcher]:
+    with launching(folder, {**ONE_THREAD, **SEED}) as made:
+        yield made
+
+
+@contextmanager
+def engine(
+    launcher: Launcher, model: Path, folder: Path, name: str, socket: str, *, simulated: bool = True, **changes: Any
+) -> Iterator[Engine]:
+    """With the page's configuration of LMCache, on this machine's agent."""
+    (text,) = blocks_of("lmcache.md", "test_chain_in_process")
+    text = on_this_machine(text, {"/run/kvcast/agent.sock": socket, "chunk_size: 256": f"chunk_size: {CHUNK_TOKENS}"})
+    made = folder / f"{name}.yaml"
+    made.write_text(yaml.safe_dump({**yaml.safe_load(text), "max_local_cpu_size": 0.1, **changes}))
+    environment = {"LMCACHE_CONFIG_FILE": str(made)} | ({} if simulated else {NO_SIMULATION: "1"})
+    arguments = engine_arguments(model, None, block_size=32, max_num_seqs=2)
+    arguments["kv_transfer_config"] = CONNECTOR
+    program = "tests.engines.in_process_engine"
+    with running(launcher, arguments, folder, name, environment, program=program) as one:
+        yield one
+
+
+def test_another_nodes_engine_finds_what_the_first_has_stored(
+    launcher: Launcher, model: Path, folder: Path, testbed: client.Testbed
+) -> None:
+    tokens = prompt(1)
+    with ExitStack() as stack:
+        alone = stack.enter_context(
+            running(launcher, engine_arguments(model, None, block_size=32, max_num_seqs=2), folder, "alone")
+        )
+        first = stack.enter_context(engine(launcher, model, folder, "first", agent_socket(testbed, 0)))
+        second = stack.enter_context(engine(launcher, model, folder, "second", agent_socket(testbed, 1)))
+        (expected,) = alone.generate([tokens])
+        (computed,) = first.generate([tokens])
+        assert (computed.tokens, computed.cached_tokens) == (expected.tokens, 0)
+        await_chunks(testbed, PROMPT_TOKENS // CHUNK_TOKENS)
+        (found,) = second.generate([tokens])
+        assert (found.tokens, found.cached_tokens) == (expected.tokens, PROMPT_TOKENS - 1)
+        (other,) = second.generate([prompt(2)])
+        assert other.cached_tokens == 0
+    assert len(keys_in_pool(testbed)) >= 2 * (PROMPT_TOKENS // CHUNK_TOKENS) - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "No supported cpu connector found"),
+        ({"enable_blending": True, "use_layerwise": True}, "config.enable_blending=True is only supported on"),
+    ],
+    ids=["copies", "blending"],
+)
+def test_where_lmcache_itself_stops_on_a_cpu(
+    launcher: Launcher,
+    model: Path,
+    folder: Path,
+    testbed: client.Testbed,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    """What docs/how-to/lmcache.md says of it: the engine goes on without LMCache. Fails when LMCache can do it: then
+    the simulated part goes."""
+    name = f"stops-{len(changes)}"
+    socket = agent_socket(testbed, 0)
+    with engine(launcher, model, folder, name, socket, simulated=False, **changes) as one:
+        before = len(keys_in_pool(testbed))
+        (computed,) = one.generate([prompt(3 + len(changes))])
+        assert (computed.cached_tokens, len(keys_in_pool(testbed))) == (0, before)
+    assert said in "".join(path.read_text(errors="replace") for path in folder.glob(f"{name}*.log"))
