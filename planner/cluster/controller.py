@@ -205,4 +205,5 @@ def hello_of(node: int, pool_bytes: int, disk_bytes: int) -> rpc.Hello:
         disk_bytes=disk_bytes,
         segment_bytes=[4096],
         transports=[rpc.TRANSPORT_VERBS],
+        takes_columns=True,
     )

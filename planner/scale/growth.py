@@ -112,7 +112,8 @@ def _at(nodes: int, chunks: int, costs: UnitCosts, load: Load, followers: int | 
     usages = min(nodes * load.requests_per_s, nodes / limits.USAGE_DELAY_S)
     deltas = min(announces + usages, 1 / PUBLISH_S)
     messages_in = nodes / limits.HEARTBEAT_S_DEFAULT + announces + usages + questions
-    messages_out = min(deltas * nodes, (stored + dropped) * told) + questions
+    # Chunks that are announced together are of one prefix, and have the same followers.
+    messages_out = min(deltas * nodes, (announces + usages) * told) + questions
     cores = (
         (stored + dropped) * (costs.announce_s + costs.publish_s)
         + events * costs.usage_s

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controlplane.core.core import Core
-from controlplane.core.effects import SendTo
+from controlplane.core.effects import Effect, SendTo
 from controlplane.core.events import HelloReceived, MessageReceived, TimerFired
 from controlplane.core.ids import ChunkKey
 from controlplane.core.limits import ANNOUNCE_RECORDS_MAX
@@ -24,6 +24,8 @@ from hostagent.controller.convert import delta_of
 from hostagent.controller.refusals import Refusals
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import ControllerEvent
+from kvchunk.ids import ROOT_KEY
+from kvproto.chunk_columns import pack
 from kvproto.integrity import Integrity, digest_of
 from kvproto.rpc import control_pb2 as rpc
 from planner.cluster.clock import VirtualClock
@@ -33,8 +35,8 @@ from planner.errors import PlanError
 
 _PEERS: Final = 64
 _SAID_NS = 10**7
-_PUBLISHED_NS = 2 * 10**7
-"""Long enough after `_SAID_NS` that what was said then is published."""
+_LATER_NS = 10**7
+"""Long enough after something was said that it is published."""
 _AGAIN: Final = 5
 """Repetitions of operations too quick to be timed once."""
 _PREFIX: Final = 20
@@ -129,17 +131,19 @@ def _core() -> Core:
 def _announcements(keys: Sequence[ChunkKey]) -> list[rpc.FromAgent]:
     found = []
     for start in range(0, len(keys), _BATCH):
-        records = [
-            rpc.ChunkRecord(
-                key=keys[index],
-                parent=keys[index - 1] if index % _PREFIX else b"",
-                size_bytes=1 << 26,
-                digest=digest_of(Integrity.BLAKE3, index.to_bytes(32, "big")),
-                position=index % _PREFIX,
-            )
-            for index in range(start, min(start + _BATCH, len(keys)))
-        ]
-        found.append(rpc.FromAgent(announce=rpc.Announce(added=records, namespaces=[""])))
+        indexes = range(start, min(start + _BATCH, len(keys)))
+        said = rpc.Announce(namespaces=[""])
+        pack(
+            said.columns,
+            keys=b"".join(keys[index] for index in indexes),
+            parents=b"".join(keys[index - 1] if index % _PREFIX else ROOT_KEY for index in indexes),
+            digests=b"".join(digest_of(Integrity.BLAKE3, index.to_bytes(32, "big")) for index in indexes),
+            sizes=[1 << 26] * len(indexes),
+            positions=[index % _PREFIX for index in indexes],
+            namespace_indexes=[0] * len(indexes),
+            flags=bytes(len(indexes)),
+        )
+        found.append(rpc.FromAgent(announce=said))
     return found
 
 
@@ -152,9 +156,17 @@ def _announce(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
     return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
 
 
+def _published(core: Core) -> list[Effect]:
+    """What the core tells agents of all that has changed: of very many chunks in several turns."""
+    made: list[Effect] = []
+    while core.directory.changes_wait:
+        made += core.handle(TimerFired(), core.now_ns + _LATER_NS)
+    return made
+
+
 def _publish(core: Core, sample: int) -> tuple[float, float, list[rpc.DirectoryDelta]]:
     began = time.process_time()
-    effects = core.handle(TimerFired(), _PUBLISHED_NS)
+    effects = _published(core)
     took_s = time.process_time() - began
     deltas = [
         effect.message.directory
@@ -180,7 +192,7 @@ def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
         messages.append(rpc.FromAgent(usage=rpc.Usage(fetches=events)))
     began = time.process_time()
     for turn, message in enumerate(messages):
-        core.handle(MessageReceived(turn % _PEERS, message), 10**9)
+        core.handle(MessageReceived(turn % _PEERS, message), core.now_ns + _LATER_NS)
     took_s = time.process_time() - began
     return took_s / len(keys), sum(message.ByteSize() for message in messages) / len(keys)
 
@@ -188,8 +200,8 @@ def _usage(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
 def _look_up(core: Core, keys: Sequence[ChunkKey]) -> float:
     asker = _PEERS
     hello = hello_of(asker, 1 << 38, 0)
-    hello.follows = hello.takes_columns = True
-    core.handle(HelloReceived(asker, hello), 10**9)
+    hello.follows = True
+    core.handle(HelloReceived(asker, hello), core.now_ns)
     step = limits.LOOK_UP_KEYS_MAX
     messages = [
         rpc.FromAgent(look_up=rpc.LookUp(number=start + 1, keys=b"".join(keys[start : start + step])))
@@ -197,7 +209,7 @@ def _look_up(core: Core, keys: Sequence[ChunkKey]) -> float:
     ]
     began = time.process_time()
     for message in messages:
-        core.handle(MessageReceived(asker, message), 10**9)
+        core.handle(MessageReceived(asker, message), core.now_ns + _LATER_NS)
     return (time.process_time() - began) / len(keys)
 
 
@@ -241,10 +253,10 @@ def _directory_bytes(keys: Sequence[ChunkKey]) -> int:
     def build() -> Core:
         core = _core()
         for turn, message in enumerate(messages):
-            core.handle(MessageReceived(turn % _PEERS, message), _SAID_NS)
+            core.handle(MessageReceived(turn % _PEERS, message), max(core.now_ns, _SAID_NS))
             if turn % 8 == 7:
-                core.handle(TimerFired(), _PUBLISHED_NS)
-        core.handle(TimerFired(), _PUBLISHED_NS)
+                _published(core)
+        _published(core)
         return core
 
     return _traced(build)

@@ -68,7 +68,7 @@ def test_reuse_in_cells_as_counted_one_by_one(nodes: int, cell: int) -> None:
 
 @pytest.fixture(scope="module")
 def costs() -> UnitCosts:
-    return measure(4000)
+    return measure(6000)  # more than the controller tells in one message
 
 
 def test_unit_costs_are_those_of_the_classes(costs: UnitCosts) -> None:
