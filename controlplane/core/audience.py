@@ -67,8 +67,8 @@ class Audience:
             now = [] if chunk is None else [one.facts.namespace for one in chunk.variants()]
             alike.setdefault((frozenset(before), frozenset(now)), []).append(key)
         found: dict[int, list[ChunkKey]] = {}
-        for (before, now), keys in alike.items():
-            for at in self._who_see(before) - self._who_see(now):
+        for (known, shown), keys in alike.items():
+            for at in self._who_see(known) - self._who_see(shown):
                 found.setdefault(at, []).extend(keys)
         return found
 

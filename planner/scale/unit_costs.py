@@ -159,7 +159,7 @@ def _announce(core: Core, keys: Sequence[ChunkKey]) -> tuple[float, float]:
 def _published(core: Core) -> list[Effect]:
     """What the core tells agents of all that has changed: of very many chunks in several turns."""
     made: list[Effect] = []
-    while core.directory.changes_wait:
+    while core.directory.changes_count:
         made += core.handle(TimerFired(), core.now_ns + _LATER_NS)
     return made
 
