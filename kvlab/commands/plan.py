@@ -34,6 +34,7 @@ from planner.traces import BLOCK_TOKENS, NAMES, TimeUnit, Trace, TraceError, ope
 from planner.units import format_seconds, link_rate, memory_bytes, switch_bytes
 from planner.verdict import conclusions, headline
 
+_SAY_S: Final = 30.0
 _REPLICAS: Final = 3
 
 
@@ -178,9 +179,16 @@ class _Shown:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("replaying", total=1.0)
+        self._said_s = 0.0
 
     def moved(self, what: str, share: float) -> None:
         self._progress.update(self._task, description=what, completed=share)
+        task = self._progress.tasks[0]
+        elapsed_s = task.elapsed or 0.0
+        if not self._progress.console.is_terminal and elapsed_s - self._said_s >= _SAY_S:
+            self._said_s = elapsed_s  # no bar moves in a file
+            left = f", {task.time_remaining:.0f} s left" if task.time_remaining is not None else ""
+            self._progress.console.print(f"{what}: {share:.0%} after {elapsed_s:.0f} s{left}", style="dim")
 
     def replayed(self, sharing: Sharing, figures: ReplayFigures) -> None:
         mean = format_seconds(figures.ttft_mean_s)

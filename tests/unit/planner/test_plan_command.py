@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from kvcast import cli
+from kvlab.commands.plan import _Shown
 from planner.errors import PlanError
 from planner.traces.catalog import CARRIED
 from planner.units import format_seconds, link_rate, memory_bytes, switch_bytes
@@ -131,3 +135,16 @@ def test_units() -> None:
     assert format_seconds(0.0123) == "12.3 ms"
     with pytest.raises(PlanError, match="size '1q'"):
         memory_bytes("1q")
+
+
+def test_where_no_bar_moves_a_line_says_now_and_then_how_far_the_plan_is() -> None:
+    said, now_s = io.StringIO(), [0.0]
+    shown = _Shown(Progress(console=Console(file=said, width=100), get_time=lambda: now_s[0]))
+    for at in range(1, 9):
+        now_s[0] = 10.0 * at
+        shown.moved("replaying casts", at / 10)
+    lines = said.getvalue().splitlines()
+    assert [line.partition(" s left")[0].rpartition(", ")[0] for line in lines] == [
+        "replaying casts: 30% after 30 s",
+        "replaying casts: 60% after 60 s",
+    ]
