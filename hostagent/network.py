@@ -47,10 +47,10 @@ class Network:
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],
         lent: Callable[[int], None],
-        relaying: Relaying | None = None,
+        relaying: Relaying,
     ) -> None:
-        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be sooner;
-        `relaying`: relay links, None: there are none."""
+        """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be
+        sooner."""
         self._core = core
         self._transport = transport
         self._memory = memory
@@ -140,7 +140,7 @@ class Network:
         self._lent(now_ns)
         return Extent(chunk.offset, chunk.size_bytes, chunk) if chunk is not None else None
 
-    def relays(self) -> RelaySink | None:
+    def relays(self) -> RelaySink:
         """Peers may read what is still arriving."""
         return self._relaying
 

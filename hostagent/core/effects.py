@@ -27,7 +27,7 @@ from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
-from kvproto.session.relay.relay_commands import AbortRun, EndChild, LeaveParent, ReadRun, TellChild, TellParent
+from kvproto.session.relay.relay_commands import LinkCommand, ReadRun
 
 # --- to engines -------------------------------------------------------------------------------------------------------
 
@@ -687,15 +687,4 @@ class TakeLone(AgentEffect):
     chunk: Chunk | None
 
 
-Effect: TypeAlias = (
-    AgentEffect
-    | SendControl
-    | FetchEnded
-    | FetchAnswered
-    | AbortRead
-    | TellParent
-    | TellChild
-    | LeaveParent
-    | EndChild
-    | AbortRun
-)
+Effect: TypeAlias = AgentEffect | SendControl | FetchEnded | FetchAnswered | AbortRead | LinkCommand

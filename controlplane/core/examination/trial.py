@@ -48,12 +48,10 @@ class Trial:
         send = rpc.ProbeSend(block=block, packet_bytes=self._packet_bytes)
         yield self._batch(senders, lambda _: {"send": send}, STEP_MS)
         ears = listeners + watchers
-        outcomes = yield self._batch(ears, lambda name: {"hear": self._hear(name, senders)}, STEP_MS)
+        others = {name: [self._subjects[one].index for one in senders if one != name] for name in ears}
+        hear = {name: rpc.ProbeHear(nodes=theirs, wait_ms=HEAR_MS, by_group=True) for name, theirs in others.items()}
+        outcomes = yield self._batch(ears, lambda name: {"hear": hear[name]}, STEP_MS)
         self._note(ears, outcomes, set(watchers))
-
-    def _hear(self, name: str, senders: Sequence[str]) -> rpc.ProbeHear:
-        nodes = [self._subjects[one].index for one in senders if one != name]
-        return rpc.ProbeHear(nodes=nodes, wait_ms=HEAR_MS, by_group=True)
 
     def _note(self, ears: Sequence[str], outcomes: Sequence[Outcome], watchers: set[str]) -> None:
         seen = self.seen

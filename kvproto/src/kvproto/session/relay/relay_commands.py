@@ -71,4 +71,6 @@ class GaveUp(NamedTuple):
     key: ChunkKey
 
 
-RelayCommand: TypeAlias = TellParent | TellChild | LeaveParent | EndChild | ReadRun | AbortRun | Blamed | Whole | GaveUp
+LinkCommand: TypeAlias = TellParent | TellChild | LeaveParent | EndChild | AbortRun
+"""Those that the shell carries out as they are."""
+RelayCommand: TypeAlias = LinkCommand | ReadRun | Blamed | Whole | GaveUp
