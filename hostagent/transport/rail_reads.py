@@ -36,7 +36,7 @@ class _RailRead:
         """See `ReadHandle.cancel`."""
         if self.on is not None:
             self.on.cancel()
-            self.peer.rails.forget(self.number)
+            self.peer.rails.forget(self.number, time.monotonic_ns())
             self.over()
 
     def over(self) -> None:
@@ -156,7 +156,7 @@ class RailReads:
         elif outcome is ReadOutcome.DONE:
             rails.end(read.number, now_ns)
         else:
-            rails.forget(read.number)
+            rails.forget(read.number, now_ns)
         read.over()
         read.request.done(outcome)
 
