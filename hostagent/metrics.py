@@ -210,6 +210,7 @@ def _transport_figures(counts: TransportCounters) -> Iterator[Metric]:
             "Retransmissions that the NIC counted while reads were in flight",
             counts.read_retransmissions,
         ),
+        ("rails_left", "Rails to a peer that were left because nothing came by them", counts.rails_left),
         ("reads_failed", "Reliable reads that did not end well", counts.reads_failed),
         (
             "cast_overflows",

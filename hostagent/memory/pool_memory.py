@@ -6,6 +6,7 @@ until it lets go by itself. `hostagent.memory.seals` keeps engines from changing
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import errno
@@ -137,6 +138,9 @@ class PoolMemory:
             raise
         self.huge_pages = os.fstat(self.fd).st_blksize == HUGE_PAGE_BYTES
         """Whether it lies in reserved huge pages; sendfile cannot read those."""
+        if huge_pages is HugePages.IF_FREE and not self.huge_pages:
+            with contextlib.suppress(OSError):  # a kernel without transparent ones
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self.bytes_: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         if prefault:
             self.populate(0, size_bytes)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from hostagent import limits
 from hostagent.transport.base import ChunkPlace, ReadHandle, ReadOutcome, ReadPart, ReadRequest, TransportCounters, Way
@@ -21,9 +19,6 @@ from kvchunk.ids import ChunkKey
 from kvproto.session.rails import Rails
 
 log = logging.getLogger(__name__)
-
-PEERS_MAX: Final = 1024
-"""Whose rails are remembered; beyond it those without reads are forgotten, the oldest first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +36,7 @@ class _RailRead:
         """See `ReadHandle.cancel`."""
         if self.on is not None:
             self.on.cancel()
-            self.peer.rails.forget(self.number)
+            self.peer.rails.forget(self.number, time.monotonic_ns())
             self.over()
 
     def over(self) -> None:
@@ -75,13 +70,13 @@ class _RailRead:
             self.request.progressed(self.told_bytes)
 
 
+@dataclass(slots=True, eq=False)
 class _Peer:
     """One node, read on several rails."""
 
-    def __init__(self, ways: Sequence[Way], loads: list[int]) -> None:
-        self.ways = ways
-        self.rails = Rails(len(ways), loads)
-        self.reads: dict[int, _RailRead] = {}
+    ways: Sequence[Way]
+    rails: Rails
+    reads: dict[int, _RailRead] = field(default_factory=dict)
 
 
 class RailReads:
@@ -95,7 +90,7 @@ class RailReads:
         self._ways_to = ways_to
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._peers: dict[str, _Peer] = {}
         self._loads = [0] * len(parts)
         self._last_number = 0
         self._open = True
@@ -119,8 +114,8 @@ class RailReads:
             return self._parts[0].read(request)
         peer = self._peers.get(request.endpoint)
         if peer is None or peer.ways != ways:
-            self._make_room()
-            peer = self._peers[request.endpoint] = _Peer(ways, self._loads)
+            self._forget_gone()
+            peer = self._peers[request.endpoint] = _Peer(ways, Rails(len(ways), self._loads))
         self._last_number += 1
         read = peer.reads[self._last_number] = _RailRead(peer, self._last_number, request)
         now_ns = time.monotonic_ns()
@@ -139,10 +134,11 @@ class RailReads:
 
     # -- inside
 
-    def _make_room(self) -> None:
-        idle = [endpoint for endpoint, peer in self._peers.items() if not peer.reads]
-        for endpoint in idle[: len(self._peers) - PEERS_MAX + 1]:
-            del self._peers[endpoint]
+    def _forget_gone(self) -> None:
+        """Peers that the directory does not have there any more."""
+        for endpoint, peer in list(self._peers.items()):
+            if not peer.reads and self._ways_to(endpoint) != peer.ways:
+                del self._peers[endpoint]
 
     def _start(self, read: _RailRead, rail: int) -> None:
         read.start(self._parts[rail], read.peer.ways[rail], partial(self._ended, read))
@@ -160,7 +156,7 @@ class RailReads:
         elif outcome is ReadOutcome.DONE:
             rails.end(read.number, now_ns)
         else:
-            rails.forget(read.number)
+            rails.forget(read.number, now_ns)
         read.over()
         read.request.done(outcome)
 
@@ -174,6 +170,7 @@ class RailReads:
 
     def _look(self) -> None:
         now_ns = time.monotonic_ns()
+        self._forget_gone()
         for peer in list(self._peers.values()):
             left = peer.rails.left
             for number, rail in peer.rails.look(now_ns):
@@ -197,6 +194,5 @@ class RailReads:
     def _say_left(self, peer: _Peer, before: Sequence[int]) -> None:
         for rail in set(peer.rails.left).difference(before):
             self._counters.rails_left += 1
-            log.warning(
-                "nothing comes from %s at %s: the other rails carry it", *(peer.ways[i].endpoint for i in (0, rail))
-            )
+            first, gone = peer.ways[0].endpoint, peer.ways[rail].endpoint
+            log.warning("nothing comes from %s at %s: the other rails carry it", first, gone)

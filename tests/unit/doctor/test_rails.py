@@ -50,7 +50,7 @@ def test_what_is_said(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rail_checks, "interface_flags", lambda name: InterfaceFlag(0x41 if name == "eth1" else 0x1))
     found = rails(DataConfig(interface="eth1", rails=("eth2",)), machine)
     assert [(one.check, one.found, one.level) for one in found] == [
-        ("rail 0", "eth1, 10.0.1.1, NUMA node 0, near GPU 0000:13:00.0, 0000:21:00.0", Level.OK),
+        ("rail 0", "eth1, 10.0.1.1, NUMA node 0, near GPU 0000:13:00.0, near GPU 0000:21:00.0", Level.OK),
         ("rail 1", "eth2, 10.0.2.1, NUMA node 1, near GPU 0000:93:00.0, no carrier", Level.SLOW),
     ]
 

@@ -170,11 +170,21 @@ def test_required_huge_pages_that_are_not_there_are_refused_with_the_remedy() ->
     assert "\n" not in str(refused.value)
 
 
+def flags_of(memory: PoolMemory) -> list[str]:
+    """Of its mapping, as in proc(5)."""
+    part = Path("/proc/self/smaps").read_text().partition(f"\n{memory.address:x}-")[2]
+    return part.partition("VmFlags:")[2].partition("\n")[0].split()
+
+
 def test_without_being_required_huge_pages_are_done_without() -> None:
     free = int((HUGE / "free_hugepages").read_text())
     memory = PoolMemory((free + 8) * HUGE_PAGE_BYTES, prefault=False, huge_pages=HugePages.IF_FREE)
     assert not memory.huge_pages
+    assert "hg" in flags_of(memory), "the kernel may take transparent ones: shmem_enabled is the operator's"
     memory.close()
+    plain = PoolMemory(HUGE_PAGE_BYTES, prefault=False)
+    assert "hg" not in flags_of(plain)
+    plain.close()
 
 
 @pytest.fixture

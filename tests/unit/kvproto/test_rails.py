@@ -63,6 +63,23 @@ def test_a_silent_rail_is_left_and_tried_until_it_answers() -> None:
     assert rails.left == ()
 
 
+def test_a_rail_whose_reads_are_given_up_before_they_come_is_left() -> None:
+    """Relays wait for a peer no longer than some times what its reads take, and ask another one."""
+    rails, now_ns = Rails(2), 0
+    for number in range(20):
+        rail = rails.begin(number, SIZE, now_ns)
+        now_ns += LOOK_NS
+        rails.look(now_ns)
+        if rail:
+            rails.forget(number, now_ns)
+        else:
+            rails.end(number, now_ns)
+        if rails.left:
+            break
+    assert rails.left == (1,)
+    assert now_ns <= 2 * (QUIET_NS + LOOK_NS)
+
+
 def test_a_process_that_did_not_run_blames_nobody() -> None:
     rails = Rails(2)
     rails.begin(0, SIZE, 0)
@@ -114,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.rails.end(number, self.now_ns)
             assert self.on.pop(number) not in self.rails.left
         elif what == "forget":
-            self.rails.forget(number)
+            self.rails.forget(number, self.now_ns)
             del self.on[number]
         else:
             was = self.on.pop(number)

@@ -54,6 +54,8 @@ class _Rail:
     them: when it began, and none."""
     heard_ns: int = 0
     """When it last brought something, or got reads after it had none."""
+    muted_ns: int = 0
+    """How long reads, given up by their asker, waited since it brought something."""
     last: int = 0
     """The read that it got last."""
     left: bool = False
@@ -61,15 +63,20 @@ class _Rail:
     wait_ns: int = AGAIN_NS
     is_tried: bool = False
 
+    def hear(self, now_ns: int) -> None:
+        """It brought something."""
+        self.heard_ns, self.muted_ns = now_ns, 0
+
     def learn(self, size_bytes: int, now_ns: int) -> None:
         """A read of so many bytes ended. Several may end together, so the rate is that of several."""
-        self.heard_ns, self.wait_ns = now_ns, AGAIN_NS
+        self.wait_ns = AGAIN_NS
+        self.hear(now_ns)
         self.ends.append((now_ns, size_bytes))
         came = sum(size for _, size in self.ends) - self.ends[0][1]
         self.rate = came * 1e9 / max(1, now_ns - self.ends[0][0])
 
     def is_quiet(self, for_ns: int, now_ns: int) -> bool:
-        return bool(self.reads) and now_ns - self.heard_ns >= for_ns
+        return bool(self.reads) and now_ns - self.heard_ns + self.muted_ns >= for_ns
 
 
 class Rails:
@@ -110,18 +117,22 @@ class Rails:
 
     def progress(self, number: int, now_ns: int) -> None:
         """Some of a read came."""
-        self._rails[self._reads[number].rail].heard_ns = now_ns
+        self._rails[self._reads[number].rail].hear(now_ns)
 
     def end(self, number: int, now_ns: int) -> None:
         """All of it came."""
         rail = self._rails[self._reads[number].rail]
         rail.left = False
         rail.learn(self._reads[number].size_bytes, now_ns)
-        self.forget(number)
+        self.forget(number, now_ns)
 
-    def forget(self, number: int) -> None:
+    def forget(self, number: int, now_ns: int) -> None:
         """It is not wanted any more, or cannot be had."""
-        self._drop(number, self._reads.pop(number))
+        read = self._reads.pop(number)
+        self._drop(number, read)
+        rail = self._rails[read.rail]
+        if not rail.reads:
+            rail.muted_ns += now_ns - rail.heard_ns
 
     def fail(self, number: int, now_ns: int) -> int | None:
         """Its connection broke, or could not be made: the rail that it goes by now; None: all broke under it, and it is
@@ -130,7 +141,7 @@ class Rails:
         read.tried.add(read.rail)
         others = set(range(len(self._rails))) - read.tried
         if not others:
-            self.forget(number)
+            self.forget(number, now_ns)
             return None
         self._leave(self._rails[read.rail], now_ns)
         return self._move(number, read, others, now_ns)
@@ -162,7 +173,7 @@ class Rails:
         """A connection to a rail that was left could be made, or not."""
         rail = self._rails[index]
         rail.is_tried = False
-        rail.left = not reached
+        rail.left, rail.muted_ns = not reached, 0
         rail.again_ns = now_ns + TRY_NS
 
     def next_ns(self, now_ns: int) -> int | None:
