@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvproto.limits import MS
 from tests.sim.simulated_cluster.checks import violations
 from tests.sim.simulated_cluster.mix import ClusterMix
 
@@ -61,4 +62,4 @@ def test_4_groups_of_8_nodes_more_seeds(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds("0-99"))
 def test_16_groups_of_32_nodes(seed: int) -> None:
-    run("16_groups", ClusterMix(seed, 16, 32, prompts=2, faults=60))
+    run("16_groups", ClusterMix(seed, 16, 32, prompts=2, faults=60, publish_ns=50 * MS))

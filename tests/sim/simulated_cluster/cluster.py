@@ -55,6 +55,8 @@ class ClusterSetting:
     """Bound of what followers know; 0: all agents are told of everything."""
     whole_share: int = 4
     """One of so many nodes is told of everything all the same, and uses all namespaces."""
+    publish_ns: int = 5 * MS
+    """Changes of the directory wait so long for others: with many agents, longer makes a run cheaper."""
     etcd: bool = True
     """The lease lies in etcd; otherwise in Kubernetes."""
     keeps_pools: bool = True
@@ -114,6 +116,7 @@ class SimulatedCluster:
             incarnation=0,
             with_switch=False,
             silence_ms=LEASE_NS // MS,
+            publish_ns=self.setting.publish_ns,
             namespaces={FORBIDDEN.replace("/m", "/*"): ("nobody",)},
         )
         made = [

@@ -28,10 +28,12 @@ REPLACED_NS = 5_000 * MS
 class ClusterMix:
     """4 groups of 8 nodes, or 16 of 32."""
 
-    def __init__(self, seed: int, groups: int, nodes_of_group: int, prompts: int, faults: int) -> None:
+    def __init__(
+        self, seed: int, groups: int, nodes_of_group: int, prompts: int, faults: int, publish_ns: int = 5 * MS
+    ) -> None:
         """`prompts`: of each node; `faults`: at most."""
         self._chance = chance = Chance(seed).fork("cluster")
-        self.setting = _random_setting(chance, ClusterSetting(groups, nodes_of_group, seed=seed))
+        self.setting = _random_setting(chance, ClusterSetting(groups, nodes_of_group, publish_ns=publish_ns, seed=seed))
         self.cluster = SimulatedCluster(self.setting)
         self.story: list[str] = []
         self._uncertain: set[ChunkKey] = set()
