@@ -5,7 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # On a testbed of its own: which prefixes are hot follows from all that was fetched there.
 VLLM_ALONE := tests/vllm/test_warming.py
-ENGINES := sglang lmcache ucm dynamo chain
+ENGINES := sglang lmcache ucm dynamo chain dynamovllm
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +22,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench versions wire rpc p4 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines test-indexer environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench versions wire rpc p4 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -48,6 +48,11 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 # LMCache's connector needs vLLM beside it: an environment upon vLLM's.
 .venv-chain/.installed: .venv-vllm/.installed tools/setup_chain.sh
 	tools/setup_chain.sh .venv-chain
+	@touch $@
+
+# Dynamo's own worker for vLLM: both environments, and the vLLM that Dynamo is written for.
+.venv-dynamovllm/.installed: .venv-vllm/.installed .venv-dynamo/.installed tools/setup_dynamovllm.sh
+	tools/setup_dynamovllm.sh .venv-dynamovllm
 	@touch $@
 
 setup: system $(VENV)/.installed native ## everything needed to run
@@ -118,7 +123,14 @@ environments: $(ENGINES:%=.venv-%/.installed) .venv-vllm/.installed ## all that 
 
 # Each in the environment of its engine, so by a process of pytest each; what one prints stays together.
 test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
-	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%)
+	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%) test-indexer
+	@out=; for each in $(ENGINES); do [ -x .venv-$$each/bin/python ] || out="$$out $$each"; done; \
+		echo "left out:$${out:- nothing}$${out:+ (tools/setup_NAME.sh says why)}"
+
+# vLLM's events in Dynamo's indexer, which has an environment of its own.
+test-indexer: .venv-vllm/.installed .venv-dynamo/.installed
+	@echo "indexer:"; PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" KVCAST_DYNAMO_PYTHON=$(CURDIR)/.venv-dynamo/bin/python \
+		.venv-vllm/bin/python $(PYTEST) -m "not long" tests/vllm/test_routers.py
 
 $(ENGINES:%=test-engine-%): test-engine-%: system .venv-%/.installed
 	@[ -x .venv-$*/bin/python ] || { echo "$*: left out: tools/setup_$*.sh says why"; exit 0; }; echo "$*:"; \
