@@ -5,7 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # On a testbed of its own: which prefixes are hot follows from all that was fetched there.
 VLLM_ALONE := tests/vllm/test_warming.py
-ENGINES := sglang lmcache ucm dynamo chain dynamovllm
+ENGINES := sglang lmcache ucm dynamo chain
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Tests start hundreds of Python processes: without bytecode each would compile again all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,11 +48,6 @@ system-checks: ## Debian packages with which more checks can run: shells, promto
 # LMCache's connector needs vLLM beside it: an environment upon vLLM's.
 .venv-chain/.installed: .venv-vllm/.installed tools/setup_chain.sh
 	tools/setup_chain.sh .venv-chain
-	@touch $@
-
-# Dynamo's own worker for vLLM: both environments, and the vLLM that Dynamo is written for.
-.venv-dynamovllm/.installed: .venv-vllm/.installed .venv-dynamo/.installed tools/setup_dynamovllm.sh
-	tools/setup_dynamovllm.sh .venv-dynamovllm
 	@touch $@
 
 setup: system $(VENV)/.installed native ## everything needed to run

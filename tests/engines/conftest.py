@@ -22,7 +22,6 @@ NEEDS = {
     "ucm": ("ucm",),
     "dynamo": ("dynamo",),
     "chain": ("vllm", "lmcache"),
-    "dynamovllm": ("vllm", "dynamo"),
 }
 """Which engines a test module needs, by the first word of its name behind `test_`."""
 WARN_AT_IMPORT = (
