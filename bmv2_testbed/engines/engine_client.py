@@ -114,9 +114,11 @@ class Engine:
         *,
         max_tokens: int = 8,
         abort: Mapping[int, int] | None = None,
+        hold: tuple[int, Path] | None = None,
         **more: Any,
     ) -> list[Generated | None]:
-        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps).
+        """Run prompts together; None for one that was aborted (`abort`: index -> after how many steps). With `hold` the
+        engine stands still after so many steps until the file is there.
 
         More for every request: `kv_transfer_params`, `salt`, `adapter` (name, number, folder), `margins`.
         """
@@ -125,7 +127,8 @@ class Engine:
             for index, prompt in enumerate(prompts)
         ]
         aborts = {f"r{index}": steps for index, steps in (abort or {}).items()}
-        results = self.ask("generate", requests=requests, abort=aborts)
+        held = None if hold is None else (hold[0], str(hold[1]))
+        results = self.ask("generate", requests=requests, abort=aborts, hold=held)
         return [_generated(results.get(f"r{index}")) for index in range(len(prompts))]
 
     def where(self, prompt: Sequence[int]) -> list[tuple[bytes, str]]:

@@ -72,8 +72,14 @@ class EngineProcess:
         """One request of the client."""
         return getattr(self, f"do_{request.pop('do')}")(**request)
 
-    def do_generate(self, requests: list[dict[str, Any]], abort: dict[str, int] | None = None) -> object:
-        """Run requests together; `abort`: request -> after how many steps it is aborted."""
+    def do_generate(
+        self,
+        requests: list[dict[str, Any]],
+        abort: dict[str, int] | None = None,
+        hold: tuple[int, str] | None = None,
+    ) -> object:
+        """Run requests together; `abort`: request -> after how many steps it is aborted; `hold`: after so many steps
+        the engine stands still until there is a file of this name."""
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
 
@@ -107,6 +113,8 @@ class EngineProcess:
             steps += 1
             for output in outputs:
                 self._take(output, started, results)
+            while hold is not None and steps == hold[0] and not os.path.exists(hold[1]):
+                time.sleep(YIELD_S)
             for name in [name for name, after in waiting.items() if steps >= after]:
                 del waiting[name]
                 self._engine.abort_request([name])

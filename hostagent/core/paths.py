@@ -74,6 +74,14 @@ class Paths:
         if name not in self._unreached and self._clock.now_ns - self._reached_ns.get(name, -_FRESH_NS) >= _FRESH_NS:
             self._try(name)
 
+    def wanted(self, numbers: Iterable[int]) -> None:
+        """A fetch found nothing but what these nodes hold: those that cannot be reached are tried now, so that what has
+        been mended serves the next fetch."""
+        for number in numbers:
+            node = self._directory.node(number)
+            if node is not None and node.name in self._unreached:
+                self._try(node.name)
+
     def probed(self, event: events.PathProbed) -> None:
         """A connection to a node was tried."""
         name = event.node

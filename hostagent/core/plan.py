@@ -108,6 +108,7 @@ class FetchPlanner:
         self._gate = ways.gate
         self._inbound = arrivals.under_way
         self._left_bytes = arrivals.left_bytes
+        self._paths = ways.paths
         self._claims = ways.claims
         self._computed = ways.claims.find
 
@@ -308,7 +309,11 @@ class FetchPlanner:
     def _why_absent(self, key: ChunkKey) -> Status:
         """Nobody has it, or nobody who can be reached."""
         directory = self._directory
-        return Status.UNAVAILABLE if directory.unreached and directory.find(key) is not None else Status.NOT_FOUND
+        entry = directory.find(key) if directory.unreached else None
+        if entry is None:
+            return Status.NOT_FOUND
+        self._paths.wanted((*entry.holders, *entry.disk_holders))
+        return Status.UNAVAILABLE
 
     def _under_way(self) -> Mapping[Tier, int]:
         """Bytes left to come for other fetches, by where they were asked of."""

@@ -103,6 +103,25 @@ def test_a_dead_link_is_learnt_from_the_first_fetch_and_healed(seed: int, plain:
     assert {node.answer.outcome for node in world.readers} == {Status.OK}
 
 
+def test_a_fetch_finds_what_has_been_mended(checked: Checked) -> None:
+    """The first one after it has the holder tried again; the second need not wait until its next turn."""
+    world = World(replace(SETTING, readers=1, plain=True, is_known_plain=True))
+    (reader,) = world.readers
+    cut(world, *world.holders)
+    checked(world)
+    # By now the holder's next turn is eight seconds away.
+    world.engine.run(world.engine.now_ns + 20_000 * MS, lambda: False)
+    cut(world)
+    outcomes = []
+    for _ in range(2):
+        reader.answer = None
+        reader.fetch(tuple(world.keys), world.engine.now_ns + 20_000 * MS)
+        world.engine.run(world.engine.now_ns + 1_000 * MS, world.finished)
+        outcomes.append(reader.answer.outcome)
+        world.engine.run(world.engine.now_ns + 100 * MS, lambda: False)
+    assert outcomes == [Status.UNAVAILABLE, Status.OK]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reader_whose_own_link_is_dead_blames_itself(seed: int, checked: Checked) -> None:
     world = World(replace(SETTING, seed=seed, holders=3, is_known_plain=True, plain=True))

@@ -20,7 +20,7 @@ from bmv2_testbed.engines.engine_client import Engine, engine_arguments, running
 from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.spec import Target, TestbedSpec
 from tests.vllm.model_kinds import make_model
-from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth
+from tests.vllm.vllm_suite import BLOCK_TOKENS, CHUNK_TOKENS, PATIENT, SMALL, StartEngine, Truth, await_names
 
 HERE = Path(__file__).parent
 HOSTS = 3
@@ -84,16 +84,25 @@ def agent_sockets(testbed: client.Testbed) -> list[str]:
 
 
 def starter(stack: ExitStack, launcher: Launcher, folder: Path, label: str) -> StartEngine:
-    """Starts engines that live as long as `stack`; `settings` given replace patient ones."""
+    """Starts engines that live as long as `stack`; `settings` given replace patient ones. They know the names of their
+    chunks, unless the test asks for some that may not."""
     counter = iter(range(1000))
 
     def begin(
-        model: Path, agent_socket: str | None, *, environment: dict[str, str] | None = None, **more: Any
+        model: Path,
+        agent_socket: str | None,
+        *,
+        environment: dict[str, str] | None = None,
+        is_named: bool = True,
+        **more: Any,
     ) -> Engine:
         settings = {**PATIENT, **more.pop("settings", {})}
         made = {"block_size": BLOCK_TOKENS, "max_model_len": 4096, **more}
         arguments = engine_arguments(model, agent_socket, chunk_tokens=CHUNK_TOKENS, settings=settings, **made)
-        return stack.enter_context(running(launcher, arguments, folder, f"{label}{next(counter)}", environment))
+        engine = stack.enter_context(running(launcher, arguments, folder, f"{label}{next(counter)}", environment))
+        if is_named and agent_socket is not None:
+            await_names(engine)
+        return engine
 
     return begin
 

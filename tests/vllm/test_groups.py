@@ -13,7 +13,6 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
-    await_names,
     one,
     random_tokens,
     run_until_idle,
@@ -30,7 +29,6 @@ PATIENT_GROUP = 600
 def test_one_of_a_group_computes(truth: Truth, first: Engine, second: Engine) -> None:
     """The one with the first place, although the other one is asked at the same time."""
     for seed, engine in enumerate((first, second)):
-        await_names(engine)
         one(engine, random_tokens(random.Random(80 + seed), 1000))  # an engine claims when it knows how fast it is
     prompt = random_tokens(random.Random(82), CHUNKS * CHUNK_TOKENS + 9)
     said: dict[int, Generated] = {}

@@ -21,7 +21,6 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
-    await_names,
     one,
     processors,
     random_tokens,
@@ -45,10 +44,8 @@ def test_weights_that_change_in_place(
     start: StartEngine, models: Callable[..., Path], agent_sockets: list[str], truth: Truth, first: Engine
 ) -> None:
     """As trainers do it: write the weights, reset the prefix cache. Another engine has the weights of before."""
-    await_names(first)
     engine = start(models(), agent_sockets[0], enable_prefix_caching=True)
     old, new, unsaved = (prompt_of(seed) for seed in range(3))
-    await_names(engine)
     assert_same([one(engine, old).tokens], truth([old]))
 
     change(engine, 4)
@@ -89,7 +86,6 @@ def test_all_workers_agree_which_weights_they_have(
     split: dict[str, Any] = {"tensor_parallel_size": 2}
     engine = start(models(), agent_sockets[0], enable_prefix_caching=False, environment=processors(split), **split)
     prompt = prompt_of(8)
-    await_names(engine)
     said = one(engine, prompt).tokens
     for factor, cached_chunks in ((1, CHUNKS), (4, 0), (1, CHUNKS), (1 / 4, CHUNKS)):
         change(engine, factor)
@@ -106,7 +102,6 @@ def test_rotary_factors_that_follow_the_context_length(
     prompt = prompt_of(3)
     for context_tokens in (1024, 4096):
         engine = start(models("phi3"), agent_sockets[0], enable_prefix_caching=False, max_model_len=context_tokens)
-        await_names(engine)
         assert one(engine, prompt).cached_tokens == 0, context_tokens
         assert one(engine, prompt).cached_tokens == CHUNKS * CHUNK_TOKENS, context_tokens
 
@@ -121,8 +116,6 @@ def test_sounds_are_what_was_heard_whatever_they_are_called(
         start(models("qwen2audio"), agent_sockets[0], enable_prefix_caching=False, mm_processor_cache_gb=0)
         for _ in range(2)
     )
-    for engine in (one_engine, other):
-        await_names(engine)
     heard = {}
     for hertz in (220, 1760):
         heard[hertz] = one(other, prompt, tones=[hertz], kv_transfer_params=NO_LOAD | {"kvcast.no_save": True}).tokens
@@ -148,14 +141,12 @@ def test_files_that_were_not_loaded_name_nothing(
     from safetensors.torch import load_file
 
     prompt = prompt_of(4)
-    await_names(first)
     one(first, prompt)
     place = folder / "two formats" / models().name
     shutil.copytree(models(), place)
     other = make_model(folder / "other weights", "llama", seed=9, **SMALL)
     torch.save(load_file(other / "model.safetensors"), place / "model.pt")
     engine = start(place, agent_sockets[0], enable_prefix_caching=False, load_format="pt")
-    await_names(engine)
     result = one(engine, prompt)
     assert result.cached_tokens == 0
     assert result.tokens != one(first, prompt).tokens

@@ -20,7 +20,6 @@ from tests.vllm.vllm_suite import (
     agent_metric,
     assert_nothing_left,
     assert_same,
-    await_names,
     one,
     random_tokens,
     run_until_idle,
@@ -88,8 +87,6 @@ def test_decoding_begins_with_what_the_answer_says(
     truth: Truth, producer: Engine, consumers: list[Engine], testbed: Testbed
 ) -> None:
     """The answer leaves when the chunks are in the pool, and none of them is computed again."""
-    for engine in (producer, *consumers):
-        await_names(engine)
     for seed in range(60, 64):
         prompt = random_tokens(random.Random(seed), PROMPT_TOKENS)
         parameters = prefill(producer, prompt)

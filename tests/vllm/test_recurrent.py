@@ -21,7 +21,6 @@ from tests.vllm.vllm_suite import (
     CHUNK_TOKENS,
     StartEngine,
     assert_nothing_left,
-    await_names,
     one,
     processors,
     random_tokens,
@@ -47,17 +46,13 @@ CONVOLUTIONS: dict[str, Any] = {"enable_prefix_caching": True, "mamba_cache_mode
 def first(start_shared: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> Engine:
     """Its steps end at every fourth chunk, and it keeps the states there; as all, also those at the ends of prompts."""
     steps = {"max_num_batched_tokens": STEP_TOKENS, "prefix_cache_retention_interval": STEP_TOKENS}
-    engine = start_shared(models("qwen3next"), agent_sockets[0], **steps, **RECURRENT)
-    await_names(engine)
-    return engine
+    return start_shared(models("qwen3next"), agent_sockets[0], **steps, **RECURRENT)
 
 
 @pytest.fixture(scope="module")
 def second(start_shared: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> Engine:
     """On another node; computes a prompt in one step up to its last chunk."""
-    engine = start_shared(models("qwen3next"), agent_sockets[1], **RECURRENT)
-    await_names(engine)
-    return engine
+    return start_shared(models("qwen3next"), agent_sockets[1], **RECURRENT)
 
 
 def last_chunk(prompt: list[int]) -> int:
@@ -147,7 +142,6 @@ def test_short_convolutions_in_float32(
     prompts = [random_tokens(random.Random(length), length) for length in (130, 300, 640)]
     plain = start(models("lfm2"), None, **CONVOLUTIONS)
     engine = start(models("lfm2"), agent_sockets[0], **CONVOLUTIONS)
-    await_names(engine)
     for prompt in prompts:
         expected = one(plain, prompt).tokens
         for cached_tokens in (0, last_chunk(prompt)):
@@ -158,17 +152,16 @@ def test_short_convolutions_in_float32(
 
 
 def test_preempted_requests(start: StartEngine, models: Callable[..., Path], agent_sockets: list[str]) -> None:
-    """Too small a paged cache for a batch: what is preempted is loaded again, and what is evicted, too.
+    """Too small a paged cache for a batch that shares nothing: what is preempted is loaded again, and what is evicted,
+    too.
 
     Other batches may say other tokens where two are nearly equally likely: nearly no request does so early.
     """
     chance = random.Random(4)
-    document = random_tokens(chance, 256)
-    prompts = [document + random_tokens(chance, 10 + number) for number in range(12)]
+    prompts = [random_tokens(chance, 4 * CHUNK_TOKENS + 10 + number) for number in range(12)]
     plain = start(models("qwen3next"), None, **RECURRENT)
     few: dict[str, Any] = {**RECURRENT, "num_gpu_blocks_override": 60, "max_model_len": 1024}
     small = start(models("qwen3next"), agent_sockets[0], **few)
-    await_names(small)
     expected = [tokens[:JUDGED_TOKENS] for tokens in tokens_of(plain.generate(prompts, max_tokens=70))]
     for _ in range(2):
         said = [tokens[:JUDGED_TOKENS] for tokens in tokens_of(small.generate(prompts, max_tokens=70))]
@@ -184,7 +177,6 @@ def test_two_workers_have_states_of_their_own(
     """Each half of the heads of the recurrent layers is with one of them."""
     two: dict[str, Any] = {**RECURRENT, "tensor_parallel_size": 2}
     engine = start(models("qwen3next"), agent_sockets[0], environment=processors(two), **two)
-    await_names(engine)
     prompt = random_tokens(random.Random(5), 333)
     computed = one(engine, prompt, kv_transfer_params=NO_LOAD)
     assert computed.cached_tokens == 0
@@ -200,7 +192,6 @@ def test_a_prompt_computed_elsewhere_is_decoded(
 ) -> None:
     """One engine computes prompts, another decodes them: chunks and the last state are in the pool with the answer."""
     producer = start(models("qwen3next"), agent_sockets[0], connector={"kv_role": "kv_producer"}, **RECURRENT)
-    await_names(producer)
     prefill = {"do_remote_decode": True, "do_remote_prefill": False}
     for length in (300, 5 * CHUNK_TOKENS):
         prompt = random_tokens(random.Random(length), length)

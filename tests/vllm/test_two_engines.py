@@ -19,7 +19,6 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
-    await_names,
     one,
     random_tokens,
     run_batches,
@@ -115,7 +114,6 @@ def test_a_reset_empties_vllms_own_cache_also_while_saves_read_from_it(
 ) -> None:
     """And then all is loaded again: the weights are the same."""
     engine = start(models(), agent_sockets[0], enable_prefix_caching=True)
-    await_names(engine)
     prompts = [random_tokens(random.Random(f"reset {seed}"), 200) for seed in range(8)]
     for connector in (False, True, False):
         said = tokens_of(engine.generate(prompts))

@@ -19,7 +19,6 @@ from tests.vllm.vllm_suite import (
     Truth,
     assert_nothing_left,
     assert_same,
-    await_names,
     one,
     random_tokens,
     run_until_idle,
@@ -37,7 +36,6 @@ def test_a_replica_is_warm_from_the_start(
     agent_sockets: list[str],
     testbed: Testbed,
 ) -> None:
-    await_names(first)
     hot, cold = (random_tokens(random.Random(seed), HOT_CHUNKS * CHUNK_TOKENS + 5) for seed in (130, 131))
     one(first, cold)
     for _ in range(4):
@@ -53,7 +51,6 @@ def test_a_replica_is_warm_from_the_start(
         )
         until(lambda: set(agent.contains(hot_keys)) == {Where.LOCAL}, "the replica's node has the hot prefix")
         assert Where.LOCAL not in agent.contains(cold_keys), "no more than it asked for"
-    await_names(replica)
     said = one(replica, hot)
     assert said.cached_tokens == HOT_CHUNKS * CHUNK_TOKENS
     assert_same([said.tokens], truth([hot]))

@@ -25,6 +25,8 @@ LOOK_MS, STEP_MS, CAST_MS, FILL_NS = 2_000, 1_500, 4_000, 3_000_000_000
 HEAR_MS: Final = 400
 READ_BATCHES_FAILED_MAX: Final = 2
 """Where nothing can be read at all, more rounds would only take time."""
+_UNREACHED: Final = "unavailable"
+"""A reader's word for a chunk that it knows, of nodes that it could not reach."""
 _ROUND, _CASTS_FROM, _FILLS_FROM = 10_000, 10_000_000, 90_000_000
 """Numbers of chunks: of reads in round k from k times the first, and so on; nodes' indexes are added."""
 
@@ -173,8 +175,13 @@ class Examination:
             outcomes = yield self._read(phase, pairs, numbers)
             for pair, outcome in zip(pairs, outcomes, strict=True):
                 seen.reads.note(pair, outcome.problem or _other_source(outcome, "holder"))
-            # What a silent read owes is cast instead: a busy machine's once, a firewall's each time.
-            again = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if _other_source(outcome, "holder")]
+            # What a silent read owes is cast instead: a busy machine's once, a firewall's each time. A node that could
+            # not be reached a while ago is asked for nothing, but this has it tried again.
+            again = [
+                pair
+                for pair, outcome in zip(pairs, outcomes, strict=True)
+                if outcome.problem == _UNREACHED or _other_source(outcome, "holder")
+            ]
             if again:
                 drops = {reader: {"drop": rpc.ProbeDrop(numbers=[numbers[holder]])} for holder, reader in again}
                 yield self._batch(phase, drops)

@@ -31,6 +31,8 @@ class World:
     """A firewall drops their TCP: what a silent read owes is cast instead."""
     reads_late: set[Pair] = field(default_factory=set)
     """So once, and not again."""
+    unreached: set[Pair] = field(default_factory=set)
+    """The reader could not reach the holder a while ago, and tries it again when it is asked."""
     no_casts: set[Pair] = field(default_factory=set)
     late_for_casts: dict[Pair, int] = field(default_factory=dict)
     """On how many tries a reader of a busy machine comes too late for the cast."""
@@ -113,6 +115,9 @@ class World:
                 self.holders[probe.put.number] = name
             case "get":
                 path = (self.holders[probe.get.number], name)
+                if path in self.unreached:
+                    self.unreached.remove(path)
+                    return "unavailable"
                 if path in self.reads_lost and not probe.get.from_switch:
                     return "deadline"
                 cast = probe.get.size_bytes > 1 << 16 and path not in self.no_casts
@@ -203,6 +208,7 @@ def test_a_healthy_cluster_and_every_path_was_tried() -> None:
             [("read", "n1 -> all others", "came by a cast")],
         ),
         (World(reads_late={("n1", "n2"), ("n2", "n1"), ("n1", "n3")}), []),
+        (World(unreached={("n1", "n2"), ("n3", "n1")}), []),
         (
             World(nodes=4, unplaced={"n4": "it is at port 3, that of n3"}),
             [("switch", "switch -> n4", "it is at port 3, that of n3")],
