@@ -151,7 +151,10 @@ def _ingress(tna: TnaLowering, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Th
         intrinsic=tuple(_declared(v) for v in (parsed, deparser, manager)),
         parser=lower_parser(tna.low, blocks["ingress_parser"], (headers, metadata, own, manager, parsed)),
         controls=(
-            ("ingress", lower_control(tna.low, blocks["ingress"], (headers, metadata, own, parsed, deparser, manager))),
+            (
+                "ingress",
+                lower_control(tna.low, blocks["ingress"], (headers, metadata, own, parsed, deparser, manager)),
+            ),
         ),
         deparser=lower_control(tna.low, blocks["ingress_deparser"], (None, headers, metadata, deparser, own)),
         extracted=(_declared(own),),
@@ -173,7 +176,10 @@ def _egress(tna: TnaLowering, blocks: dict[str, tuple[Callee, ast.Expr]]) -> Thr
         intrinsic=tuple(_declared(v) for v in (parsed, deparser, port)),
         parser=lower_parser(tna.low, blocks["egress_parser"], (headers, metadata, own, parsed, deparser)),
         controls=(
-            ("egress", lower_control(tna.low, blocks["egress"], (headers, metadata, own, parsed, deparser, port))),
+            (
+                "egress",
+                lower_control(tna.low, blocks["egress"], (headers, metadata, own, parsed, deparser, port)),
+            ),
         ),
         deparser=lower_control(tna.low, blocks["egress_deparser"], (None, headers, metadata, deparser, own, parsed)),
         extracted=(_declared(own),),
@@ -184,7 +190,10 @@ def _declared(v: ir.VarRef) -> Variable:
     return Variable(v.name, v.type)
 
 
-FUNCTIONS: dict[str, Callable[[TnaLowering, ast.Call, Callee], ir.Expr | None]] = {"min": lower_min, "max": lower_max}
+FUNCTIONS: dict[str, Callable[[TnaLowering, ast.Call, Callee], ir.Expr | None]] = {
+    "min": lower_min,
+    "max": lower_max,
+}
 METHODS: dict[tuple[str, str], Callable[[TnaLowering, ast.Call, Callee, Instance], ir.Expr | None]] = {
     ("RegisterAction", "execute"): lower_execute,
     ("RegisterAction", "predicate"): lower_predicate,
