@@ -112,12 +112,12 @@ class ChunkTable:
 
     def row(self, key: ChunkKey) -> int:
         """The row of a key, whose chunk need not be known; NONE: it has none."""
-        number, keys = hash(key), self.keys
+        number, keys, wanted = hash(key), self.keys, bytes(key)
         places = self._shards[number & (SHARDS - 1)]
         mask = len(places) - 1
         at = (number >> _SHARD_BITS) & mask
         while (row := places[at]) != NONE:
-            if row >= 0 and keys.startswith(key, row * KEY_BYTES) and len(key) == KEY_BYTES:  # makes no slice
+            if row >= 0 and keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] == wanted:
                 return row
             at = (at + 1) & mask
         return NONE

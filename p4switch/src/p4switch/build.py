@@ -139,7 +139,11 @@ def cache_dir() -> Path:
 
 
 def build_shared_object(
-    name: str, sources: Sequence[Path], *, include_dirs: Sequence[Path] = (), flags: Sequence[str] = FLAGS_FAST
+    name: str,
+    sources: Sequence[Path],
+    *,
+    include_dirs: Sequence[Path] = (),
+    flags: Sequence[str] = FLAGS_FAST,
 ) -> Path:
     """Compiles C files into one shared object and gives its path; a second call with the same content only looks it up.
 

@@ -9,7 +9,18 @@ from typing import Protocol
 
 from p4switch.errors import SwitchError
 from p4switch.ir import program as ir
-from p4switch.ir.types import Annotation, Bits, Bool, EnumType, Field, HeaderType, StructType, Type, Varbits, width_of
+from p4switch.ir.types import (
+    Annotation,
+    Bits,
+    Bool,
+    EnumType,
+    Field,
+    HeaderType,
+    StructType,
+    Type,
+    Varbits,
+    width_of,
+)
 from p4switch.proto import p4types_pb2 as p4t
 
 _NOT_SHOWN = frozenset({"name", "id", "brief", "description"})

@@ -92,4 +92,6 @@ def _parameters(w: FunctionWriter, arm: s.ActionArm) -> None:
         w.line(f"memcpy(&{target}, action->params + {offset}, {size});")
 
 
-RULES: StatementRules = {s.ApplyTable: render_apply_table}
+RULES: StatementRules = {
+    s.ApplyTable: render_apply_table,
+}

@@ -146,7 +146,8 @@ class Layout:
             )
         if isinstance(t, irt.HeaderType):
             return self._define(
-                f"{self.type_name(t)}_f", [f"{self.header_field(f.type)} {member(i)};" for i, f in enumerate(t.fields)]
+                f"{self.type_name(t)}_f",
+                [f"{self.header_field(f.type)} {member(i)};" for i, f in enumerate(t.fields)],
             )
         members = [f"{part} {member(i)};" for i, f in enumerate(t.fields) if (part := self.f_type(f.type)) is not None]
         return self._define(f"{self.type_name(t)}_f", members)

@@ -72,7 +72,8 @@ def _action_ref(ctx: CheckContext, ref: ast.ActionRef) -> None:
         return
     if len(arguments) > len(directional):
         ctx.reporter.error(
-            ref.at, f"an action list binds only parameters with direction; '{decl.name}' has {len(directional)}"
+            ref.at,
+            f"an action list binds only parameters with direction; '{decl.name}' has {len(directional)}",
         )
         return
     for p, a in zip(directional, arguments, strict=False):

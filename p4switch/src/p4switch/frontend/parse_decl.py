@@ -51,7 +51,12 @@ def parse_extern(ts: TokenStream, annotations: tuple[ast.Annotation, ...]) -> as
         type_parameters = parse_type_parameters(ts)
         if ts.accept(";"):
             return ast.ExternDecl(
-                at=at, name=name, annotations=annotations, type_parameters=type_parameters, constructors=(), methods=()
+                at=at,
+                name=name,
+                annotations=annotations,
+                type_parameters=type_parameters,
+                constructors=(),
+                methods=(),
             )
         if ts.is_symbol("{"):
             return parse_extern_body(ts, annotations, at, name, type_parameters)

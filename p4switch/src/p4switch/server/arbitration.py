@@ -94,7 +94,11 @@ class Arbiter:
             role.primary = stream
             role.highest = election_id
             others = [s for s in role.streams if s != stream]
-            return [*(self._notice(s) for s in others), AwaitWrites(), self._notice(stream)]
+            return [
+                *(self._notice(s) for s in others),
+                AwaitWrites(),
+                self._notice(stream),
+            ]
         if previous == stream:
             role.primary = None
             return [self._notice(s) for s in role.streams]

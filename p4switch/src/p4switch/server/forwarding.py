@@ -22,7 +22,11 @@ ARRAYS = frozenset({"counter_entry", "meter_entry", "register_entry"})
 """Entities whose reads look at the state first, and make messages of it later."""
 
 ATOMICITIES = frozenset(
-    {p4r.WriteRequest.CONTINUE_ON_ERROR, p4r.WriteRequest.ROLLBACK_ON_ERROR, p4r.WriteRequest.DATAPLANE_ATOMIC}
+    {
+        p4r.WriteRequest.CONTINUE_ON_ERROR,
+        p4r.WriteRequest.ROLLBACK_ON_ERROR,
+        p4r.WriteRequest.DATAPLANE_ATOMIC,
+    }
 )
 
 

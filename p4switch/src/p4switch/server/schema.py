@@ -344,7 +344,10 @@ class _Builder:
         )
 
     def _fields(
-        self, fields: Sequence[p4i.MatchField], owner: str, native: Sequence[int | None] | None = None
+        self,
+        fields: Sequence[p4i.MatchField],
+        owner: str,
+        native: Sequence[int | None] | None = None,
     ) -> tuple[FieldSpec, ...]:
         specs = []
         for f, n in zip(fields, native or [None] * len(fields), strict=True):

@@ -76,7 +76,12 @@ def v1_program(v1: V1Lowering, main: ast.Instantiation) -> Program:
         metadata=_variable(metadata),
         intrinsic=(_variable(standard),),
         parser=parser,
-        controls=(("verify_checksum", checks), ("ingress", ingress), ("egress", egress), ("compute_checksum", compute)),
+        controls=(
+            ("verify_checksum", checks),
+            ("ingress", ingress),
+            ("egress", egress),
+            ("compute_checksum", compute),
+        ),
         deparser=deparser,
     )
     return gather_program(v1.low, V1MODEL.name, (thread,), main)
