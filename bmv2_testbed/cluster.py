@@ -23,7 +23,7 @@ from bmv2_testbed.network.guests import GuestNetwork, guest_endpoints
 from bmv2_testbed.network.wired import WiredNetwork
 from bmv2_testbed.operator_calls import RECONNECT_AT_ONCE, ControllerCalls
 from bmv2_testbed.processes import Launch, Supervisor, child_environment, last_line, python_module
-from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, agent_name, host_name, switch_port
+from bmv2_testbed.spec import CONTROLLER, Faults, Target, TestbedSpec, Wiring, agent_name, host_name, switch_port
 from bmv2_testbed.switch_admin import SwitchAdmin, port_options
 from bmv2_testbed.switches import (
     ADMIN_SOCKET,
@@ -35,7 +35,6 @@ from bmv2_testbed.switches import (
 )
 
 SWITCH: Final = "switch"
-CONTROLLER: Final = "controller"
 
 
 class Cluster:

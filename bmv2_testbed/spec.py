@@ -188,6 +188,8 @@ def switch_port(host: int) -> int:
     return host + 1
 
 
+CONTROLLER: Final = "controller"
+"""The name of its process."""
 QUERIER_IP = "10.75.255.253"
 CONTROLLER_MANAGEMENT_IP = "10.76.0.254"
 DATA_PREFIX_BITS = 16

@@ -11,12 +11,11 @@ from typing import Self
 from bmv2_testbed.bench.figures import ReaderReport
 from bmv2_testbed.bench.rendezvous import Rendezvous
 from bmv2_testbed.client import Testbed
-from bmv2_testbed.cluster import CONTROLLER
 from bmv2_testbed.content import Prefix, prefix_arguments
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import FETCH_DEADLINE_S, START_DEADLINE_S
 from bmv2_testbed.processes import last_line, python_module
-from bmv2_testbed.spec import host_name
+from bmv2_testbed.spec import CONTROLLER, host_name
 
 _HEAD_START_S = 0.2
 _SPARE_S = 5.0
