@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def in_own_namespaces(place: Path, *words: str) -> str:
-    """What Mininet prints, in a network and a space of processes that end with it."""
+def in_own_namespaces(place: Path, *words: str, tools: str = "bin") -> str:
+    """What Mininet prints, in a network and a space of processes that end with it. `tools`: the folder of `place` that
+    its switches come from."""
     inner = 'ip link set lo up && mount -t sysfs sysfs /sys && exec "$@"'
     done = subprocess.run(
         [
@@ -54,7 +56,7 @@ def in_own_namespaces(place: Path, *words: str) -> str:
             *words,
         ],
         cwd=place,
-        env=os.environ | {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(place)},
+        env=os.environ | {"PATH": f"{place / tools}:{os.environ['PATH']}", "TMPDIR": str(place)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -92,6 +94,42 @@ def test_the_node_for_bmv2_runs_what_has_its_name(place: Path, capsys: pytest.Ca
     script = place / "wait.cli"
     script.write_text("sh while ! grep -q handle flooded 2>/dev/null; do sleep 0.1; done\nh1 ping -c 3 h2\n")
     said = in_own_namespaces(place, PYTHON, shutil.which("mn") or "", *words, "--post", str(script), "--test", "none")
+    assert "3 packets transmitted" in said and " 0% packet loss" in said, said
+
+
+PUSH = """
+import asyncio, os, pathlib, finsy as fy
+address, device = os.environ["P4RUNTIME"].partition("=")[2].rsplit("/", 1)
+blobs = {"p4info": pathlib.Path("pushed.p4info.txtpb"), "p4blob": pathlib.Path("pushed.json")}
+async def main():
+    async with fy.Switch("s1", address, fy.SwitchOptions(device_id=int(device), **blobs)) as switch:
+        await switch.insert([fy.P4MulticastGroupEntry(1, replicas=((1, 1), (2, 1)))])
+asyncio.run(main())
+pathlib.Path("pushed").touch()
+"""
+
+
+@pytest.mark.parametrize("tools", ["bin", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def test_a_controller_programs_the_switch(place: Path, capsys: pytest.CaptureFixture[str], tools: str):
+    """By P4Runtime, what p4c has compiled: p4switch by those names, and the real ones where they are."""
+    if tools == "bmv2":
+        (place / tools).mkdir()
+        for name in ("p4c-bm2-ss", "simple_switch_grpc"):
+            found = names.tool_of_bmv2(name)
+            if found is None:
+                pytest.skip(f"{name} is not on PATH")
+            (place / tools / name).symlink_to(found)
+    output = ["-o", "pushed.json", "--p4runtime-files", "pushed.p4info.txtpb"]
+    subprocess.run([place / tools / "p4c-bm2-ss", *output, "l2.p4"], cwd=place, check=True)
+    (place / "push.py").write_text(PUSH)
+    (place / "pushed").unlink(missing_ok=True)
+    words = ["--custom", custom_file(capsys), "--topo", "star,2", "--switch", "bmv2,program=pushed.json"]
+    words += ["--controller", f"p4,command={sys.executable} {place / 'push.py'}"]
+    script = place / "pushed.cli"
+    script.write_text("sh while ! test -e pushed; do sleep 0.1; done\nh1 ping -c 3 h2\n")
+    said = in_own_namespaces(
+        place, PYTHON, shutil.which("mn") or "", *words, "--post", str(script), "--test", "none", tools=tools
+    )
     assert "3 packets transmitted" in said and " 0% packet loss" in said, said
 
 
