@@ -34,9 +34,3 @@ RELAY: Final = "#5b5b8c"
 """From another reader."""
 MERGED: Final = "#8f5a12"
 """Cast while it was being computed."""
-
-
-def lighter(colour: str, share: float = 0.6) -> str:
-    """The same hue, `share` of the way to white."""
-    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)

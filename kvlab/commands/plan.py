@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -223,7 +222,10 @@ def _scale(args: argparse.Namespace) -> None:
                 shown.update(task, description=f"{nodes:,} nodes in cells of {cell:,}")
                 cells.append(reuse_in_cells(uses, nodes, cell, stays_s, fetch_s, args.seed))
     if args.controller is not None:
-        costs = with_bench(costs, _bench_figures(args.controller))
+        try:
+            costs = with_bench(costs, json.loads(args.controller.read_text()))
+        except (OSError, ValueError) as error:
+            raise PlanError(f"--controller: {args.controller} cannot be read: {error}") from error
     growth, followed = grow(costs, load), grow(costs, load, followers=FOLLOWERS)
     console = Terminal()
     console.print(f"{name} on {args.nodes} nodes, {CHUNKS_PER_NODE:,} chunks a node\n")
@@ -236,17 +238,6 @@ def _scale(args: argparse.Namespace) -> None:
     found |= {"growth": [asdict(one) for one in growth], "followed": [asdict(one) for one in followed]}
     found |= {"cells": [asdict(one) for one in cells]}
     write_figures(console, args.json, found)
-
-
-def _bench_figures(path: Path) -> Mapping[str, Any]:
-    """What `kvcast bench controller` has written. Raises PlanError."""
-    try:
-        found: Any = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise PlanError(f"--controller: {path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise PlanError(f"--controller: {path} has no figures of `kvcast bench controller --json`")
-    return found
 
 
 def _engine(args: argparse.Namespace) -> Engine:

@@ -129,7 +129,7 @@ class SimulatedController:
         """The process ends as an operator wishes: it resigns first."""
         if self.answers and self._reaches_store and self._candidate.hold is not None:
             self._store.release(self._candidate.hold, self._engine.now_ns)
-            self._lease_changed()
+            self._tell_of_lease()
         self.kill()
 
     def stand_still(self) -> None:
@@ -198,7 +198,7 @@ class SimulatedController:
         if life == self._life:
             self._soon(now_ns + self._store_ns(), lambda: self._store_answered(request, number, hold))
         if isinstance(request, Take) and hold is not None:
-            self._lease_changed()
+            self._tell_of_lease()
 
     def _store_answered(self, request: Request, number: int, hold: Hold | None) -> None:
         if number != self._asked or not self._reaches_store or self._candidate.due_ns() is not None:
@@ -215,12 +215,16 @@ class SimulatedController:
             self._tell_standing()
             self._campaign()
 
-    def _lease_changed(self) -> None:
+    def _tell_of_lease(self) -> None:
         """etcd tells all who watch."""
         if self._store.ends_by_itself:
             for one in (self, *self.others):
-                if one.alive and one._reaches_store:
-                    one._soon(self._engine.now_ns + one._store_ns(), one._told_of_change)
+                one.lease_changed()
+
+    def lease_changed(self) -> None:
+        """The store tells it, if it reaches it."""
+        if self.alive and self._reaches_store:
+            self._soon(self._engine.now_ns + self._store_ns(), self._told_of_change)
 
     def _told_of_change(self) -> None:
         self._candidate.lease_changed(self._engine.now_ns)

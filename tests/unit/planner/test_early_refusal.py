@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from planner.cluster.early_refusal import Goodput, JudgedReplay
 from planner.cluster.options import Cluster, Scenario, Sharing
 from planner.cluster.requests import Request, key_of
 from planner.hardware import engine_of, find_model
+from tests.unit.planner.early_refusal import Goodput, JudgedReplay
 
 NODES, PROMPTS, WITHIN_S, CHUNK_TOKENS = 4, 240, 2.0, 512
 DOCUMENTS, SHARED_CHUNKS, OWN_CHUNKS = 24, 12, 4
