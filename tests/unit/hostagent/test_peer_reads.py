@@ -142,10 +142,11 @@ class SteadyWindow(ReadWindow):
 class Target:
     """The pool, registered."""
 
-    local_key = 7
+    local_keys = (ctypes.c_uint32 * 1)(7)
 
     def __init__(self, memory: PoolMemory) -> None:
         self.address = memory.bytes_.ctypes.data
+        self.step_bytes = memory.size_bytes
 
 
 class Holder:
