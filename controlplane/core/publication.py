@@ -248,7 +248,7 @@ class Publication:
             for session in followers:
                 hears.setdefault(session, []).append(number)
         alike: dict[tuple[Group, tuple[int, ...]], list[int]] = {}
-        for session in self._followers if news else sorted(self._followers.keys() & hears.keys()):
+        for session in list(self._followers) if news else sorted(self._followers.keys() & hears.keys()):
             alike.setdefault((self._followers[session], tuple(hears.get(session, ()))), []).append(session)
         for (group, numbers), hearers in alike.items():
             delta, shows = begin(group.view), group.view.shows

@@ -11,6 +11,7 @@ from typing import Final
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
+from controlplane.core.directory.tree import NOBODY
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.matches import Match, matches
 from controlplane.core.nodes import Node
@@ -51,7 +52,7 @@ class Quotes:
 
     def matches(self, keys: Sequence[ChunkKey], now_ns: int) -> Mapping[str, Match]:
         """What nodes have of a prefix, by node. Raises TooManyQuestionsError."""
-        in_pools, on_disks = self._directory.hosts(keys[0]) if keys else (frozenset(), frozenset())
+        in_pools, on_disks = self._directory.hosts(keys[0]) if keys else (NOBODY, NOBODY)
         nodes = len(in_pools | on_disks)
         self._allowance.take(len(keys) * (1 + nodes // MATCHED_AT_ONCE), now_ns)
         return matches(self._cluster, keys)
