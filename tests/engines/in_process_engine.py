@@ -6,14 +6,10 @@ connector found" and ends. `SimulatedDeviceCopies` stands in for that one class,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.engines import chain_process
-
-NO_SIMULATION = "KVCAST_TEST_NO_SIMULATION"
-"""An environment variable: LMCache as it is."""
 
 
 def simulate_device_copies() -> None:
@@ -70,6 +66,5 @@ def simulate_device_copies() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an engine until it is asked to stop."""
-    if not os.environ.get(NO_SIMULATION):
-        simulate_device_copies()
+    simulate_device_copies()
     return chain_process.main(argv)

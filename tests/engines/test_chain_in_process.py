@@ -23,7 +23,6 @@ from bmv2_testbed.engines.launcher import ONE_THREAD, Launcher, launching
 from bmv2_testbed.engines.small_models import make_model
 from tests.engines import pool
 from tests.engines.followed import blocks_of, on_this_machine
-from tests.engines.in_process_engine import NO_SIMULATION
 from tests.engines.pool import agent_socket, keys_in_pool
 from tests.engines.test_chain_lmcache import await_chunks, prompt
 
@@ -59,14 +58,14 @@ def launcher(folder: Path) -> Iterator[Launcher]:
 
 @contextmanager
 def engine(
-    launcher: Launcher, model: Path, folder: Path, name: str, socket: str, *, simulated: bool = True, **changes: Any
+    launcher: Launcher, model: Path, folder: Path, name: str, socket: str, *, **changes: Any
 ) -> Iterator[Engine]:
     """With the page's configuration of LMCache, on this machine's agent."""
     (text,) = blocks_of("lmcache.md", "test_chain_in_process")
     text = on_this_machine(text, {"/run/kvcast/agent.sock": socket, "chunk_size: 256": f"chunk_size: {CHUNK_TOKENS}"})
     made = folder / f"{name}.yaml"
     made.write_text(yaml.safe_dump({**yaml.safe_load(text), "max_local_cpu_size": 0.1, **changes}))
-    environment = {"LMCACHE_CONFIG_FILE": str(made)} | ({} if simulated else {NO_SIMULATION: "1"})
+    environment = {"LMCACHE_CONFIG_FILE": str(made)}
     arguments = engine_arguments(model, None, block_size=32, max_num_seqs=2)
     arguments["kv_transfer_config"] = CONNECTOR
     program = "tests.engines.in_process_engine"
@@ -93,30 +92,3 @@ def test_another_nodes_engine_finds_what_the_first_has_stored(
         (other,) = second.generate([prompt(2)])
         assert other.cached_tokens == 0
     assert len(keys_in_pool(testbed)) >= 2 * (PROMPT_TOKENS // CHUNK_TOKENS) - 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "No supported cpu connector found"),
-        ({"enable_blending": True, "use_layerwise": True}, "config.enable_blending=True is only supported on"),
-    ],
-    ids=["copies", "blending"],
-)
-def test_where_lmcache_itself_stops_on_a_cpu(
-    launcher: Launcher,
-    model: Path,
-    folder: Path,
-    testbed: client.Testbed,
-    changes: dict[str, Any],
-    said: str,
-) -> None:
-    """What docs/how-to/lmcache.md says of it: the engine goes on without LMCache. Fails when LMCache can do it: then
-    the simulated part goes."""
-    name = f"stops-{len(changes)}"
-    socket = agent_socket(testbed, 0)
-    with engine(launcher, model, folder, name, socket, simulated=False, **changes) as one:
-        before = len(keys_in_pool(testbed))
-        (computed,) = one.generate([prompt(3 + len(changes))])
-        assert (computed.cached_tokens, len(keys_in_pool(testbed))) == (0, before)
-    assert said in "".join(path.read_text(errors="replace") for path in folder.glob(f"{name}*.log"))
