@@ -11,7 +11,7 @@ from p4switch.arch import ARCHITECTURES
 from p4switch.build import BuildError, build_shared_object
 from p4switch.codegen.c_program import render
 from p4switch.frontend.checker import check_program
-from p4switch.frontend.hints import hinted
+from p4switch.frontend.hints import hinted, include_hinted
 from p4switch.frontend.lint import lint
 from p4switch.frontend.lower.lower_program import lower
 from p4switch.frontend.parser import parse
@@ -47,7 +47,10 @@ def compile_to_ir(
     """The front end alone: verified IR and warnings. CompileError when the program is wrong or not supported, or is
     not for `architecture` (None: whichever its `main` is for). `within`: the folders that includes may come from,
     besides the compiler's own; None: any."""
-    reporter = Reporter(preprocess(Path(path), defines or {}, [Path(d) for d in include_dirs], within))
+    try:
+        reporter = Reporter(preprocess(Path(path), defines or {}, [Path(d) for d in include_dirs], within))
+    except CompileError as error:
+        raise include_hinted(error) from None
     try:
         checked = check_program(parse(reporter), reporter)
         program = lower(checked, ARCHITECTURES, architecture)

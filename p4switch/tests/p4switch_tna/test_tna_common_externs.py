@@ -47,7 +47,8 @@ def test_a_direct_counter_counts_in_actions_of_its_table_only(tmp_path: Path) ->
 def test_registers_are_read_and_written_without_an_action(tna: Make) -> None:
     bench = tna(
         program(
-            TO_PORT_1 + "if (h.d.b == 1) { cells.write(h.d.a, h.d.d); } else { h.d.d = cells.read(h.d.a); }",
+            TO_PORT_1
+            + "if (h.d.b == 1) { cells.write((bit<32>)h.d.a, h.d.d); } else { h.d.d = cells.read((bit<32>)h.d.a); }",
             locals="Register<bit<32>, _>(4, 7) cells;",
         )
     )
@@ -84,7 +85,7 @@ def test_a_selector_spreads_by_its_hash_and_takes_the_place_of_its_profile(tna: 
     ActionSelector(members, by, SelectorMode_t.FAIR, 4, 2) choice; """
     table = PROFILE.replace("KEY", "h.d.d: selector;").replace("IMPLEMENTATION", "choice")
     bench = tna(program(TO_PORT_1 + "t.apply();", locals=locals_ + table))
-    assert [(p.name, p.is_selector, p.size) for p in bench.pipeline.program.profiles] == [("I.choice", True, 8)]
+    assert [(p.name, p.selector, p.size) for p in bench.pipeline.program.profiles] == [("I.choice", True, 8)]
     batch = bench.pipeline.batch()
     for member, value in ((1, 10), (2, 20)):
         batch.set_member(0, member, ActionCall(0, (value,)))

@@ -28,11 +28,18 @@ def hinted(error: CompileError, source: SourceText) -> CompileError:
     return CompileError([replace(first, message=f"{first.message} ({hint})"), *rest])
 
 
+def include_hinted(error: CompileError) -> CompileError:
+    """The same for what the preprocessor says."""
+    first, *rest = error.diagnostics
+    if not _TOFINO_2.search(first.message):
+        return error
+    hint = "programs for Tofino 2 and later are not supported; <tna.p4> is the first generation"
+    return CompileError([replace(first, message=f"{first.message} ({hint})"), *rest])
+
+
 def _hint(first: Diagnostic, source: SourceText) -> str | None:
     if any(_P4_14.match(line) for line in source.originals.get(first.file, ())):
         return f"this looks like P4_14; {CONVERT}"
-    if _TOFINO_2.search(first.message):
-        return "programs for Tofino 2 and later are not supported; <tna.p4> is the first generation"
     words = set(re.findall(r"\w+", first.excerpt))
     for include, names in _DECLARED_IN.items():
         missed = sorted(words & names)
