@@ -13,20 +13,8 @@ of p4/include/headers.p4 (docs/reference/wire.md); names of operations and flags
 
 from __future__ import annotations
 
+from scapy import fields
 from scapy.contrib.roce import BTH
-from scapy.fields import (
-    BitField,
-    ByteEnumField,
-    ByteField,
-    FlagsField,
-    IntField,
-    ShortField,
-    StrFixedLenField,
-    X3BytesField,
-    XByteField,
-    XIntField,
-    XLongField,
-)
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
@@ -38,7 +26,7 @@ FLAGS = [_FLAG_NAMES.get(1 << bit, f"BIT{bit}") for bit in range(8)]
 """By bit."""
 
 
-class _KeyField(StrFixedLenField):
+class _KeyField(fields.StrFixedLenField):
     """A chunk's key, shown as `kvcast ls` does: 32 hexadecimal digits."""
 
     def i2repr(self, pkt: Packet | None, x: bytes) -> str:
@@ -50,16 +38,16 @@ class KvControl(Packet):
 
     name = "kvcast control"
     fields_desc = [  # noqa: RUF012  as scapy wants it
-        ByteField("version", layouts.KV_VERSION),
-        ByteEnumField("op", layouts.OP_JOIN, OPERATIONS),
-        FlagsField("flags", 0, 8, FLAGS),
-        ByteField("member", 0),
-        ShortField("count", 0),
-        ShortField("tag", 0),
-        IntField("segment", 0),
-        IntField("segments", 1),
+        fields.ByteField("version", layouts.KV_VERSION),
+        fields.ByteEnumField("op", layouts.OP_JOIN, OPERATIONS),
+        fields.FlagsField("flags", 0, 8, FLAGS),
+        fields.ByteField("member", 0),
+        fields.ShortField("count", 0),
+        fields.ShortField("tag", 0),
+        fields.IntField("segment", 0),
+        fields.IntField("segments", 1),
         _KeyField("key", bytes(16), 16),
-        XLongField("members", 0),
+        fields.XLongField("members", 0),
     ]
 
     def mysummary(self) -> str:
@@ -71,7 +59,7 @@ class DETH(Packet):
     """`deth_t`, InfiniBand's datagram header: 8 bytes. scapy has none."""
 
     name = "DETH"
-    fields_desc = [XIntField("qkey", 0), XByteField("reserved", 0), X3BytesField("src_qpn", 0)]  # noqa: RUF012  as above
+    fields_desc = [fields.XIntField("qkey", 0), fields.XByteField("reserved", 0), fields.X3BytesField("src_qpn", 0)]  # noqa: RUF012  as above
 
 
 class KvData(Packet):
@@ -79,13 +67,13 @@ class KvData(Packet):
 
     name = "kvcast segment"
     fields_desc = [  # noqa: RUF012  as scapy wants it
-        ByteField("version", layouts.KV_VERSION),
-        ByteEnumField("op", layouts.OP_DATA, OPERATIONS),
-        XByteField("flags", 0),
-        BitField("reserved", 0, 8),
-        IntField("segment", 0),
-        IntField("segments", 1),
-        IntField("length", 0),
+        fields.ByteField("version", layouts.KV_VERSION),
+        fields.ByteEnumField("op", layouts.OP_DATA, OPERATIONS),
+        fields.XByteField("flags", 0),
+        fields.BitField("reserved", 0, 8),
+        fields.IntField("segment", 0),
+        fields.IntField("segments", 1),
+        fields.IntField("length", 0),
         _KeyField("key", bytes(16), 16),
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kvcast.errors import UsageError
+from kvcast.terminal import UsageError
 
 
 def write_figures(console: Console, path: Path | None, figures: object) -> None:

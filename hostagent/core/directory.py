@@ -103,8 +103,6 @@ class _Content:
     """By the endpoint that others read from it at."""
     numbered: dict[int, NodeEntry] = field(default_factory=dict)
     """By member."""
-    rails: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of nodes that have several, by their read endpoint."""
     chunks: ReplicaTable = field(default_factory=ReplicaTable)
     changed: dict[ChunkKey, None] = field(default_factory=dict)
     """While it is staged: keys that may be known otherwise."""
@@ -116,8 +114,6 @@ class _Content:
         self.reading_at[node.read_endpoint] = node
         if node.member is not None:
             self.numbered[node.member] = node
-        if node.rail_endpoints:
-            self.rails[node.read_endpoint] = node.rail_endpoints
 
     def leave(self, number: int) -> None:
         """A node is gone; another one may have its name or its address by now."""
@@ -131,8 +127,6 @@ class _Content:
                 del self.reading_at[node.read_endpoint]
             if node.member is not None and self.numbered.get(node.member) is node:
                 del self.numbered[node.member]
-            if self.rails.get(node.read_endpoint) is node.rail_endpoints:
-                del self.rails[node.read_endpoint]
 
 
 class DirectoryReplica:
@@ -255,7 +249,8 @@ class DirectoryReplica:
 
     def rails_of(self, endpoint: str) -> tuple[str, ...]:
         """Where else the node is read that is read here."""
-        return self._current.rails.get(endpoint, ())
+        node = self.node_reading_at(endpoint)
+        return () if node is None else node.rail_endpoints
 
     def node_names(self) -> Iterable[str]:
         """Of all nodes, this one too."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcast.arguments import Parser
 from kvcast.cli import make_parser
-from kvcast.errors import UsageError
+from kvcast.terminal import UsageError
 
 SCRIPTS: Final = {
     "bash": """\

@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.live import Live
 
 from kvcast.arguments import above_zero, whole
-from kvcast.errors import UsageError
 from kvcast.operator import (
     add_common,
     channels_given,
@@ -33,6 +32,7 @@ from kvcast.operator import (
     print_json,
     status_object,
 )
+from kvcast.terminal import UsageError
 from kvcast.top.board import Board, Wish, pressed, sizes, within
 from kvcast.top.follow import Follower, Heard
 from kvcast.top.screen import screen

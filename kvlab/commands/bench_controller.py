@@ -9,8 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from kvcast.errors import UsageError
-from kvcast.terminal import Terminal
+from kvcast.terminal import Terminal, UsageError
 from kvlab.controller_bench.run import Load, at_size, measure
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json

@@ -13,8 +13,7 @@ from rich.table import Table
 from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, happened, run_rows
 from kvcast.arguments import above_zero, whole
-from kvcast.errors import UsageError
-from kvcast.terminal import Terminal
+from kvcast.terminal import Terminal, UsageError
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, add_target, isolation, refusals

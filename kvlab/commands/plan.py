@@ -12,8 +12,7 @@ from typing import Any, Final
 from rich.progress import Progress
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
-from kvcast.errors import UsageError
-from kvcast.terminal import Terminal
+from kvcast.terminal import Terminal, UsageError
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from planner.cluster.figures import ReplayFigures
