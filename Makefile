@@ -23,7 +23,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 test-bmv2 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines test-indexer environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 test-bmv2 docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -119,7 +119,14 @@ environments: $(ENGINES:%=.venv-%/.installed) .venv-vllm/.installed ## all that 
 
 # Each in the environment of its engine, so by a process of pytest each; what one prints stays together.
 test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
-	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%)
+	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%) test-indexer
+	@out=; for each in $(ENGINES); do [ -x .venv-$$each/bin/python ] || out="$$out $$each"; done; \
+		echo "left out:$${out:- nothing}$${out:+ (tools/setup_NAME.sh says why)}"
+
+# vLLM's events in Dynamo's indexer, which has an environment of its own.
+test-indexer: .venv-vllm/.installed .venv-dynamo/.installed
+	@echo "indexer:"; PATH="$(CURDIR)/.venv-vllm/bin:$$PATH" KVCAST_DYNAMO_PYTHON=$(CURDIR)/.venv-dynamo/bin/python \
+		.venv-vllm/bin/python $(PYTEST) -m "not long" tests/vllm/test_routers.py
 
 $(ENGINES:%=test-engine-%): test-engine-%: system .venv-%/.installed
 	@[ -x .venv-$*/bin/python ] || { echo "$*: left out: tools/setup_$*.sh says why"; exit 0; }; echo "$*:"; \

@@ -171,13 +171,14 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     top = Section(values)
     http, api, gate = top.section("http"), top.section("api"), top.section("gate")
     controller = top.section("controller")
+    replica = controller.take("replica_bytes", _replica, "auto")
     config = AgentConfig(
         node=top.take("node", _name, None) or _own_name(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None), top.section("rdma")),
         pool=_pool(top.section("pool")),
         cell=top.take("cell", _name, ""),
         controllers=controller.take("address", _controllers, ()),
-        replica_bytes=controller.take("replica_bytes", _replica, None),
+        replica_bytes=replica if isinstance(replica, int) else None,
         tls=take_tls(top.section("tls"), folder),
         insecure=top.take("insecure", checks.flag, False),
         api_socket=api.take("socket", _socket_path, API_SOCKET),
@@ -202,9 +203,9 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     return config
 
 
-def _replica(value: object) -> int | None:
-    """`auto`, or a size."""
-    return None if value == "auto" else checks.size(value)
+def _replica(value: object) -> int | str:
+    """`auto`, a size, or 0."""
+    return "auto" if value == "auto" else 0 if value == 0 and value is not False else checks.size(value)
 
 
 def _own_name() -> str:

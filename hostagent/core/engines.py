@@ -212,7 +212,9 @@ class Engines:
             self._claims.put_failed(chunk.key)
             self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, quicker.digest))
             return
-        if not self._fetches.put_instead(chunk, hashed):
+        if chunk.key in self._fetches.arrivals.under_way:
+            self._fetches.put_instead(chunk, hashed)
+        else:
             self._pool.commit(chunk, hashed)
         self._emit(effects.CommitAnswered(commit.engine, commit.request, Status.OK, hashed.digest))
         self._observer.chunk_put(chunk)

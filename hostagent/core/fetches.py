@@ -760,12 +760,10 @@ class Fetches:
                 self.arrivals.want([(inbound, self._sources.holders(inbound.entry))])
         self._advance_all(numbers)
 
-    def put_instead(self, chunk: Chunk, hashed: Hashed) -> bool:
+    def put_instead(self, chunk: Chunk, hashed: Hashed) -> None:
         """An engine has written a chunk beside the one that is on its way: it is the chunk, READY, and all who wait for
-        it have it. Returns whether one was on its way; else nothing was done."""
-        inbound = self._under_way.get(chunk.key)
-        if inbound is None:
-            return False
+        it have it."""
+        inbound = self._under_way[chunk.key]
         self._abandon([inbound])
         self._pool.commit(chunk, hashed)
         for number in inbound.fetches:
@@ -773,7 +771,6 @@ class Fetches:
             self._pool.pin(chunk)
             fetch.pinned[chunk.key] = chunk
         self._advance_all(inbound.fetches)
-        return True
 
     def close(self) -> None:
         """End all fetches without a word and give everything back."""

@@ -420,7 +420,12 @@ def _in_source_order(actions: Sequence[ir.Action]) -> list[ir.Action]:
     """Control by control: what is declared outside of controls at its first use, then the control's own as declared."""
     controls = list(dict.fromkeys(a.control for a in actions))
     return sorted(
-        actions, key=lambda a: (controls.index(a.control), not a.shared, a.index if a.shared else a.location.line)
+        actions,
+        key=lambda a: (
+            controls.index(a.control),
+            not a.shared,
+            (a.index, 0) if a.shared else (a.location.line, a.location.column),
+        ),
     )
 
 

@@ -107,7 +107,7 @@ def test_copies_wait_each_at_its_own_port(bench: Callable[[str], Bench]) -> None
     b = bench(program("s.mcast_grp = 5;", fields=FIELDS, egress=TELLS))
     batch = b.pipeline.batch()
     batch.set_multicast_group(5, [Replica(1), Replica(2)])
-    batch.apply()
+    batch.commit()
     b.switch.set_shape(1, ONE_PACKET)
     for number in range(3):
         b.switch.inject(0, packet(number))

@@ -49,7 +49,8 @@ def test_actions_are_listed_control_by_control_as_by_p4c(tmp_path: Path):
     source.write_text(
         program(
             top="action late(inout bit<8> b) { b = 1; } action early() { }",
-            locals=f"""action second() {{ }} @name(".first") action first() {{ }}
+            locals=f"""action second() {{ }}
+            @name(".first") action first() {{ }}
             table t {{ {key} actions = {{ first; second; early; }} const default_action = early; }}""",
             body="t.apply();",
         ).replace(

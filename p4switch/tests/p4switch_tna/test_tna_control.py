@@ -147,7 +147,7 @@ def test_the_architecture_may_be_asked_for(
 
 def test_unsupported_programs_end_with_status_2(tmp_path: Path) -> None:
     path = tmp_path / "program.p4"
-    path.write_text(program(locals="ActionProfile(4) p;"))
+    path.write_text(program(locals="Resubmit() r;"))
     assert main([str(path), "--check"]) == 2
 
 

@@ -169,10 +169,7 @@ def test_a_mirror_header_has_whole_bytes(tmp_path: Path) -> None:
     ("parts", "message"),
     [
         ({"deparser_locals": "Resubmit() r;"}, "extern Resubmit"),
-        ({"locals": "ActionProfile(4) p;"}, "extern ActionProfile"),
-        ({"locals": "DirectCounter<bit<64>>(CounterType_t.PACKETS) c;"}, "extern DirectCounter"),
         ({"locals": "Hash<bit<8>>(HashAlgorithm_t.CRC8) hash;"}, "hash algorithm CRC8"),
-        ({"locals": REGISTER, "body": "h.d.d = cells.read(0);"}, "method read of Register"),
         ({"egress_locals": "Checksum() c;", "egress": "h.d.c = c.get();"}, "method get of Checksum"),
         ({"body": "tm.copy_to_cpu = 1;"}, "copy_to_cpu of ingress_intrinsic_metadata_for_tm_t"),
         ({"body": "tm.level1_exclusion_id = h.d.c;"}, "level1_exclusion_id of"),

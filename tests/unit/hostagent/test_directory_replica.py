@@ -133,6 +133,23 @@ def test_new_controller_does_not_make_known_copies_unknown() -> None:
     assert made.node_named("a") is None
 
 
+def test_what_is_stale_is_forgotten_some_at_a_time_and_until_then_answers() -> None:
+    many = tuple(chunk(number, 0) for number in range(1, 11))
+    made = replica(Delta(1, snapshot=True, snapshot_end=True, nodes=(node(0, "a"),), chunks=many))
+    made.restart(1, keep=True)
+    applied = made.apply(Delta(2, snapshot=True, snapshot_end=True, nodes=(node(0, "a"),)))
+    assert applied.changed == (), "all is known as before"
+    made.apply(Delta(3, chunks_gone=(key(9),)))
+    forgotten = []
+    while made.has_stale:
+        some = made.forget_stale(4).changed
+        assert len(some) <= 4
+        forgotten += some
+        assert all(made.find(one) is None for one in forgotten)
+    assert sorted(forgotten) == [key(number) for number in range(1, 11) if number != 9]
+    assert made.node_named("a") is not None
+
+
 def test_chunk_gone_is_gone_from_what_is_stale_too() -> None:
     made = replica(SNAPSHOT)
     made.restart(2)

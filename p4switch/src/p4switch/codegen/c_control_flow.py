@@ -209,5 +209,4 @@ RULES: StatementRules = {
     s.Labelled: render_labelled,
     s.Leave: render_leave,
     s.Loop: render_loop,
-    s.DirectCounterCount: render_nothing,
 }

@@ -70,6 +70,11 @@ def render_direct_meter(w: FunctionWriter, st: s.DirectMeterRead) -> None:
     note_write(w, st.target)
 
 
+def render_direct_count(w: FunctionWriter, st: s.DirectCounterCount) -> None:
+    if w.unit.program.counters[st.counter].called:
+        w.line("ps_count_entry(ctx, entry);")
+
+
 def render_direct_meter_execute(w: FunctionWriter, st: s.DirectMeterExecute) -> None:
     color = f"(uint64_t)ps_meter_entry(ctx, entry, {_pre_color(w, st.pre_color)})"
     w.line(f"{c_place(w.unit, st.target).z} = {resized(w.unit, color, 32, irt.width_of(st.target.type))};")
@@ -172,6 +177,7 @@ RULES: StatementRules = {
     s.MeterExecute: render_meter,
     s.DirectMeterRead: render_direct_meter,
     s.DirectMeterExecute: render_direct_meter_execute,
+    s.DirectCounterCount: render_direct_count,
     s.Random: render_random,
     s.SendDigest: render_send_digest,
     s.Clone: render_clone,

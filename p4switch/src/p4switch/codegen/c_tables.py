@@ -63,7 +63,7 @@ def render_apply_table(w: FunctionWriter, st: s.ApplyTable) -> None:
 
 
 def _entry_effects(w: FunctionWriter, table: Table) -> None:
-    if table.direct_counter is not None:
+    if table.direct_counter is not None and not w.unit.program.counters[table.direct_counter].called:
         w.line("ps_count_entry(ctx, entry);")
     if table.support_timeout:
         w.line("ps_touch_entry(ctx, entry);")

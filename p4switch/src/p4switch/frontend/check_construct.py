@@ -8,7 +8,17 @@ from p4switch.frontend import ast
 from p4switch.frontend.callee import Callee
 from p4switch.frontend.check_arguments import bind_arguments, convert_arguments, is_elaboration_constant, learn_types
 from p4switch.frontend.check_context import CheckContext
-from p4switch.frontend.p4_types import ANY, UNKNOWN, TBlock, TVar, Type, bindings_of, resolve_deep, type_variables
+from p4switch.frontend.p4_types import (
+    ANY,
+    UNKNOWN,
+    TBits,
+    TBlock,
+    TVar,
+    Type,
+    bindings_of,
+    resolve_deep,
+    type_variables,
+)
 
 
 def constructor_call(ctx: CheckContext, e: ast.Call, named: Type, explicit: list[Type] | None) -> ast.Expr:
@@ -24,6 +34,10 @@ def constructor_call(ctx: CheckContext, e: ast.Call, named: Type, explicit: list
     ctx.facts.callees[e] = callee
     assert callee.block is not None
     return ctx.typed(e, callee.block)
+
+
+DONT_CARE = TBits(32)
+"""What a type argument `_` stands for where nothing says more."""
 
 
 def check_construction(ctx: CheckContext, t: TBlock, arguments: Sequence[ast.Argument], at: int) -> Callee:
@@ -46,6 +60,9 @@ def check_construction(ctx: CheckContext, t: TBlock, arguments: Sequence[ast.Arg
     for parameter, argument in callee.arguments:
         if argument is not None:
             learn_types(ctx, ctx.types[parameter], argument, bindings, set(variables))
+    for v, given in bindings_of(t).items():
+        if given is ANY and isinstance(decl, ast.ExternDecl):
+            bindings.setdefault(v, DONT_CARE)  # `_` that no argument fills in: the index of a register
     missing = [v.name for v in variables if v not in bindings]
     if missing and not isinstance(decl, ast.ParserDecl | ast.ControlDecl | ast.PackageDecl):
         raise ctx.reporter.fail(at, f"cannot infer type argument {', '.join(missing)} of '{decl.name}'")

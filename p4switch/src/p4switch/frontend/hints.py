@@ -8,6 +8,7 @@ from dataclasses import replace
 from p4switch.frontend.source import CompileError, Diagnostic, SourceText
 
 _P4_14 = re.compile(r"\s*(header_type|field_list|metadata|calculated_field)\s+\w+")
+_TOFINO_2 = re.compile(r"t(2|3|5)na\.p4 not found|(tofino2|tofino2_specs)\S* not found")
 _DECLARED_IN = {
     "core.p4": {"packet_in", "packet_out", "NoAction", "verify", "match_kind"},
     "v1model.p4": {"standard_metadata_t", "V1Switch", "mark_to_drop", "HashAlgorithm", "CounterType", "MeterType"},
@@ -30,6 +31,8 @@ def hinted(error: CompileError, source: SourceText) -> CompileError:
 def _hint(first: Diagnostic, source: SourceText) -> str | None:
     if any(_P4_14.match(line) for line in source.originals.get(first.file, ())):
         return f"this looks like P4_14; {CONVERT}"
+    if _TOFINO_2.search(first.message):
+        return "programs for Tofino 2 and later are not supported; <tna.p4> is the first generation"
     words = set(re.findall(r"\w+", first.excerpt))
     for include, names in _DECLARED_IN.items():
         missed = sorted(words & names)

@@ -263,7 +263,19 @@ extern ActionProfile {
 }
 
 extern ActionSelector {
+    ActionSelector(bit<32> size, Hash<_> hash, SelectorMode_t mode);
     ActionSelector(ActionProfile action_profile, Hash<_> hash, SelectorMode_t mode, bit<32> max_group_size, bit<32> num_groups);
+}
+
+// An 8-bit number that a parser counts with; it begins at zero for each packet.
+extern ParserCounter {
+    ParserCounter();
+    void set<T>(in T value);
+    void set<T>(in T field, in bit<8> max, in bit<8> rotate, in bit<3> mask, in bit<8> add);
+    bool is_zero();
+    bool is_negative();
+    void increment(in bit<8> value);
+    void decrement(in bit<8> value);
 }
 
 extern bit<32> sizeInBits<H>(in H h);

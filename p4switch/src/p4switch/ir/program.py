@@ -167,7 +167,10 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """An array of counters, or (table not None) a direct one."""
+    """An array of counters, or (table not None) a direct one.
+
+    `called`: a direct one counts where an action calls it (DirectCounterCount), not at each match.
+    """
 
     index: int
     name: str
@@ -177,6 +180,7 @@ class Counter:
     table: int | None = None
     direct: bool = False
     index_declared: str | None = None
+    called: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,8 @@ class CounterCount:
 
 @dataclass(frozen=True, slots=True)
 class DirectCounterCount:
-    """direct_counter.count(); bmv2 counts on every hit anyway, so this is a note only."""
+    """Counts at the matched entry, in an action of the counter's table. Of v1model's counters, which count at every
+    match anyway, it is a note only."""
 
     counter: int
 

@@ -20,7 +20,9 @@ class TnaLowering:
     hashes: list[HashAlgorithm] = field(default_factory=list)
     access_offsets: dict[int, int] = field(default_factory=dict)
     """Where register accesses are in the source, by the identity of the statement."""
-    meter_offsets: dict[int, int] = field(default_factory=dict)
-    """Where direct meters are executed in the source, by the identity of the statement."""
+    entry_offsets: dict[int, int] = field(default_factory=dict)
+    """Where direct meters and counters are called in the source, by the identity of the statement."""
+    running: dict[str, ir.VarRef] = field(default_factory=dict)
+    """What parser counters and checksums hold while a packet is parsed, by the name of the instance."""
     parameters: list[tuple[int, ir.VarRef]] | None = None
     """Reads of register parameters in the action at hand; None outside of register actions."""

@@ -16,10 +16,12 @@ from p4switch.ir import expr as ir
 from p4switch.ir import types as irt
 from p4switch.ir.program import Register, Thread
 from p4switch.ir.stmt import (
+    Advance,
     ApplyTable,
     Assign,
     ChecksumGet,
     CounterCount,
+    DirectCounterCount,
     DirectMeterExecute,
     Hash,
     MeterExecute,
@@ -33,6 +35,9 @@ from p4switch.ir.stmt import (
 from p4switch.ir.walk import nodes
 
 COLOR = irt.Bits(8)
+WORD = irt.Bits(16)
+COUNTER = irt.Bits(8)
+PORT_METADATA_BITS = 64
 
 
 def lower_execute(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr | None:
@@ -78,6 +83,39 @@ def lower_execute(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Insta
     tna.access_offsets[id(access)] = e.at
     tna.low.emit(access)
     return result
+
+
+def lower_register_read(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
+    """A cell as it is, by an access of its own."""
+    register = tna.low.registers[instance.index]
+    cell = tna.low.new_variable("cell", register.element)
+    index = tna.low.save(tna.low.expr(argument_of(callee, "index")), "index")
+    _access(tna, e, register, RegisterRead(cell, register.index, index))
+    if register.struct is None:
+        return cell
+    value = tna.low.new_variable("value", register.struct)
+    _unpack(tna.low, register, cell, value)
+    return value
+
+
+def lower_register_write(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    register = tna.low.registers[instance.index]
+    index = tna.low.save(tna.low.expr(argument_of(callee, "index")), "index")
+    given = tna.low.expr(argument_of(callee, "value"))
+    cell = tna.low.new_variable("cell", register.element)
+    if register.struct is None:
+        tna.low.emit(Assign(cell, given))
+    else:
+        value = tna.low.new_variable("value", register.struct)
+        tna.low.emit(Assign(value, given))
+        pack(tna.low, register, cell, value)
+    _access(tna, e, register, RegisterWrite(register.index, index, cell))
+
+
+def _access(tna: TnaLowering, e: ast.Call, register: Register, statement: RegisterRead | RegisterWrite) -> None:
+    access = RegisterAccess(register.index, register.name, (statement,), tna.low.location(e.at))
+    tna.access_offsets[id(access)] = e.at
+    tna.low.emit(access)
 
 
 def lower_predicate(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
@@ -158,7 +196,7 @@ def lower_execute_meter(tna: TnaLowering, e: ast.Call, callee: Callee, instance:
 def lower_execute_direct_meter(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
     color = tna.low.new_variable("color", COLOR)
     statement = DirectMeterExecute(color, instance.index, _pre_color(tna, callee))
-    tna.meter_offsets[id(statement)] = e.at
+    tna.entry_offsets[id(statement)] = e.at
     tna.low.emit(statement)
     return _tna_color(color)
 
@@ -179,8 +217,24 @@ def _pre_color(tna: TnaLowering, callee: Callee) -> ir.Expr | None:
     return ir.Mux(is_red, ir.Const(2, COLOR), color, COLOR)
 
 
-def check_direct_meters(tna: TnaLowering, threads: tuple[Thread, ...]) -> None:
-    """Refuse a direct meter that is executed outside of the actions of its table: there is no entry to meter."""
+def lower_direct_count(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    statement = DirectCounterCount(instance.index)
+    tna.entry_offsets[id(statement)] = e.at
+    tna.low.emit(statement)
+
+
+def _entry_table(tna: TnaLowering, node: DirectMeterExecute | DirectCounterCount) -> tuple[str, str, int | None]:
+    """Kind and name of what is called, and the table whose entries have it."""
+    if isinstance(node, DirectMeterExecute):
+        meter = tna.low.meters[node.meter]
+        return "meter", meter.name, meter.table
+    counter = tna.low.counters[node.counter]
+    return "counter", counter.name, counter.table
+
+
+def check_entry_calls(tna: TnaLowering, threads: tuple[Thread, ...]) -> None:
+    """Refuse a direct meter or counter that is called outside of the actions of its table: there is no entry."""
+    called = (DirectMeterExecute, DirectCounterCount)
     for thread in threads:
         for block in thread.blocks():
             within = {
@@ -188,14 +242,70 @@ def check_direct_meters(tna: TnaLowering, threads: tuple[Thread, ...]) -> None:
                 for table in nodes(block.body)
                 if isinstance(table, ApplyTable)
                 for node in nodes(table.arms)
-                if isinstance(node, DirectMeterExecute) and tna.low.meters[node.meter].table == table.table
+                if isinstance(node, called) and _entry_table(tna, node)[2] == table.table
             }
             for node in nodes(block.body):
-                if isinstance(node, DirectMeterExecute) and id(node) not in within:
-                    name = tna.low.meters[node.meter].name
+                if isinstance(node, called) and id(node) not in within:
+                    kind, name, _ = _entry_table(tna, node)
+                    verb = "executed" if kind == "meter" else "counted"
                     raise tna.low.reporter.fail(
-                        tna.meter_offsets[id(node)], f"direct meter {name} is executed outside of its table's actions"
+                        tna.entry_offsets[id(node)], f"direct {kind} {name} is {verb} outside of its table's actions"
                     )
+
+
+# ---------------------------------------------------------------- parsers
+
+
+def _running(tna: TnaLowering, instance: Instance, t: irt.Bits) -> ir.VarRef:
+    """What an instance holds while this packet is parsed; zero at the start."""
+    if instance.name not in tna.running:
+        tna.running[instance.name] = tna.low.new_variable(instance.name.rpartition(".")[2], t)
+    return tna.running[instance.name]
+
+
+def lower_checksum_add(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    """The sum so far, in ones' complement; what is summed next to it begins at a whole word."""
+    total = _running(tna, instance, WORD)
+    fields = tuple(scalars(tna.low, argument_of(callee, "data")))
+    complemented = tna.low.new_variable("sum", WORD)
+    tna.low.emit(ChecksumGet(complemented, (total, *fields)))
+    tna.low.emit(Assign(total, ir.Unary(ir.UnaryOp.COMPLEMENT, complemented, WORD)))
+
+
+def lower_checksum_verify(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
+    """The error bit of the chip's parser: true where the sum, its own checksum in it, is not all ones."""
+    return ir.Binary(ir.BinaryOp.NE, _running(tna, instance, WORD), ir.Const(0xFFFF, WORD), irt.Bool())
+
+
+def lower_parser_counter_set(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    if len(callee.arguments) != 1:
+        raise tna.low.unsupported(e.at, "ParserCounter.set of a field with mask, rotation and sum")
+    given = tna.low.expr(given_arguments(callee)[0])
+    tna.low.emit(Assign(_running(tna, instance, COUNTER), ir.Cast(given, COUNTER) if given.type != COUNTER else given))
+
+
+def lower_parser_counter_step(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> None:
+    counter = _running(tna, instance, COUNTER)
+    op = ir.BinaryOp.ADD if callee.name == "increment" else ir.BinaryOp.SUB
+    by = tna.low.expr(given_arguments(callee)[0])
+    tna.low.emit(Assign(counter, ir.Binary(op, counter, ir.Cast(by, COUNTER) if by.type != COUNTER else by, COUNTER)))
+
+
+def lower_parser_counter_is_zero(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
+    return ir.Binary(ir.BinaryOp.EQ, _running(tna, instance, COUNTER), ir.Const(0, COUNTER), irt.Bool())
+
+
+def lower_parser_counter_is_negative(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:
+    return ir.Binary(ir.BinaryOp.GE, _running(tna, instance, COUNTER), ir.Const(0x80, COUNTER), irt.Bool())
+
+
+def lower_port_metadata(tna: TnaLowering, e: ast.Call, callee: Callee) -> ir.Expr:
+    """What the control plane has set for the port: nothing here, so zeros, in place of the chip's 64 bits."""
+    t = ir_type(tna.low, tna.low.concrete(tna.low.types[e]), e.at)
+    value = tna.low.new_variable("port_metadata", t)
+    clear(tna.low, value)
+    tna.low.emit(Advance(ir.Const(PORT_METADATA_BITS, irt.Bits(32))))
+    return value
 
 
 def lower_checksum(tna: TnaLowering, e: ast.Call, callee: Callee, instance: Instance) -> ir.Expr:

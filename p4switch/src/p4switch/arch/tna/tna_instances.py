@@ -15,7 +15,7 @@ from p4switch.frontend.lower.known_values import known_int, known_value
 from p4switch.frontend.lower.named_objects import new_digest
 from p4switch.frontend.lower.types_to_ir import declared_name, ir_type
 from p4switch.ir import types as irt
-from p4switch.ir.program import Counter, CounterKind, Meter, Register
+from p4switch.ir.program import ActionProfile, Counter, CounterKind, Meter, Register
 from p4switch.ir.stmt import HashAlgorithm
 
 SIZE_MAX = 1 << 24
@@ -120,6 +120,40 @@ def make_counter(tna: TnaLowering, decl: ast.Declaration, callee: Callee, name: 
     index_type = declared_name(tna.low.concrete(callee.block.arguments[1]))
     tna.low.counters.append(Counter(index, name, unit, _size(tna, callee), annotations, index_declared=index_type))
     return Instance("Counter", name, index)
+
+
+def make_direct_counter(tna: TnaLowering, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
+    index = len(tna.low.counters)
+    unit = _UNITS[enum_member(tna.low, argument_of(callee, "type"))]
+    counter = Counter(index, name, unit, 0, ir_annotations(decl.annotations), direct=True, called=True)
+    tna.low.counters.append(counter)
+    return Instance("DirectCounter", name, index)
+
+
+def make_action_profile(tna: TnaLowering, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
+    index = len(tna.low.profiles)
+    tna.low.profiles.append(ActionProfile(index, name, _size(tna, callee), None, ir_annotations(decl.annotations)))
+    return Instance("action_profile", name, index)
+
+
+def make_action_selector(tna: TnaLowering, decl: ast.Declaration, callee: Callee, name: str) -> Instance:
+    """A selector of a profile takes its place: to the control plane they are one object."""
+    given = argument_of(callee, "hash")
+    hashed = tna.low.instance_of(given)
+    if hashed is None or hashed.kind != "Hash":
+        raise tna.low.unsupported(given.at, "a hash that is not declared beside the selector")
+    algorithm, annotations = tna.hashes[hashed.index], ir_annotations(decl.annotations)
+    profile = next((a for p, a in callee.arguments if p.name == "action_profile" and a is not None), None)
+    if profile is None:
+        index = len(tna.low.profiles)
+        tna.low.profiles.append(ActionProfile(index, name, _size(tna, callee), algorithm, annotations))
+        return Instance("action_selector", name, index)
+    found = tna.low.instance_of(profile)
+    if found is None or found.kind != "action_profile":
+        raise tna.low.unsupported(profile.at, "a profile that is not declared beside its selector")
+    size = tna.low.profiles[found.index].size
+    tna.low.profiles[found.index] = ActionProfile(found.index, name, size, algorithm, annotations)
+    return Instance("action_selector", name, found.index)
 
 
 def make_meter(tna: TnaLowering, decl: ast.Declaration, callee: Callee, name: str) -> Instance:

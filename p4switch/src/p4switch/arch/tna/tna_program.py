@@ -8,9 +8,12 @@ from functools import partial
 from p4switch.arch.tna.stateful_alu import check_access
 from p4switch.arch.tna.tna_context import TnaLowering
 from p4switch.arch.tna.tna_externs import (
-    check_direct_meters,
+    check_entry_calls,
     lower_checksum,
+    lower_checksum_add,
+    lower_checksum_verify,
     lower_count,
+    lower_direct_count,
     lower_execute,
     lower_execute_direct_meter,
     lower_execute_meter,
@@ -19,13 +22,23 @@ from p4switch.arch.tna.tna_externs import (
     lower_min,
     lower_mirror,
     lower_pack,
+    lower_parser_counter_is_negative,
+    lower_parser_counter_is_zero,
+    lower_parser_counter_set,
+    lower_parser_counter_step,
+    lower_port_metadata,
     lower_predicate,
     lower_random,
     lower_read_parameter,
+    lower_register_read,
+    lower_register_write,
 )
 from p4switch.arch.tna.tna_instances import (
+    make_action_profile,
+    make_action_selector,
     make_counter,
     make_digest,
+    make_direct_counter,
     make_direct_meter,
     make_hash,
     make_meter,
@@ -67,7 +80,7 @@ def tna_program(tna: TnaLowering, main: ast.Instantiation) -> Program:
     ingress = _ingress(tna, blocks)
     egress = _egress(tna, blocks)
     check_access(tna.low, (ingress, egress), tna.access_offsets)
-    check_direct_meters(tna, (ingress, egress))
+    check_entry_calls(tna, (ingress, egress))
     return gather_program(tna.low, TNA.name, (ingress, egress), main)
 
 
@@ -184,8 +197,14 @@ def _declared(v: ir.VarRef) -> Variable:
     return Variable(v.name, v.type)
 
 
-FUNCTIONS: dict[str, Callable[[TnaLowering, ast.Call, Callee], ir.Expr | None]] = {"min": lower_min, "max": lower_max}
+FUNCTIONS: dict[str, Callable[[TnaLowering, ast.Call, Callee], ir.Expr | None]] = {
+    "min": lower_min,
+    "max": lower_max,
+    "port_metadata_unpack": lower_port_metadata,
+}
 METHODS: dict[tuple[str, str], Callable[[TnaLowering, ast.Call, Callee, Instance], ir.Expr | None]] = {
+    ("Register", "read"): lower_register_read,
+    ("Register", "write"): lower_register_write,
     ("RegisterAction", "execute"): lower_execute,
     ("RegisterAction", "predicate"): lower_predicate,
     ("RegisterParam", "read"): lower_read_parameter,
@@ -195,6 +214,14 @@ METHODS: dict[tuple[str, str], Callable[[TnaLowering, ast.Call, Callee, Instance
     ("Meter", "execute"): lower_execute_meter,
     ("DirectMeter", "execute"): lower_execute_direct_meter,
     ("Checksum", "update"): lower_checksum,
+    ("Checksum", "add"): lower_checksum_add,
+    ("Checksum", "verify"): lower_checksum_verify,
+    ("DirectCounter", "count"): lower_direct_count,
+    ("ParserCounter", "set"): lower_parser_counter_set,
+    ("ParserCounter", "increment"): lower_parser_counter_step,
+    ("ParserCounter", "decrement"): lower_parser_counter_step,
+    ("ParserCounter", "is_zero"): lower_parser_counter_is_zero,
+    ("ParserCounter", "is_negative"): lower_parser_counter_is_negative,
     ("Digest", "pack"): lower_pack,
     ("Mirror", "emit"): lower_mirror,
 }
@@ -205,6 +232,10 @@ INSTANCES: dict[str, Callable[[TnaLowering, ast.Declaration, Callee, str], Insta
     "Hash": make_hash,
     "Random": make_plain,
     "Counter": make_counter,
+    "DirectCounter": make_direct_counter,
+    "ActionProfile": make_action_profile,
+    "ActionSelector": make_action_selector,
+    "ParserCounter": make_plain,
     "Meter": make_meter,
     "DirectMeter": make_direct_meter,
     "Checksum": make_plain,

@@ -45,7 +45,7 @@ def make_table(low: Lowering, decl: ast.TableDecl, name: str) -> Instance:
     timeout = properties.get("support_timeout") or properties.get("supportTimeout") or properties.get("idle_timeout")
     entries = lower_entries(low, decl, keys, actions, properties)
     implementation = _attached(low, properties.get("implementation"), name, ("action_profile", "action_selector"))
-    counter = _attached(low, properties.get("counters"), name, ("direct_counter",))
+    counter = _attached(low, properties.get("counters"), name, ("direct_counter", "DirectCounter"))
     meter = _attached(low, properties.get("meters"), name, ("direct_meter", "DirectMeter"))
     low.tables.append(
         Table(

@@ -58,20 +58,3 @@ void ps_egress_queue_clear(struct ps_switch *sw, struct ps_egress_queue *q) {
         ps_waiting_free(sw, w);
     }
 }
-
-bool ps_port_ready(struct ps_port *port, uint32_t bytes) {
-    return port->backlog.count == 0 && (!port->shape.rate_bits || ps_shape_ready(port, bytes));
-}
-
-void ps_egress_queue_serve(struct ps_port *port) {
-    struct ps_egress_queue *q = &port->waiting;
-    for (struct ps_waiting *w; (w = ps_egress_queue_first(q));) {
-        if (!ps_port_ready(port, w->bytes)) {
-            if (port->backlog.count == 0) ps_shape_await(port, w->bytes);
-            return;
-        }
-        ps_egress_queue_pop(q);
-        ps_v1model_leave(port, w, q->count);
-        ps_waiting_free(port->sw, w);
-    }
-}

@@ -8,7 +8,6 @@
 
 #include "buffer.h"
 
-struct ps_port;
 struct ps_switch;
 
 enum {
@@ -56,10 +55,5 @@ struct ps_waiting *ps_egress_queue_first(const struct ps_egress_queue *q); /* NU
 void ps_egress_queue_pop(struct ps_egress_queue *q);                       /* the first one; the caller owns it */
 void ps_waiting_free(struct ps_switch *sw, struct ps_waiting *w);
 void ps_egress_queue_clear(struct ps_switch *sw, struct ps_egress_queue *q);
-
-/* Whether the port would send a packet of `bytes` at once. */
-bool ps_port_ready(struct ps_port *port, uint32_t bytes);
-/* Runs what waits for the port as far as it is ready. Called when a shaper or a socket has room again. */
-void ps_egress_queue_serve(struct ps_port *port);
 
 #endif

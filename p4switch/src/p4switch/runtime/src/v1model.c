@@ -293,13 +293,18 @@ clones:
     return written;
 }
 
+/* Whether the port would send a packet of `bytes` at once. */
+static bool port_ready(struct ps_port *port, uint32_t bytes) {
+    return port->backlog.count == 0 && (!port->shape.rate_bits || ps_shape_ready(port, bytes));
+}
+
 /* Puts a copy of the packet into the queue of its port where that is busy. False: it may leave at once. */
 static bool wait_for_port(struct ps_switch *sw, const void *phv, const struct ps_passage *in, uint32_t number,
                           uint32_t rid) {
     struct ps_port *port = number < PS_PORTS_MAX ? sw->ports[number] : NULL;
     uint32_t bytes = in->frame->length + (uint32_t)in->length_change;
     ps_clock_update(sw);
-    if (!port || !port->up || (port->waiting.count == 0 && ps_port_ready(port, bytes))) return false;
+    if (!port || !port->up || (port->waiting.count == 0 && port_ready(port, bytes))) return false;
     uint32_t priority = ((const struct ps_standard_metadata *)phv)->priority;
     struct ps_waiting *w = ps_egress_queue_push(sw, &port->waiting, priority, bytes);
     if (!w) {
@@ -325,13 +330,27 @@ static bool egress_one(struct ps_switch *sw, void *phv, const struct ps_passage 
     return egress_now(sw, phv, in, port, rid, shared, NULL);
 }
 
-void ps_v1model_leave(struct ps_port *port, struct ps_waiting *w, uint32_t left) {
+/* Runs egress for a packet that has waited; `left` wait there still. */
+static void leave(struct ps_port *port, struct ps_waiting *w, uint32_t left) {
     struct ps_switch *sw = port->sw;
     ps_clock_update(sw);
     struct ps_queueing met = {w->enq_timestamp, w->enq_qdepth, (uint32_t)sw->now_us - w->enq_timestamp, left};
     sw->ctx.now_us = sw->now_us;
     w->in.last = w->in.frame->refs == 1;
     egress_now(sw, w->phv, &w->in, port->id, w->rid, NULL, &met);
+}
+
+void ps_v1model_has_room(struct ps_port *port) {
+    struct ps_egress_queue *q = &port->waiting;
+    for (struct ps_waiting *w; (w = ps_egress_queue_first(q));) {
+        if (!port_ready(port, w->bytes)) {
+            if (port->backlog.count == 0) ps_shape_await(port, w->bytes);
+            return;
+        }
+        ps_egress_queue_pop(q);
+        leave(port, w, q->count);
+        ps_waiting_free(port->sw, w);
+    }
 }
 
 static void replicate(struct ps_switch *sw, void *phv, const struct ps_passage *in, const struct ps_replica *list,

@@ -27,9 +27,8 @@ void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t 
 int ps_v1model_pending(struct ps_switch *sw, int budget);
 void ps_v1model_flush_pending(struct ps_switch *sw);
 
-/* Runs egress for a packet that has waited for its port; `left` wait there still. */
+/* Runs egress for what waits for the port, as far as that has room. */
 struct ps_port;
-struct ps_waiting;
-void ps_v1model_leave(struct ps_port *port, struct ps_waiting *w, uint32_t left);
+void ps_v1model_has_room(struct ps_port *port);
 
 #endif
