@@ -48,12 +48,11 @@ from controlplane.core.events import (
     TimerFired,
 )
 from controlplane.core.examination.observations import Surroundings
-from controlplane.core.ids import JobId
+from controlplane.core.ids import JobId, Mark
 from controlplane.core.leadership import LAPSED_WORDS
 from controlplane.core.limits import NODE_NAME_BYTES_MAX
 from controlplane.core.live import Tables
 from controlplane.core.live.live import Live
-from controlplane.core.marks import Mark
 from controlplane.core.operations import OperatorError
 from controlplane.core.options import CoreOptions
 from controlplane.core.read_access import ExpulsionError, checked

@@ -22,7 +22,7 @@ from hostagent.api.tenancy import TenantTerms
 from hostagent.cold.cold_options import ColdConfig
 from hostagent.cold.cold_settings import FORMS, take_cold
 from hostagent.disk.disk_options import DiskConfig
-from hostagent.tracing.tracing_options import TracingConfig
+from hostagent.tracing import TracingConfig
 from kvdaemon import checks, settings
 from kvdaemon.errors import ConfigError
 from kvdaemon.log import LOG_FORMATS

@@ -25,9 +25,9 @@ from hostagent.core import effects, events
 from hostagent.core.directory import DirectoryReplica
 from hostagent.core.events import EngineId
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import Transport, TransportError
+from hostagent.transport.base import TransportError
 from hostagent.transport.group_watch import datagram_of, take_only, watching_socket
-from hostagent.transport.host import group_socket
+from hostagent.transport.host import HostTransport, group_socket
 from hostagent.transport.interfaces import entry_of, interface_with, mtu_bytes
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -61,7 +61,7 @@ class Examined:
         self,
         handle: Callable[[events.EngineEvent], None],
         memory: PoolMemory,
-        transport: Transport,
+        transport: HostTransport,
         directory: DirectoryReplica,
         data_port: int,
         fabric: Callable[[], Fabric],

@@ -26,8 +26,8 @@ from hostagent.transport.base import (
     ReadOutcome,
     ReadRequest,
     RelaySink,
-    Transport,
 )
+from hostagent.transport.host import HostTransport
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import IDLE, HolderLoad
 from kvproto import events as protocol
@@ -42,7 +42,7 @@ class Network:
     def __init__(
         self,
         core: AgentCore,
-        transport: Transport,
+        transport: HostTransport,
         memory: PoolMemory,
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],

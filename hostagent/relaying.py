@@ -22,8 +22,8 @@ from hostagent.transport.base import (
     ReadHandle,
     ReadOutcome,
     ReadRequest,
-    Transport,
 )
+from hostagent.transport.host import HostTransport
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.relay_link import RelayLink, connect
 from hostagent.tree import PIECE_BYTES, leaves_of
@@ -45,7 +45,7 @@ class Relaying:
         self,
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],
-        transport: Transport,
+        transport: HostTransport,
         memory: PoolMemory,
         tokens: TokenBook,
         own_address: Callable[[], str],

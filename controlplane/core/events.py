@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from controlplane.core.examination.observations import Surroundings
-from controlplane.core.ids import JobId
-from controlplane.core.marks import NOBODY, Mark
+from controlplane.core.ids import NOBODY, JobId, Mark
 from controlplane.core.switch.entries import SwitchContents
 from controlplane.core.switch.target import SwitchEvent
 from kvproto.rpc import control_pb2 as rpc

@@ -1,8 +1,12 @@
-"""Identifiers of the control plane, besides those that it shares with the protocol. Distinct types for the checker."""
+"""Identifiers of the control plane, besides those that it shares with the protocol. Distinct types for the checker.
+
+Who set something, and when. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import NewType
+from dataclasses import dataclass
+from typing import Final, NewType
 
 from kvchunk.ids import KEY_BYTES, ROOT_KEY, ChunkKey
 from kvproto.ids import Member
@@ -37,3 +41,16 @@ GroupId = NewType("GroupId", int)
 
 JobId = NewType("JobId", int)
 """An operator's request that takes a while: a warm, a drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who set something, and when."""
+
+    by: str = ""
+    """The name in a certificate and the host, or the host alone; empty: it is not known."""
+    at_ms: int = 0
+    """Since 1970."""
+
+
+NOBODY: Final = Mark()

@@ -12,9 +12,8 @@ from typing import TypeAlias
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import AmbiguousKeyError, UnknownKeyError
 from controlplane.core.effects import JobProgress
-from controlplane.core.ids import ChunkKey, JobId, NodeIndex
+from controlplane.core.ids import ChunkKey, JobId, Mark, NodeIndex
 from controlplane.core.limits import CHUNK_BYTES_MAX, TASK_KEYS_MAX
-from controlplane.core.marks import Mark
 from controlplane.core.nodes import Node
 from controlplane.core.operator_state import OperatorState
 from controlplane.core.publication import Publication

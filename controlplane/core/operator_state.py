@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from controlplane.core.cluster import Cluster
-from controlplane.core.ids import ChunkKey
-from controlplane.core.marks import NOBODY, Mark
+from controlplane.core.ids import NOBODY, ChunkKey, Mark
 from kvproto.rpc import control_pb2 as rpc
 
 

@@ -2,14 +2,19 @@
 
 Owns the sequence and the changes not yet published, claims among them. Agents with the same view (`visibility`) get the
 same changes, so each message is made once for each view.
+
+Which chunks changed, publication by publication, as far back as it goes. Pure.
+
+It keeps keys, not what became of them: whoever catches up is told how things are, once a chunk.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from controlplane.core.audience import Audience, Group
 from controlplane.core.claims import ClaimTable
@@ -17,12 +22,42 @@ from controlplane.core.cluster import Cluster
 from controlplane.core.directory import tell
 from controlplane.core.directory.following import Following, Heard
 from controlplane.core.ids import ChunkKey, NodeIndex
-from controlplane.core.journal import Journal
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S, MESSAGES_AT_ONCE
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.twins import TWIN_CODES, twin_key
+
+CHANGES_MAX: Final = 65_536
+"""3 MB; a router that was away for longer reads everything anew."""
+
+
+class Journal:
+    """Owns the numbers of what was published, which begin anew with each start of a controller."""
+
+    def __init__(self) -> None:
+        self._changes: deque[tuple[int, ChunkKey]] = deque()
+        self._forgotten = 0
+        """The last number of which something is forgotten."""
+        self.sequence = 0
+
+    def note(self, keys: Iterable[ChunkKey]) -> None:
+        """These changed, or went."""
+        self.sequence += 1
+        self._changes.extend((self.sequence, key) for key in keys)
+        while len(self._changes) > CHANGES_MAX:
+            self._forgotten, _ = self._changes.popleft()
+
+    def since(self, sequence: int) -> list[ChunkKey] | None:
+        """What changed after a publication, in the order of its last change; None: nobody can say any more."""
+        if not self._forgotten <= sequence <= self.sequence:
+            return None
+        found: dict[ChunkKey, None] = {}
+        for number, key in reversed(self._changes):
+            if number <= sequence:
+                break
+            found.setdefault(key)
+        return list(reversed(found))
 
 
 @dataclass(slots=True)

@@ -28,9 +28,8 @@ from controlplane.core.events import (
     Requested,
 )
 from controlplane.core.examination.observations import Surroundings
-from controlplane.core.ids import JobId
+from controlplane.core.ids import JobId, Mark
 from controlplane.core.limits import GRPC_MESSAGE_BYTES_MAX
-from controlplane.core.marks import Mark
 from controlplane.core.operations import OperatorError
 from controlplane.core.read_access import ExpulsionError
 from controlplane.rpc.live_feed import LiveFeed

@@ -2,17 +2,29 @@
 them.
 
 Off unless `tracing.endpoint` is set; OpenTelemetry's packages are imported only then.
+
+The `tracing` section of the agent's configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from hostagent.core import effects, events
-from hostagent.tracing.tracing_options import TracingConfig
 from kvdaemon.errors import CannotRunError
 from kvproto.session.parameters import ReaderParameters
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """Where traces of fetches go, and how many."""
+
+    endpoint: str
+    """URL of an OTLP collector (gRPC): http://HOST:PORT, or https:// for TLS."""
+    sample_ratio: float = 0.01
+    """Share of the fetches without a trace context that are traced, 0 to 1. With one, its sampled flag decides."""
 
 
 class Tracer(Protocol):

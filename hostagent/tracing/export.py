@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from hostagent import limits
-from hostagent.tracing.tracing_options import TracingConfig
+from hostagent.tracing import TracingConfig
 from kvproto import __version__
 
 log = logging.getLogger(__name__)

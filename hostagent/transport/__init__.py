@@ -5,7 +5,7 @@ from __future__ import annotations
 from hostagent.config import DataConfig
 from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import Transport
+from hostagent.transport.host import HostTransport
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.device import device_names
@@ -19,7 +19,7 @@ def wants_huge_pages(config: DataConfig) -> bool:
 
 def make_transport(
     config: DataConfig, memory: PoolMemory, tokens: TokenBook | None = None, leases: LocalLeases | None = None
-) -> Transport:
+) -> HostTransport:
     """The transport that the configuration names. `tokens`: who may read; None: everybody. `leases`: of the pool's
     chunks, for transports that answer reads by themselves."""
     if config.transport in ("auto", "verbs"):

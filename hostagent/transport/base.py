@@ -86,7 +86,7 @@ class ReadRequest:
     pool_offset: int
     """Where that byte goes in the pool; the others follow it."""
     done: Callable[[ReadOutcome], None]
-    """Called exactly once, unless the read is cancelled first, and never inside `Transport.read` itself."""
+    """Called exactly once, unless the read is cancelled first, and never inside `AskingPart.read` itself."""
     progressed: Callable[[int], None] | None = None
     """Called now and then, until `done` or `cancel`, with how many leading bytes are there."""
     holder_told: Callable[[HolderLoad], None] | None = None
@@ -352,38 +352,3 @@ class ReadPart(AskingPart, Protocol):
 
     def close(self) -> None:
         """End all reads and connections; reads under way get FAILED, at the latest on the next turn of the loop."""
-
-
-class Transport(Protocol):
-    """See the module's docstring."""
-
-    counters: TransportCounters
-    casts: CastPart
-    """Once it has started."""
-    reads: AskingPart
-    """Once it has started."""
-
-    async def start(
-        self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = ..., /
-    ) -> TransportFacts:
-        """Bind and listen. `moved(facts)`: the data network changed, and with it what is told here. Raises
-        TransportError."""
-
-    async def close(self) -> None:
-        """End everything."""
-
-    @property
-    def network_trouble(self) -> str:
-        """Why nothing is bound to the data network as it is now; empty: all is, as far as can be told."""
-
-    def use_fabric(self, fabric: Fabric) -> None:
-        """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
-
-        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
-        """
-
-    def send_control(self, message: Control, destination: Address) -> None:
-        """One control datagram to UDP port 4793 of an address. Best effort."""
-
-    def ways_to(self, endpoint: str) -> Sequence[Way]:
-        """How a peer that is read here can be reached: on each rail that both have. The first is `endpoint` itself."""

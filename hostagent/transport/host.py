@@ -106,7 +106,9 @@ class HostTransport:
     """See the module's docstring and the contract in `base`."""
 
     casts: CastPart
+    """Once it has started."""
     reads: AskingPart
+    """Once it has started."""
     _control: _Control | None = None
     """None: there is no IPv4."""
     watch: InterfaceWatch | None = None
@@ -144,7 +146,8 @@ class HostTransport:
     async def start(
         self, sink: TransportSink, fabric: Fabric, moved: Callable[[TransportFacts], None] = lambda _: None
     ) -> TransportFacts:
-        """Bind and listen. Raises TransportError, or NotShippedError."""
+        """Bind and listen. `moved(facts)`: the data network changed, and with it what is told here. Raises
+        TransportError, or NotShippedError."""
         config, *others = self._config.each_rail()
         place = _place_of(config)
         self._moved = moved
@@ -200,7 +203,7 @@ class HostTransport:
         self._rails.append(rail)
 
     def ways_to(self, endpoint: str) -> Sequence[Way]:
-        """See `Transport.ways_to`."""
+        """How a peer that is read here can be reached: on each rail that both have. The first is `endpoint` itself."""
         first = Way(endpoint, self._host.read_address)
         if not self._rails:
             return (first,)
@@ -215,13 +218,17 @@ class HostTransport:
 
     @property
     def network_trouble(self) -> str:
-        """See `Transport.network_trouble`: as long as one rail works, chunks come and go."""
+        """Why nothing is bound to the data network as it is now; empty: all is, as far as can be told. As long as one
+        rail works, chunks come and go."""
         watches = [self.watch, *(rail.watch for rail in self._rails)]
         troubles = [watch.trouble if watch is not None else "" for watch in watches]
         return "; ".join(troubles) if all(troubles) else ""
 
     def use_fabric(self, fabric: Fabric) -> None:
-        """See `Transport.use_fabric`."""
+        """Group, Q_Key, segment size and code point as the controller says; may be called again when they change.
+
+        Raises TransportError where this node cannot; it then receives no casts until a call succeeds.
+        """
         if fabric == self._in_use:
             return
         self._in_use = None
@@ -262,7 +269,7 @@ class HostTransport:
             self._moved(facts)
 
     def send_control(self, message: Control, destination: Address) -> None:
-        """One control datagram. Best effort."""
+        """One control datagram to UDP port 4793 of an address. Best effort."""
         if self._control is not None:
             self._control.send(message, destination)
         else:

@@ -26,7 +26,7 @@ class PathProbes:
     """One at a time for each node; the core asks for no second one before it has heard of the first."""
 
     def __init__(self, ways_to: Callable[[str], Sequence[Way]], ended: Callable[[str, bool | None], None]) -> None:
-        """`ways_to`: see `Transport.ways_to`; `ended(node, reached)`: is told each outcome; None: nothing was
+        """`ways_to`: see `HostTransport.ways_to`; `ended(node, reached)`: is told each outcome; None: nothing was
         learned."""
         self._ways_to = ways_to
         self._ended = ended

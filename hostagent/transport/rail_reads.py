@@ -85,7 +85,7 @@ class RailReads:
     def __init__(
         self, parts: Sequence[ReadPart], ways_to: Callable[[str], Sequence[Way]], counters: TransportCounters
     ) -> None:
-        """`parts`: of the rails, which end after this; `ways_to`: see `Transport.ways_to`."""
+        """`parts`: of the rails, which end after this; `ways_to`: see `HostTransport.ways_to`."""
         self._parts = parts
         self._ways_to = ways_to
         self._counters = counters

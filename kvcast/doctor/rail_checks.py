@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hostagent.memory.numa import node_of
-
 from hostagent.config import DataConfig
+from hostagent.pool_opening import node_of
 from hostagent.transport.base import TransportError
 from hostagent.transport.interfaces import InterfaceFlag, interface_address, interface_flags
 from kvcast.doctor.findings import Finding, Level, judged

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.config import parse
 from controlplane.core.events import ExpulsionsChanged
-from controlplane.core.marks import NOBODY
+from controlplane.core.ids import NOBODY
 from controlplane.core.read_access import ExpulsionError, checked
 from controlplane.core.switch.entries import EgressMemberEntry, PortMemberEntry, SourceEntry
 from controlplane.daemon import Controller

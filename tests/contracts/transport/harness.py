@@ -22,9 +22,9 @@ from hostagent.transport.base import (
     Extent,
     ReadOutcome,
     ReadRequest,
-    Transport,
     TransportFacts,
 )
+from hostagent.transport.host import HostTransport
 from hostagent.transport.sockets import SocketsTransport
 from hostagent.transport.verbs.transport import VerbsCasts, VerbsTransport
 from kvchunk.ids import ChunkKey
@@ -151,7 +151,7 @@ class RecordingSink:
 class Node:
     """One transport with its memory and sink, started."""
 
-    transport: Transport
+    transport: HostTransport
     memory: PoolMemory
     sink: RecordingSink
     facts: TransportFacts

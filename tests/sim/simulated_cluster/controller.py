@@ -30,7 +30,7 @@ from controlplane.core.events import (
     StreamEnded,
     TimerFired,
 )
-from controlplane.core.marks import Mark
+from controlplane.core.ids import Mark
 from controlplane.core.options import CoreOptions
 from hostagent.controller.convert import events_of
 from hostagent.controller.refusals import Refusals

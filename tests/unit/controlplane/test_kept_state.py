@@ -13,7 +13,7 @@ import pytest
 from controlplane import kept_state
 from controlplane.config import parse
 from controlplane.core.events import Deposed, ExpulsionsChanged, Requested, StateFound
-from controlplane.core.marks import Mark
+from controlplane.core.ids import Mark
 from controlplane.core.operator_state import OperatorState
 from controlplane.daemon import Controller
 from controlplane.kept_state import KeptState, replace_lasting

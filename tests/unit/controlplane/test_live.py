@@ -16,7 +16,7 @@ from controlplane.core.directory import Directory
 from controlplane.core.events import HelloReceived, StreamEnded
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.live import Increments, Tables, apply
-from controlplane.core.live import prefixes as prefixes_module
+from controlplane.core.live import runs as prefixes_module
 from controlplane.core.live.figures import BUCKET_NS, BUCKETS, EVENTS, Events, NodeFigures, Sources
 from controlplane.core.live.runs import Prefixes, Runs
 from controlplane.core.switch.target import LostReport

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.config import parse
-from controlplane.core import journal
+from controlplane.core import publication
 from controlplane.core.ids import ChunkKey
-from controlplane.core.journal import Journal
 from controlplane.core.matches import Match
+from controlplane.core.publication import Journal
 from controlplane.core.quotes import MATCHED_AT_ONCE
 from controlplane.daemon import Controller
 from controlplane.index_service import IndexQuestion, Model, index_answer, index_question
@@ -168,14 +168,14 @@ def test_over_http() -> None:
 def test_a_journal_tells_all_that_changed_since_or_that_it_cannot(
     published: list[list[int]], room: int, since: int
 ) -> None:
-    before, journal.CHANGES_MAX = journal.CHANGES_MAX, room  # type: ignore[misc]
+    before, publication.CHANGES_MAX = publication.CHANGES_MAX, room  # type: ignore[misc]
     try:
         made = Journal()
         for keys in published:
             made.note([ChunkKey(bytes([one])) for one in keys])
         told = made.since(since)
     finally:
-        journal.CHANGES_MAX = before  # type: ignore[misc]
+        publication.CHANGES_MAX = before  # type: ignore[misc]
     assert made.sequence == len(published)
     changes = [ChunkKey(bytes([one])) for keys in published[max(since, 0) :] for one in keys]
     if not 0 <= since <= len(published):

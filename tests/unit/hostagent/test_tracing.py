@@ -26,11 +26,10 @@ import hostagent.tracing.timeline as timeline_module
 from hostagent.config import parse
 from hostagent.core import effects, events
 from hostagent.core.events import LeaseId
-from hostagent.tracing import Guarded
+from hostagent.tracing import Guarded, TracingConfig
 from hostagent.tracing.export import OtlpExporter
 from hostagent.tracing.spans import FetchTracer
 from hostagent.tracing.timeline import Timeline
-from hostagent.tracing.tracing_options import TracingConfig
 from kvclient import messages
 from kvclient.client import AgentClient, Status
 from kvclient.messages import Frame, Kind, MalformedFrameError
