@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvcast.arguments import Command, Parser, add_choice, add_version
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.streams import FULL, drop_output, take_any_text
 from kvproto.printable import printable_lines
 

@@ -22,7 +22,8 @@ from rich.segment import Segment, Segments
 
 from controlplane.core.locations import ip_text
 from kvcast.arguments import between
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvchunk.ids import ChunkKey
 from kvcodec.forms import Form
 from kvdaemon.errors import CannotRunError, ConfigError

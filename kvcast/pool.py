@@ -18,8 +18,8 @@ from pathlib import Path
 
 import grpc
 
+from kvcast.errors import UsageError
 from kvcast.operator import controller, key_text
-from kvcast.terminal import UsageError
 from kvchunk.ids import KEY_BYTES, ChunkKey
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc

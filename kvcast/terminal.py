@@ -11,10 +11,6 @@ from rich.segment import Segment
 from kvproto.printable import printable_lines
 
 
-class UsageError(Exception):
-    """The user asked for something that cannot be; the message is one line and names the remedy."""
-
-
 class Terminal(Console):
     """Standard output or error, as wide as the terminal, or 80 columns where there is none. Strings are text: no
     markup, no emoji, and of control characters only those that rich makes itself."""

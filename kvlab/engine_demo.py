@@ -13,7 +13,7 @@ from rich.console import Console
 from bmv2_testbed.demo.vllm import CHUNK_TOKENS, MODEL, Say
 from bmv2_testbed.engines.small_models import make_model
 from kvcast.arguments import output_file, whole
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvlab.wiring import add_isolate, isolation, need_vllm, refusals
 
 FiguresT = TypeVar("FiguresT")

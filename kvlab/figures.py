@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 
 
 def write_figures(console: Console, path: Path | None, figures: object) -> None:

@@ -11,7 +11,7 @@ from bmv2_testbed.cpu_group import isolated
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.spec import Target
 from kvcast.arguments import checked, output_file
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvproto.units import parse_rate_bit_s, parse_size_bytes
 
 rate = checked(parse_rate_bit_s)

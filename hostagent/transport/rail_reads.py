@@ -90,8 +90,8 @@ class RailReads:
         self._ways_to = ways_to
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._peers: dict[str, _Peer] = {}
-        self._loads = [0] * len(parts)
+        self.peers: dict[str, _Peer] = {}
+        self.loads = [0] * len(parts)
         self._last_number = 0
         self._open = True
         self._timer: asyncio.TimerHandle | None = None
@@ -112,10 +112,10 @@ class RailReads:
         ways = self._ways_to(request.endpoint)
         if len(ways) == 1:
             return self._parts[0].read(request)
-        peer = self._peers.get(request.endpoint)
+        peer = self.peers.get(request.endpoint)
         if peer is None or peer.ways != ways:
             self._forget_gone()
-            peer = self._peers[request.endpoint] = _Peer(ways, Rails(len(ways), self._loads))
+            peer = self.peers[request.endpoint] = _Peer(ways, Rails(len(ways), self.loads))
         self._last_number += 1
         read = peer.reads[self._last_number] = _RailRead(peer, self._last_number, request)
         now_ns = time.monotonic_ns()
@@ -136,9 +136,9 @@ class RailReads:
 
     def _forget_gone(self) -> None:
         """Peers that the directory does not have there any more."""
-        for endpoint, peer in list(self._peers.items()):
+        for endpoint, peer in list(self.peers.items()):
             if not peer.reads and self._ways_to(endpoint) != peer.ways:
-                del self._peers[endpoint]
+                del self.peers[endpoint]
 
     def _start(self, read: _RailRead, rail: int) -> None:
         read.start(self._parts[rail], read.peer.ways[rail], partial(self._ended, read))
@@ -163,7 +163,7 @@ class RailReads:
     def _look_later(self) -> None:
         """As soon as a peer's rails want it."""
         now_ns = time.monotonic_ns()
-        dues = [due for peer in self._peers.values() if (due := peer.rails.next_ns(now_ns)) is not None]
+        dues = [due for peer in self.peers.values() if (due := peer.rails.next_ns(now_ns)) is not None]
         self._timer = None
         if dues:
             self._timer = self._loop.call_later(max(0, min(dues) - now_ns) / 1e9, self._look)
@@ -171,7 +171,7 @@ class RailReads:
     def _look(self) -> None:
         now_ns = time.monotonic_ns()
         self._forget_gone()
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             left = peer.rails.left
             for number, rail in peer.rails.look(now_ns):
                 self._start(peer.reads[number], rail)

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvcast.arguments import Parser
 from kvcast.cli import make_parser
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 
 SCRIPTS: Final = {
     "bash": """\

@@ -17,8 +17,8 @@ from rich.text import Text
 from hostagent.config import AgentConfig, load
 from kvcast.doctor import cluster
 from kvcast.doctor.findings import Finding, Level, Row, laid_out
+from kvcast.errors import UsageError
 from kvcast.operator import add_common, console, print_json
-from kvcast.terminal import UsageError
 from kvdaemon.errors import ConfigError
 
 

@@ -15,10 +15,10 @@ from rich.table import Table
 import controlplane.config
 import hostagent.config
 from kvcast.arguments import checked
+from kvcast.errors import UsageError
 from kvcast.operator import console
 from kvcast.setup.files import SEGMENT_BYTES, Answers, agent_yaml, controller_yaml, pool_for, segment_for
 from kvcast.setup.machine import Interface, Machine, data_interface, look
-from kvcast.terminal import UsageError
 from kvdaemon import checks
 from kvdaemon.errors import ConfigError
 from kvdaemon.identity import TRUST_DOMAIN

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.errors import CannotRunError
 from kvdaemon.file_keeper import FileKeeper
 from kvdaemon.log import log_to_stderr

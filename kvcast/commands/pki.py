@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rich.table import Table
 
 from kvcast.arguments import checked, output_folder, whole
+from kvcast.errors import UsageError
 from kvcast.operator import console
-from kvcast.terminal import UsageError
 from kvdaemon.files import replace_file
 from kvdaemon.identity import TRUST_DOMAIN, Identity, Role, parse_identity, trust_domain
 

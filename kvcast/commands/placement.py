@@ -13,8 +13,8 @@ from typing import Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from kvcast.arguments import Command, between
+from kvcast.errors import UsageError
 from kvcast.operator import add_common, add_timeout, console, controller, fields_of, print_json
-from kvcast.terminal import UsageError
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc
 from kvproto.units import format_bytes

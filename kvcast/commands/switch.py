@@ -7,7 +7,7 @@ import argparse
 from controlplane.core.switch.bitmap_groups import FLOOD_GROUP as TNA_FLOOD_GROUP
 from controlplane.core.switch.entries import FLOOD_GROUP
 from kvcast.arguments import forward_unknown, whole
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvdaemon.programs import Architecture, program_for
 
 EPILOG = """\

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.live import Live
 
 from kvcast.arguments import above_zero, whole
+from kvcast.errors import UsageError
 from kvcast.operator import (
     Channels,
     add_common,
@@ -38,7 +39,6 @@ from kvcast.operator import (
     print_json,
     status_object,
 )
-from kvcast.terminal import UsageError
 from kvcast.top.board import Board, Wish, pressed, sizes, within
 from kvcast.top.screen import screen
 from kvproto.rpc import control_pb2 as rpc

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bmv2_testbed.bench.cold import ColdPlan, cold_table, run_cold
 from kvcast.arguments import output_folder, whole
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json, refusals, size

@@ -9,7 +9,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.controller_bench.run import Load, at_size, measure
 from kvlab.figures import machine_facts, write_figures
 from kvlab.wiring import add_json

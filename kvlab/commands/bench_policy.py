@@ -14,7 +14,8 @@ from bmv2_testbed.bench.policy.compare import BELADY, OURS, PolicyHit, case_resu
 from bmv2_testbed.bench.policy.replay import Tick
 from bmv2_testbed.bench.policy.trees import Forest, forest
 from kvcast.arguments import output_file, whole
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from kvlab.wiring import refusals

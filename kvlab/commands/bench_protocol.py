@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from rich.table import Table
 
 from kvcast.arguments import checked, probability, whole
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json

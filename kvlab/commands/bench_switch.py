@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bmv2_testbed.bench.switch_get import run_get_comparison
 from bmv2_testbed.bench.switch_pipeline import run_switch_pipeline
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json
 from p4switch.bench.__main__ import line, parts

@@ -12,7 +12,8 @@ from typing import Any, Final
 from rich.progress import Progress
 
 from kvcast.arguments import above_zero, output_file, output_folder, whole
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.bars import bar
 from kvlab.figures import write_figures
 from planner.cluster.figures import ReplayFigures
@@ -168,10 +169,10 @@ def _plan(args: argparse.Namespace) -> PlanFigures:
     name, trace = _trace(args)
     options = PlanOptions(cluster, name, args.speed, not args.no_sweep, args.sweep_requests, args.jobs)
     with bar(Terminal(stderr=True)) as shown:
-        return run_plan(options, trace, _Shown(shown))
+        return run_plan(options, trace, Shown(shown))
 
 
-class _Shown:
+class Shown:
     """Shows how far a plan is, and what each option gives as soon as that is known."""
 
     def __init__(self, progress: Progress) -> None:

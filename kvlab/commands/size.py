@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from kvcast.arguments import whole
+from kvcast.errors import UsageError
 from kvcast.operator import print_json
 from kvcast.setup.files import pool_for
-from kvcast.terminal import Terminal, UsageError
+from kvcast.terminal import Terminal
 from kvproto.printable import printable
 from kvproto.units import format_bytes
 from planner.errors import PlanError

@@ -18,7 +18,8 @@ from bmv2_testbed.limits import STOP_GRACE_S
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
 from kvcast.arguments import Parser, between, probability, whole
-from kvcast.terminal import Terminal, UsageError
+from kvcast.errors import UsageError
+from kvcast.terminal import Terminal
 from kvlab.wiring import add_target, rate, size
 from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max

@@ -19,7 +19,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from kvcast.terminal import UsageError
+from kvcast.errors import UsageError
 from kvlab.controller_bench.speaker import Speaker, key_of
 from kvproto.rpc import control_pb2 as rpc
 from kvproto.rpc import control_pb2_grpc

@@ -61,8 +61,8 @@ def test_a_chunk_comes_by_both_rails(kind: type[HostTransport]) -> None:
                 await eventually(lambda: len(ended) == PARTS, "the reads' end")
                 assert set(ended) == {ReadOutcome.DONE}
                 assert bytes(pools[0].bytes_[: len(body)]) == body
-                peer = ends[0].reads._peers[endpoint]  # type: ignore[attr-defined]
-                assert all(rail.rate for rail in peer.rails._rails)
+                peer = ends[0].reads.peers[endpoint]  # type: ignore[attr-defined]
+                assert all(rail.rate for rail in peer.rails.each)
             finally:
                 for end in ends:
                     await end.close()

@@ -99,10 +99,10 @@ def test_a_read_that_is_given_up_is_forgotten() -> None:
         with contextlib.ExitStack() as stack:
             rails = Rails(stack, works=(False, False))
             handle = rails.reads.read(ReadRequest(rails.ways[0].endpoint, SMALL, 0, SIZE, 4096, lambda _: None))
-            assert rails.reads._loads == [SIZE, 0]
+            assert rails.reads.loads == [SIZE, 0]
             handle.cancel()
             handle.cancel()
-            assert rails.reads._loads == [0, 0]
+            assert rails.reads.loads == [0, 0]
 
     asyncio.run(run())
 

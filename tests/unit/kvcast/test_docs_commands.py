@@ -132,7 +132,9 @@ def test_configurations_are_what_the_daemons_take(page: Path, tmp_path: Path) ->
     for _, language, block in FENCE.findall(page.read_text(encoding="utf-8")):
         if language != "yaml":
             continue
-        if block.startswith("# agent.yaml"):
+        if block.startswith("# lmcache.yaml"):
+            assert "remote_storage_plugins" in yaml.safe_load(block)  # test_chain_in_process has LMCache take it
+        elif block.startswith("# agent.yaml"):
             hostagent.config.parse(yaml.safe_load(block))
         elif block.startswith("# ~/.config/kvcast/config.yaml"):
             (tmp_path / "config.yaml").write_text(block)

@@ -19,8 +19,8 @@ import pytest
 
 from bmv2_testbed.processes import child_environment
 from kvcast.cli import main
+from kvcast.errors import UsageError
 from kvcast.operator import ADDRESS_DEFAULT, find_controller
-from kvcast.terminal import UsageError
 from kvdaemon.what_answers import in_words, what_answers
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import hostagent.native
 from hostagent.native.library import DECLARED, datapath
 from kvcodec.declarations import Declarations
 
@@ -85,7 +86,7 @@ def test_functions_constants_and_enumerations(header: Path) -> None:
 
 def test_the_data_path_has_all_that_its_headers_declare() -> None:
     library = datapath()  # compares sizes
-    sources = "".join(path.read_text() for path in Path(library._name).parent.joinpath("src").glob("*.h"))
+    sources = "".join(path.read_text() for path in Path(hostagent.native.__file__).parent.joinpath("src").glob("*.h"))
     public = {line.split("(")[0].split()[-1].lstrip("*") for line in sources.split("DP_PUBLIC ")[1:] if "(" in line}
     assert {name for name in public if name.startswith("dp_")} - {"dp_structure_bytes[];"} <= set(DECLARED.functions)
     assert all(hasattr(library, name) for name in DECLARED.functions)

@@ -153,7 +153,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def each_is_on_one_rail(self) -> None:
-        rails = self.rails._rails
+        rails = self.rails.each
         assert {number: index for index, rail in enumerate(rails) for number in rail.reads} == self.on
         assert all(rail.queued_bytes == sum(read.size_bytes for read in rail.reads.values()) for rail in rails)
         assert self.rails.is_busy == bool(self.on)

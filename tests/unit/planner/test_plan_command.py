@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kvcast import cli
-from kvlab.commands.plan import _Shown
+from kvlab.commands.plan import Shown
 from planner.errors import PlanError
 from planner.traces.catalog import CARRIED
 from planner.units import format_seconds, link_rate, memory_bytes, switch_bytes
@@ -139,7 +139,7 @@ def test_units() -> None:
 
 def test_where_no_bar_moves_a_line_says_now_and_then_how_far_the_plan_is() -> None:
     said, now_s = io.StringIO(), [0.0]
-    shown = _Shown(Progress(console=Console(file=said, width=100), get_time=lambda: now_s[0]))
+    shown = Shown(Progress(console=Console(file=said, width=100), get_time=lambda: now_s[0]))
     for at in range(1, 9):
         now_s[0] = 10.0 * at
         shown.moved("replaying casts", at / 10)

@@ -88,14 +88,15 @@ class Rails:
         if not 1 <= count <= RAILS_MAX:
             raise ValueError(f"{count} rails: 1 to {RAILS_MAX} are possible")
         self._loads = [0] * count if loads is None else loads
-        self._rails = [_Rail(index) for index in range(count)]
+        self.each = [_Rail(index) for index in range(count)]
+        """In their order, to be read."""
         self._reads: dict[int, _Read] = {}
         self._looked_ns = 0
 
     @property
     def left(self) -> tuple[int, ...]:
         """Rails that are not used at the moment."""
-        return tuple(index for index, rail in enumerate(self._rails) if rail.left)
+        return tuple(index for index, rail in enumerate(self.each) if rail.left)
 
     @property
     def is_busy(self) -> bool:
@@ -108,20 +109,20 @@ class Rails:
         if not self._reads:
             self._looked_ns = now_ns
         read = self._reads[number] = _Read(size_bytes, 0, now_ns)
-        rates = [(self._rate(rail, now_ns), i) for i, rail in enumerate(self._rails) if not rail.left]
+        rates = [(self._rate(rail, now_ns), i) for i, rail in enumerate(self.each) if not rail.left]
         all_s = wanted_bytes / sum(rate for rate, _ in rates) if rates else 0.0
         idle = [i for rate, i in rates if not self._loads[i] and size_bytes / rate <= all_s]
-        read.rail = self._choose(read, idle or range(len(self._rails)), now_ns)
+        read.rail = self._choose(read, idle or range(len(self.each)), now_ns)
         self._add(number, read, now_ns)
         return read.rail
 
     def progress(self, number: int, now_ns: int) -> None:
         """Some of a read came."""
-        self._rails[self._reads[number].rail].hear(now_ns)
+        self.each[self._reads[number].rail].hear(now_ns)
 
     def end(self, number: int, now_ns: int) -> None:
         """All of it came."""
-        rail = self._rails[self._reads[number].rail]
+        rail = self.each[self._reads[number].rail]
         rail.left = False
         rail.learn(self._reads[number].size_bytes, now_ns)
         self.forget(number, now_ns)
@@ -130,7 +131,7 @@ class Rails:
         """It is not wanted any more, or cannot be had."""
         read = self._reads.pop(number)
         self._drop(number, read)
-        rail = self._rails[read.rail]
+        rail = self.each[read.rail]
         if not rail.reads:
             rail.muted_ns += now_ns - rail.heard_ns
 
@@ -139,22 +140,22 @@ class Rails:
         forgotten."""
         read = self._reads[number]
         read.tried.add(read.rail)
-        others = set(range(len(self._rails))) - read.tried
+        others = set(range(len(self.each))) - read.tried
         if not others:
             self.forget(number, now_ns)
             return None
-        self._leave(self._rails[read.rail], now_ns)
+        self._leave(self.each[read.rail], now_ns)
         return self._move(number, read, others, now_ns)
 
     def look(self, now_ns: int) -> list[tuple[int, int]]:
         """Reads that go by another rail from now on, each with that rail."""
         late, self._looked_ns = now_ns - self._looked_ns > 2 * LOOK_NS, now_ns
-        if late or len(self._rails) == 1:
+        if late or len(self.each) == 1:
             return []  # this process did not run: what came meanwhile has not been seen
         moved: list[tuple[int, int]] = []
-        for index, rail in enumerate(self._rails):
-            others = [other for other, one in enumerate(self._rails) if other != index and not one.left]
-            alive = [other for other in others if not self._rails[other].is_quiet(QUIET_NS // 2, now_ns)]
+        for index, rail in enumerate(self.each):
+            others = [other for other, one in enumerate(self.each) if other != index and not one.left]
+            alive = [other for other in others if not self.each[other].is_quiet(QUIET_NS // 2, now_ns)]
             if alive and rail.is_quiet(_patience_ns(rail), now_ns):
                 self._leave(rail, now_ns)
                 moved += [(one, self._move(one, read, alive, now_ns)) for one, read in list(rail.reads.items())]
@@ -164,21 +165,21 @@ class Rails:
 
     def to_try(self, now_ns: int) -> list[int]:
         """Rails to which a connection is to be tried now; `tried` says how that ended."""
-        due = [i for i, one in enumerate(self._rails) if one.left and not one.is_tried and one.again_ns <= now_ns]
+        due = [i for i, one in enumerate(self.each) if one.left and not one.is_tried and one.again_ns <= now_ns]
         for index in due:
-            self._rails[index].is_tried = True
+            self.each[index].is_tried = True
         return due
 
     def tried(self, index: int, reached: bool, now_ns: int) -> None:
         """A connection to a rail that was left could be made, or not."""
-        rail = self._rails[index]
+        rail = self.each[index]
         rail.is_tried = False
         rail.left, rail.muted_ns = not reached, 0
         rail.again_ns = now_ns + TRY_NS
 
     def next_ns(self, now_ns: int) -> int | None:
         """When to look, and to try, next; None: not before the next read."""
-        dues = [one.again_ns for one in self._rails if one.left and not one.is_tried]
+        dues = [one.again_ns for one in self.each if one.left and not one.is_tried]
         return min([*dues, *([now_ns + LOOK_NS] if self._reads else [])], default=None)
 
     # -- inside
@@ -187,7 +188,7 @@ class Rails:
         """Where it ends first; of several the one that has had no read for longest. Those that are left come last."""
 
         def order(index: int) -> tuple[bool, float, int]:
-            rail = self._rails[index]
+            rail = self.each[index]
             return rail.left, self._needs_s(rail, read, now_ns), rail.last
 
         return min(among, key=order)
@@ -197,7 +198,7 @@ class Rails:
 
     def _rate(self, rail: _Rail, now_ns: int) -> float:
         """What it is taken to bring."""
-        best = max(one.rate for one in self._rails) or 1.0
+        best = max(one.rate for one in self.each) or 1.0
         if rail.reads or not rail.rate:
             return rail.rate or best
         return min(best, rail.rate * 2.0 ** min(64, (now_ns - rail.heard_ns) // FORGET_NS))
@@ -214,7 +215,7 @@ class Rails:
             # It has not come in all that time: the rail brings no more than that.
             rate = max(1.0, min(rail.rate or math.inf, front.size_bytes * 1e9 / age_ns))
             best = self._choose(read, others, now_ns)
-            if LATE_FACTOR * self._needs_s(self._rails[best], read, now_ns) >= rail.queued_bytes / rate:
+            if LATE_FACTOR * self._needs_s(self.each[best], read, now_ns) >= rail.queued_bytes / rate:
                 break
             rail.rate = rate
             moved.append((number, self._move(number, read, [best], now_ns)))
@@ -229,7 +230,7 @@ class Rails:
         return read.rail
 
     def _add(self, number: int, read: _Read, now_ns: int) -> None:
-        rail = self._rails[read.rail]
+        rail = self.each[read.rail]
         if not rail.reads:
             rail.heard_ns = now_ns
             rail.ends.clear()
@@ -239,7 +240,7 @@ class Rails:
         self._loads[read.rail] += read.size_bytes
 
     def _drop(self, number: int, read: _Read) -> None:
-        rail = self._rails[read.rail]
+        rail = self.each[read.rail]
         del rail.reads[number]
         rail.queued_bytes -= read.size_bytes
         self._loads[read.rail] -= read.size_bytes
