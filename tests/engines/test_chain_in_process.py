@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -57,14 +56,12 @@ def launcher(folder: Path) -> Iterator[Launcher]:
 
 
 @contextmanager
-def engine(
-    launcher: Launcher, model: Path, folder: Path, name: str, socket: str, *, **changes: Any
-) -> Iterator[Engine]:
+def engine(launcher: Launcher, model: Path, folder: Path, name: str, socket: str) -> Iterator[Engine]:
     """With the page's configuration of LMCache, on this machine's agent."""
     (text,) = blocks_of("lmcache.md", "test_chain_in_process")
     text = on_this_machine(text, {"/run/kvcast/agent.sock": socket, "chunk_size: 256": f"chunk_size: {CHUNK_TOKENS}"})
     made = folder / f"{name}.yaml"
-    made.write_text(yaml.safe_dump({**yaml.safe_load(text), "max_local_cpu_size": 0.1, **changes}))
+    made.write_text(yaml.safe_dump({**yaml.safe_load(text), "max_local_cpu_size": 0.1}))
     environment = {"LMCACHE_CONFIG_FILE": str(made)}
     arguments = engine_arguments(model, None, block_size=32, max_num_seqs=2)
     arguments["kv_transfer_config"] = CONNECTOR
