@@ -52,13 +52,21 @@ class Ethernet:
 
     def pack(self) -> bytes:
         """The header's bytes. Raises struct.error or OverflowError for a value that does not fit."""
-        return _ETHERNET.pack(self.dst.to_bytes(6, "big"), self.src.to_bytes(6, "big"), self.ether_type)
+        return _ETHERNET.pack(
+            self.dst.to_bytes(6, "big"),
+            self.src.to_bytes(6, "big"),
+            self.ether_type,
+        )
 
     @classmethod
     def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "Ethernet":
         """The header at `offset`. Raises struct.error when the buffer ends before it does."""
         raw = _ETHERNET.unpack_from(buffer, offset)
-        return cls(int.from_bytes(raw[0], "big"), int.from_bytes(raw[1], "big"), raw[2])
+        return cls(
+            int.from_bytes(raw[0], "big"),
+            int.from_bytes(raw[1], "big"),
+            raw[2],
+        )
 
 
 IPV4_BYTES: Final = 20
@@ -174,7 +182,18 @@ class KvControl:
     def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "KvControl":
         """The header at `offset`. Raises struct.error when the buffer ends before it does."""
         raw = _KV_CONTROL.unpack_from(buffer, offset)
-        return cls(raw[0], raw[1], raw[2], raw[3], raw[4], raw[5], raw[6], raw[7], raw[8], raw[9])
+        return cls(
+            raw[0],
+            raw[1],
+            raw[2],
+            raw[3],
+            raw[4],
+            raw[5],
+            raw[6],
+            raw[7],
+            raw[8],
+            raw[9],
+        )
 
 
 BTH_BYTES: Final = 12
@@ -241,7 +260,13 @@ class Bth:
 
 DETH_BYTES: Final = 8
 _DETH = struct.Struct("!IB3s")
-DETH_DTYPE: Final = np.dtype([("qkey", ">u4"), ("reserved", ">u1"), ("src_qpn", "u1", (3,))])
+DETH_DTYPE: Final = np.dtype(
+    [
+        ("qkey", ">u4"),
+        ("reserved", ">u1"),
+        ("src_qpn", "u1", (3,)),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +279,21 @@ class Deth:
 
     def pack(self) -> bytes:
         """The header's bytes. Raises struct.error or OverflowError for a value that does not fit."""
-        return _DETH.pack(self.qkey, self.reserved, self.src_qpn.to_bytes(3, "big"))
+        return _DETH.pack(
+            self.qkey,
+            self.reserved,
+            self.src_qpn.to_bytes(3, "big"),
+        )
 
     @classmethod
     def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "Deth":
         """The header at `offset`. Raises struct.error when the buffer ends before it does."""
         raw = _DETH.unpack_from(buffer, offset)
-        return cls(raw[0], raw[1], int.from_bytes(raw[2], "big"))
+        return cls(
+            raw[0],
+            raw[1],
+            int.from_bytes(raw[2], "big"),
+        )
 
 
 KV_DATA_BYTES: Final = 32
@@ -295,14 +328,30 @@ class KvData:
     def pack(self) -> bytes:
         """The header's bytes. Raises struct.error or OverflowError for a value that does not fit."""
         return _KV_DATA.pack(
-            self.version, self.op, self.flags, self.reserved, self.segment, self.segments, self.length, self.key
+            self.version,
+            self.op,
+            self.flags,
+            self.reserved,
+            self.segment,
+            self.segments,
+            self.length,
+            self.key,
         )
 
     @classmethod
     def unpack(cls, buffer: bytes | bytearray | memoryview, offset: int = 0) -> "KvData":
         """The header at `offset`. Raises struct.error when the buffer ends before it does."""
         raw = _KV_DATA.unpack_from(buffer, offset)
-        return cls(raw[0], raw[1], raw[2], raw[3], raw[4], raw[5], raw[6], raw[7])
+        return cls(
+            raw[0],
+            raw[1],
+            raw[2],
+            raw[3],
+            raw[4],
+            raw[5],
+            raw[6],
+            raw[7],
+        )
 
 
 ICRC_BYTES: Final = 4
