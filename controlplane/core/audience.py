@@ -64,8 +64,8 @@ class Audience:
         alike: dict[tuple[frozenset[str], frozenset[str]], list[ChunkKey]] = {}
         for key, before in left.items():
             chunk = self._directory.get(key)
-            now = [] if chunk is None else [one.facts.namespace for one in chunk.variants()]
-            alike.setdefault((frozenset(before), frozenset(now)), []).append(key)
+            after = [] if chunk is None else [one.facts.namespace for one in chunk.variants()]
+            alike.setdefault((frozenset(before), frozenset(after)), []).append(key)
         found: dict[int, list[ChunkKey]] = {}
         for (known, shown), keys in alike.items():
             for at in self._who_see(known) - self._who_see(shown):
