@@ -12,9 +12,9 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never, cast
+from typing import Protocol, TypeAlias, assert_never, cast
 
 from hostagent import limits
 from hostagent.api.slices import LongFetch, LongRelease, Slices, is_sliced
@@ -22,7 +22,6 @@ from hostagent.api.tenancy import Pace
 from hostagent.api.turns import AT_ONCE_US, COSTS_US, LONG_KEYS_US, OTHER_US, RELEASE_SLICE_US, TURN_US, Turns
 from hostagent.core import effects, events
 from hostagent.core.events import EngineEvent, EngineId, LeaseId
-from hostagent.lone_gets import LoneGets
 from kvchunk.ids import ChunkKey
 from kvclient import messages
 from kvclient.messages import Frame, Hint, Kind, MalformedFrameError, Status
@@ -71,13 +70,30 @@ class TurnTaker:
                 self._loop.call_later(0, self._run)
 
 
+class LoneFiles(Protocol):
+    """Of whoever serves lone gets (`hostagent.lone_gets`, which imports more than this package may)."""
+
+    @property
+    def peers(self) -> Mapping[str, object]:
+        """Nodes that engines may get chunks from, by name."""
+
+    def open(self, engine: EngineId) -> tuple[int, int]:
+        """Descriptors of a socket and of a landing for a new engine, to be passed on and closed. Raises OSError."""
+
+    def end(self, engine: EngineId) -> None:
+        """The engine has gone. Idempotent."""
+
+    def learn(self) -> None:
+        """Feed the core what engines got so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What all connections of an agent have in common."""
 
     handle: Callable[[EngineEvent], None]
     stats: Callable[[], dict[str, float]]
-    lone: LoneGets | None
+    lone: LoneFiles | None
     turns: TurnTaker
 
 

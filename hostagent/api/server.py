@@ -17,13 +17,12 @@ from functools import partial
 
 from hostagent import limits
 from hostagent.api.access import Peer, peer_of
-from hostagent.api.connection import Answer, EngineConnection, Service, TurnTaker
+from hostagent.api.connection import Answer, EngineConnection, LoneFiles, Service, TurnTaker
 from hostagent.api.tenancy import Admission
 from hostagent.core import events
 from hostagent.core.events import EngineEvent, EngineId
 from hostagent.event_loop import Listener
 from hostagent.intake import Intake
-from hostagent.lone_gets import LoneGets
 from hostagent.memory.leases import LocalLeases
 from kvclient import messages
 from kvclient.messages import Kind, Status
@@ -49,7 +48,7 @@ class Welcome:
         self, sock: socket.socket, region_fd: int, local: tuple[int, int] | None, lone: tuple[int, int] | None
     ) -> None:
         """Greet; `region_fd`: the engine's own write region; `local`: see `LocalLeases.open`; `lone`:
-        see `LoneGets.open`. Raises OSError."""
+        see `LoneFiles.open`. Raises OSError."""
         body = messages.WELCOME.pack(messages.VERSION, self.pool_bytes, self.incarnation)
         offers = messages.OFFERS_LOCAL * (local is not None) | messages.OFFERS_LONE * (lone is not None)
         files = [self.pool_fd, region_fd, *(local or ()), *(lone or ())]
@@ -67,7 +66,7 @@ class ApiServer:
         regions: Intake,
         admission: Admission,
         local: LocalLeases | None = None,
-        lone: LoneGets | None = None,
+        lone: LoneFiles | None = None,
     ) -> None:
         """`handle(event)`: takes engines' requests, which `answer` answers later; `stats()`: figures for engines.
         `local`: None: engines ask for every chunk; `lone`: None: and for every small one of other nodes."""
