@@ -82,7 +82,7 @@ class InferenceEngine:
         if self.node is None or self.node.dead:
             return
         number = self._ask(document, PLACES_S, "places")
-        self._tell(events.PlacesRequested(ENGINE, number, document.keys))
+        self._tell(events.KeysRequested(ENGINE, number, Kind.CONTAINS, document.keys))
         number = self._ask(document, deadline_s, "a fetch")
         prefill = None if recompute_s is None else Prefill(recompute_s)
         self._tell(events.ChunksRequested(ENGINE, number, document.keys, deadline_s, prefill))
