@@ -241,8 +241,9 @@ VERBS_COUNTERS_S = 1.0
 """How often the NIC's own counters are looked at."""
 
 # ------------------------------------------------------------------ controller
-CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 2.0)
-"""Of rounds through all controllers: the first ones within the time that an election takes."""
+CONTROLLER_BACKOFF_S = (0.1, 0.2, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 1.0, 2.0)
+"""Of rounds through all controllers: the first ones within the time that an election takes, up to 4.5 s with a lease of
+three seconds that its store does not end by itself."""
 CONTROLLER_SILENCE_S = 5.0
 """Until its first message; then as it says itself."""
 CONTROLLER_LOOKS = 6

@@ -222,6 +222,15 @@ def test_an_agent_that_stood_still_itself_blames_nobody() -> None:
     assert verdict is Verdict.SILENT
 
 
+def test_no_pause_is_long_while_an_election_may_last() -> None:
+    """A standby leads up to four seconds after a leader died; the agents have five in all."""
+    turns, at_s = Turns(["a", "b"]), 0.0
+    while at_s < 4.2:
+        pause_s = turns.ended(welcomed=False)
+        assert pause_s < 0.5, f"after {at_s:.1f} s"
+        at_s += pause_s
+
+
 def test_controllers_are_asked_in_turns_with_longer_and_longer_pauses() -> None:
     turns = Turns(["a", "b"])
     asked, pauses_s = [], []
