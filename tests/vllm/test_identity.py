@@ -158,6 +158,7 @@ def test_means_of_whole_prompts_are_computed_from_whole_prompts(
     engine = start(
         models(),
         agent_sockets[0],
+        is_named=False,  # it generates nothing
         runner="pooling",
         convert="embed",
         pooler_config={"seq_pooling_type": "MEAN"},
