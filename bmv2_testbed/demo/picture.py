@@ -32,6 +32,9 @@ _COLOURS: Final[Mapping[str, str]] = {
     Mode.CAST_SWITCH.value: palette.SWITCH,
     Mode.MERGED.value: palette.MERGED,
     "cache": palette.SWITCH,
+    "multicast": palette.CAST,
+    "relay": palette.HOLDER,
+    "auto": palette.CAST,
 }
 _LABELS: Final[Mapping[str, str]] = {
     Mode.NONE.value: "no pool",
@@ -40,6 +43,9 @@ _LABELS: Final[Mapping[str, str]] = {
     Mode.CAST_SWITCH.value: "cast +\nswitch cache",
     Mode.MERGED.value: "cast +\nmerging",
     "cache": "switch cache",
+    "multicast": "multicast",
+    "relay": "relay",
+    "auto": "auto",
 }
 _STYLE: Final[Any] = {
     "font.size": 11,
