@@ -196,7 +196,7 @@ class IncastRun:
 
     def _addresses(self, peer: Peer) -> Callable[[int], str]:
         """Where the reader in a host finds a peer."""
-        if peer is not Peer.RELAY:
+        if peer is not Peer.CHAIN:
             return lambda _host: data_ip(0)
         before = chain(self._plan.offsets_s())
 

@@ -24,8 +24,8 @@ class Peer(StrEnum):
     TCP = "tcp"
     """A server with sendfile at the holder."""
     REDIS = "redis"
-    RELAY = "relay"
-    """A chain of readers, each passing on what it receives (`bmv2_testbed.bench.relay`)."""
+    CHAIN = "chain"
+    """Of readers, each passing on what it receives (`bmv2_testbed.bench.relay`)."""
     MOONCAKE = "mooncake"
     """Mooncake Store with replicas (`bmv2_testbed.bench.mooncake`)."""
 
@@ -63,7 +63,7 @@ def peer_running(testbed: Testbed, peer: Peer, prefix: Prefix) -> Iterator[None]
     file = f"{status['directory']}/{peer.value}"
     try:
         match peer:
-            case Peer.TCP | Peer.RELAY:
+            case Peer.TCP | Peer.CHAIN:
                 words = ["serve", "--address", holder, "--file", file, *content]
                 serve(0, python_module("bmv2_testbed.bench.holder", *words))
             case Peer.REDIS:

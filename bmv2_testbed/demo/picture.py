@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from bmv2_testbed.bench import incast
 from bmv2_testbed.bench.figures import IncastFigures
+from bmv2_testbed.bench.peer_servers import Peer
 from bmv2_testbed.demo.run import DemoFigures
 from bmv2_testbed.workloads.rows import Row
 from planner import palette
@@ -31,21 +33,23 @@ _COLOURS: Final[Mapping[str, str]] = {
     Mode.CAST.value: palette.CAST,
     Mode.CAST_SWITCH.value: palette.SWITCH,
     Mode.MERGED.value: palette.MERGED,
-    "cache": palette.SWITCH,
-    "multicast": palette.CAST,
-    "relay": palette.HOLDER,
-    "auto": palette.CAST,
+    Peer.CHAIN.value: palette.REPLICAS,
+    incast.Mode.CACHE.value: palette.SWITCH,
+    incast.Mode.MULTICAST.value: palette.CAST,
+    incast.Mode.RELAY.value: palette.RELAY,
+    incast.Mode.AUTO.value: palette.CAST,
 }
 _LABELS: Final[Mapping[str, str]] = {
     Mode.NONE.value: "no pool",
-    Mode.UNICAST.value: "unicast pool",
+    Mode.UNICAST.value: "unicast\npool",
     Mode.CAST.value: "cast",
     Mode.CAST_SWITCH.value: "cast +\nswitch cache",
     Mode.MERGED.value: "cast +\nmerging",
-    "cache": "switch cache",
-    "multicast": "multicast",
-    "relay": "relay",
-    "auto": "auto",
+    Peer.CHAIN.value: "reader\nchain",
+    incast.Mode.CACHE.value: "switch\ncache",
+    incast.Mode.MULTICAST.value: "multi-\ncast",
+    incast.Mode.RELAY.value: "relay",
+    incast.Mode.AUTO.value: "auto",
 }
 _STYLE: Final[Any] = {
     "font.size": 11,

@@ -9,6 +9,7 @@ from typing import Final
 
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode
+from bmv2_testbed.bench.peer_servers import Peer
 from bmv2_testbed.scale import SCALES, Scale
 from bmv2_testbed.spec import Target
 from bmv2_testbed.workloads.rows import Row, RowsPlan, run_rows
@@ -25,6 +26,8 @@ MODES: Final[Mapping[Name, Sequence[catalog.Mode]]] = {
     Name.SLOW_LINK: _LEFT_ALONE,
 }
 """What the demo shows of each workload; `kvcast bench workloads` runs all."""
+INCASTS: Final[Sequence[Mode | Peer]] = (Mode.UNICAST, Peer.CHAIN, *(mode for mode in Mode if mode is not Mode.UNICAST))
+"""The incasts that it shows, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def run_demo(
 
 
 def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[IncastFigures]:
-    """The incast in all modes."""
+    """The incast in all modes; a chain of readers runs on the links of unicast."""
     base = IncastPlan(
         readers=NODES,
         rate_bit_s=plan.scale.link_bit_s,
@@ -95,4 +98,8 @@ def run_incasts(plan: DemoPlan, say: Say, moved: Moved) -> list[IncastFigures]:
         target=plan.target,
     )
     run = IncastRun(base, lambda text: say(f"incast, {text}"), moved)
-    return [run.mode(mode)[0] for mode in Mode]
+    found = {}
+    for mode in Mode:
+        found[mode.value], peers = run.mode(mode, [Peer.CHAIN] if mode is Mode.UNICAST else [])
+        found |= peers
+    return [found[case.value] for case in INCASTS]

@@ -17,17 +17,17 @@ from bmv2_testbed.spec import Target
 from bmv2_testbed.switches import program_of
 from kvcast.arguments import above_zero, output_folder, whole
 from kvcast.terminal import Terminal
-from kvdaemon.programs import programs_directory
 from kvlab.bars import progress
 from kvlab.commands.bench_workloads import show_rows
 from kvlab.figures import machine_facts
 from kvlab.wiring import add_target, refusals, size
+from kvproto.programs import programs_directory
 from kvproto.units import format_rate
 from planner.workloads.workload_catalog import NODES
 
 INTRODUCTION = """kvcast demo: one switch ({target}) running {program}, a controller,
 agents, links of {rate}.
-  1. incast: {nodes} nodes fetch the same prefix from one holder: unicast, cast by the switch, served by the switch;
+  1. incast: {nodes} nodes fetch the same prefix from one holder, by each way that there is;
   2. workloads: {nodes} nodes with one GPU each serve prompts. The GPU is modelled (it waits as long as an H100 computes
      Llama 3 8B); agents, switch, links and bytes are real, blocks and links scaled down alike: seconds stay seconds.
 Every byte that arrives is compared with what it must be.

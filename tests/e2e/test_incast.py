@@ -95,9 +95,9 @@ def test_a_slow_reader_slows_nobody_much() -> None:
 
 @pytest.mark.root
 def test_peers_run_on_the_same_links() -> None:
-    peers = IncastRun(_plan(), lambda _text: None, lambda _share: None).peers([Peer.TCP, Peer.RELAY])
+    peers = IncastRun(_plan(), lambda _text: None, lambda _share: None).peers([Peer.TCP, Peer.CHAIN])
     assert all(figures.verified for figures in peers.values()), peers
-    assert peers["relay"].holder_tx_S < 2
+    assert peers["chain"].holder_tx_S < 2
     assert READERS <= peers["tcp"].holder_tx_S < 2 * READERS
     # One link carries four prefixes: the last of each come after 1, 2, 3 and 4 times S/B at the earliest.
     assert peers["tcp"].mean_ratio > 2

@@ -10,7 +10,7 @@ import pytest
 from bmv2_testbed.bench.figures import IncastFigures
 from bmv2_testbed.configs import agent_config, controller_config, merged, namespace_endpoints
 from bmv2_testbed.demo.picture import draw
-from bmv2_testbed.demo.run import DemoFigures
+from bmv2_testbed.demo.run import INCASTS, DemoFigures
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.network.guests import guest_endpoints
 from bmv2_testbed.processes import ProcessorTimes
@@ -101,6 +101,13 @@ def incast(mode: str = "cast") -> IncastFigures:
 def row(mode: Mode, name: Name = Name.SCALE_OUT, mean_s: float = 0.1) -> Row:
     planned = Prediction([0.1], computed_blocks=10, regret_s=0.0, saved_s=0.0, decisions={}, given_up=0, uplink_bytes=0)
     return replace(row_of(workload(name), mode, planned, [], 0, ProcessorTimes(0.0, 0.0), []), ready_s=[mean_s])
+
+
+def test_the_demos_picture_has_a_bar_for_each_incast(tmp_path: Path) -> None:
+    svg, _png = draw(DemoFigures([incast(case.value) for case in INCASTS], []), tmp_path)
+    text = svg.read_text()
+    for words in ("unicast", "chain", "cast", "switch", "multi-", "relay", "auto"):
+        assert f">{words}</text>" in text, words
 
 
 def test_the_demos_picture_shows_what_a_pool_loses(tmp_path: Path) -> None:

@@ -87,6 +87,6 @@ def test_a_peer_that_is_not_installed_is_named_with_its_package(monkeypatch: pyt
     assert {peer: missing(peer).rpartition(" ")[2] for peer in Peer} == {
         Peer.TCP: "",
         Peer.REDIS: "redis-server",
-        Peer.RELAY: "",
+        Peer.CHAIN: "",
         Peer.MOONCAKE: "mooncake-transfer-engine-non-cuda",
     }
