@@ -12,7 +12,7 @@ from bmv2_testbed.processes import python_module
 from bmv2_testbed.spec import Target, TestbedSpec, Wiring, switch_port
 from bmv2_testbed.switch_admin import port_options
 from controlplane.core.limits import TICK_NS
-from kvdaemon.programs import Architecture, program_for
+from kvproto.programs import Architecture, program_for
 from p4switch.bmv2.names import tool_of_bmv2
 
 ADMIN_SOCKET: Final = "switch.sock"

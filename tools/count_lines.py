@@ -25,9 +25,9 @@ WHEEL_LINES_MAX: Final = {"kvcast": 70_000}
 """By distribution: what a GPU node installs."""
 DISTRIBUTIONS: Final = {
     "kvcast-client": ("client/",),
-    "kvproto": ("kvproto/",),
+    "kvproto": ("kvproto/", "p4/"),
     "p4switch": ("p4switch/",),
-    "kvcast": ("kvcodec/", "kvpolicy/", "kvdaemon/", "controlplane/", "hostagent/", "kvcast/", "p4/"),
+    "kvcast": ("kvcodec/", "kvpolicy/", "kvdaemon/", "controlplane/", "hostagent/", "kvcast/"),
     "kvcast-lab": ("bmv2_testbed/", "kvlab/", "kvsim/", "planner/"),
 }
 """Folders of the checkout by distribution; the rest is in none."""

@@ -8,7 +8,7 @@ from controlplane.core.switch.bitmap_groups import FLOOD_GROUP as TNA_FLOOD_GROU
 from controlplane.core.switch.entries import FLOOD_GROUP
 from kvcast.arguments import forward_unknown, whole
 from kvcast.errors import UsageError
-from kvdaemon.programs import Architecture, program_for
+from kvproto.programs import Architecture, program_for
 
 EPILOG = """\
 All other options go to p4switch, which carries the ports: see `p4switch --help`.

@@ -27,13 +27,10 @@ from tools.native_build import OBJECTS
 pytestmark = pytest.mark.wheels
 
 TREES = {
-    "kvcast": {
-        **{name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "controlplane", "hostagent", "kvcast")},
-        "p4": "kvdaemon/p4_programs",
-    },
+    "kvcast": {name: name for name in ("kvcodec", "kvpolicy", "kvdaemon", "controlplane", "hostagent", "kvcast")},
     "kvcast_lab": {name: name for name in ("bmv2_testbed", "kvlab", "kvsim", "planner")},
     "kvcast_client": {"client/src/kvchunk": "kvchunk", "client/src/kvclient": "kvclient"},
-    "kvproto": {"kvproto/src/kvproto": "kvproto"},
+    "kvproto": {"kvproto/src/kvproto": "kvproto", "p4": "kvproto/p4_programs"},
     "p4switch": {"p4switch/src/p4switch": "p4switch"},
 }
 """Folders of the checkout in each wheel, and where they are there."""

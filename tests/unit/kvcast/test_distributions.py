@@ -11,7 +11,7 @@ import kvchunk
 import kvproto
 import p4switch
 from kvclient import __all__ as exported
-from kvdaemon.programs import Architecture, program_for
+from kvproto.programs import Architecture, program_for
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = (".", "client", "kvproto", "lab", "p4switch")
@@ -40,7 +40,7 @@ def test_an_engine_gets_numpy_and_nothing_else() -> None:
 def test_every_top_level_package_is_in_one_distribution_and_typed() -> None:
     lab = project("lab")["tool"]["hatch"]["build"]["targets"]
     assert lab["sdist"]["force-include"] == {f"../{name}": name for name in lab["wheel"]["packages"]}
-    packed = {*project(".")["tool"]["hatch"]["build"]["only-include"], *lab["wheel"]["packages"]} - {"p4"}
+    packed = {*project(".")["tool"]["hatch"]["build"]["only-include"], *lab["wheel"]["packages"]}
     assert packed == {path.parent.name for path in ROOT.glob("*/__init__.py")}
     others = ("client/src/kvchunk", "client/src/kvclient", "kvproto/src/kvproto", "p4switch/src/p4switch")
     for folder in (*packed, *others):

@@ -1,4 +1,7 @@
-"""Where the data plane's P4 programs lie: `p4/` of a checkout, or the copy that a wheel of kvcast carries."""
+"""Where the protocol's P4 programs lie: `p4/` of a checkout, or the copy that a wheel of kvproto carries.
+
+The headers in `p4/include` own the wire layouts that `kvproto.wire` is generated from: one distribution has both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 _HERE: Final = Path(__file__).resolve().parent
 _CARRIED: Final = _HERE / "p4_programs"
 """In a wheel; pyproject.toml puts it there."""
-_CHECKOUT: Final = _HERE.parent / "p4"
+_CHECKOUT: Final = _HERE.parents[2] / "p4"
 
 
 class Architecture(StrEnum):
