@@ -52,11 +52,11 @@ struct ps_egress_queue {
 };
 
 void ps_egress_queue_init(struct ps_egress_queue *q);
-/* False: the port would send a packet of `bytes` at once. Else `*w` is a place for it at the end of its priority's
- * queue, with `state_bytes` of state; NULL: the queue is full, and the packet lost. */
-bool ps_egress_wait(struct ps_switch *sw, uint32_t port, uint32_t priority, uint32_t bytes, size_t state_bytes,
-                    struct ps_waiting **w);
-void ps_egress_has_room(struct ps_port *port); /* runs egress for what waits, as far as the port has room */
+/* A place for a packet of `bytes` at the end of its priority's queue, or NULL where there is no room. */
+struct ps_waiting *ps_egress_queue_push(struct ps_switch *sw, struct ps_egress_queue *q, uint32_t priority,
+                                        uint32_t bytes, size_t state_bytes);
+struct ps_waiting *ps_egress_queue_first(const struct ps_egress_queue *q); /* NULL: none waits */
+struct ps_waiting *ps_egress_queue_pop(struct ps_egress_queue *q);         /* the first one; the caller owns it */
 void ps_egress_queue_clear(struct ps_switch *sw, struct ps_egress_queue *q);
 
 #endif

@@ -270,7 +270,7 @@ void ps_shape_release(struct ps_port *port) {
         onto_wire(port, &tx);
     }
     if (s->rate_bits) arm(port);
-    ps_egress_has_room(port);
+    port->has_room(port);
 }
 
 void ps_shape_set(struct ps_port *port, uint64_t rate_bits, uint64_t burst_bytes, uint64_t queue_bytes) {

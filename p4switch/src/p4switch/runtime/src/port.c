@@ -114,7 +114,7 @@ void ps_port_writable(struct ps_port *port) {
         if (taken < run) return;
     }
     watch_writable(port, false);
-    ps_egress_has_room(port);
+    port->has_room(port);
 }
 
 /* ------------------------------------------------------------------ life */

@@ -42,6 +42,7 @@ struct ps_port {
     struct ps_tx_queue backlog;
     struct ps_shape_state shape;
     struct ps_egress_queue waiting;
+    void (*has_room)(struct ps_port *port); /* the shaper or the socket takes packets again */
     struct ps_fault_state faults[2];
     FILE *pcap[2];
     void *impl;
