@@ -128,6 +128,11 @@ def test_packets_are_traced_where_bmv2_logs_them(words: list[str], means: list[s
     assert [a for a in found.arguments if a in ("-L", "debug", "info", "warning", "--trace")] == means
 
 
+def test_one_option_may_name_several_interfaces():
+    found = translate("simple_switch_grpc", ["-i", "2@veth2", "3@veth4", "--no-p4"], grpc=True)
+    assert found.arguments[:5] == ("-i", "2@veth2", "-i", "3@veth4", "--no-p4")
+
+
 def test_pcap_needs_no_folder():
     assert translate("simple_switch", ["--pcap", "-i", "1@a", "p.json"], grpc=False).arguments[:3] == (
         "--pcap",
