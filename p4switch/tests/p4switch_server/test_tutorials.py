@@ -1,7 +1,8 @@
 """p4lang/tutorials' own runner, as it is, starts p4switch by bmv2's names, and its hosts reach each other.
 
 Needs root, Mininet, and the sources (Apache-2.0) where P4_TUTORIALS says: a clone of github.com/p4lang/tutorials.
-The runner's Python is P4_TUTORIALS_PYTHON: it needs `pip install p4runtime 'protobuf<3.21' grpcio psutil scapy`; ecn and mri need iperf.
+The runner's Python is P4_TUTORIALS_PYTHON: it needs `pip install p4runtime 'protobuf<3.21' grpcio psutil scapy`.
+ecn and mri need iperf.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def congested(shows: str) -> tuple[str, ...]:
         f"h1 {PYTHON} send.py 10.0.2.2 hello 15",
         f"sh grep -q '{shows}' h2.log && echo {FOUND}",
     )
+
 
 EXERCISES = [
     Exercise("basic", "pod-topo/topology.json", ("pingall",), (REACHED,)),
