@@ -1,7 +1,7 @@
 """What a real vLLM engine says on KV that was rounded: tokens and logits at each rate, beside those on exact KV.
 
     .venv-vllm/bin/python tools/train_kv_model.py out/kv_model.npz
-    .venv-vllm/bin/python tools/measure_rounded_kv.py out/kv_model.npz [--windows 16]
+    .venv-vllm/bin/python -m tests.vllm.measure_rounded_kv out/kv_model.npz [--windows 16]
 
 The model is the small one that was trained (4 layers, 2 heads of 64 numbers), in vLLM on the CPU, in bfloat16. The
 engine computes a context and saves its KV; each chunk in the pool is then replaced by what comes back from a form; and
