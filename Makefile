@@ -121,7 +121,8 @@ environments: $(ENGINES:%=.venv-%/.installed) .venv-vllm/.installed ## all that 
 test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
 	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%) test-indexer
 	@out=; for each in $(ENGINES); do [ -x .venv-$$each/bin/python ] || out="$$out $$each"; done; \
-		echo "left out:$${out:- nothing}$${out:+ (tools/setup_NAME.sh says why)}"
+		echo "left out:$${out:- no environment}$${out:+ (tools/setup_NAME.sh says why)}; vLLM with UCM, which refuses CPUs;" \
+			"Dynamo's vLLM worker, which is for vLLM 0.31"
 
 # vLLM's events in Dynamo's indexer, which has an environment of its own.
 test-indexer: .venv-vllm/.installed .venv-dynamo/.installed
