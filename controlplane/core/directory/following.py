@@ -16,7 +16,7 @@ import numpy as np
 from controlplane.core.directory.tree import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, FOLLOWED_PER_NODE_MAX
-from kvproto.chunk_table import KEPT, KNOWN, NONE, Interned
+from kvproto.chunk_table import KEPT, KNOWN, NONE, Interned, Rows
 
 Heard: TypeAlias = dict[frozenset[int], tuple[list[int], list[ChunkKey]]]
 """Rows of chunks, and keys of those that are gone, by who is told of them."""
@@ -84,13 +84,13 @@ class Following:
             if (row := self._table.row(key)) != NONE:
                 self._let_go(session, row)
 
-    def listeners(self, rows: Sequence[int], gone: Iterable[ChunkKey]) -> Heard:
+    def listeners(self, rows: Rows, gone: Iterable[ChunkKey]) -> Heard:
         """Who is to be told of which of these changed chunks, and of those that nobody has any more; they follow them
         from now on. By the sets of those who follow them, of which there are few."""
         heard: Heard = {}
         values, parents = self._sets.values, self._table.parents
         self._extend()
-        for row in rows if self._are_followed(rows) else ():
+        for row in self._followed(rows).tolist():
             above = parents[row]
             if above != NONE and (more := values[self._of[above]] - values[self._of[row]]):
                 may = (one for one in more if one in self.sessions and self._counts[one] < FOLLOWED_PER_NODE_MAX)
@@ -104,12 +104,13 @@ class Following:
 
     # -- inside
 
-    def _are_followed(self, rows: Sequence[int]) -> bool:
-        """Whether anybody follows one of these, or what one of them hangs on."""
-        told = np.array(rows, np.int64)
-        above = np.frombuffer(self._table.parents, np.int32)[told]
+    def _followed(self, rows: Rows) -> Rows:
+        """Those of these that anybody follows, or that hang on what anybody follows or on another one of these."""
+        above = np.frombuffer(self._table.parents, np.int32)[rows]
         of = np.frombuffer(self._of, np.uint32)
-        return bool(of[told].any() or of[above[above != NONE]].any())
+        if not (of[rows].any() or of[above[above != NONE]].any()):
+            return rows[:0]
+        return rows
 
     def _follows(self, session: int, row: int) -> bool:
         return 0 <= row < len(self._of) and session in self._sets.values[self._of[row]]
