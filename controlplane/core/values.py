@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey, NodeIndex
 from kvpolicy.value import POLICIES, CacheValues, PastFetches, Rule, SourceCosts, Tier, Touch, ValueParameters, value
-from kvpolicy.value.table import NONE
+from kvpolicy.value.table import NONE, mixed
 
 KEPT: Final = 1024
 """Chunks left after cleaning up; twice as many begin the next."""
@@ -52,8 +52,9 @@ class Hottest:
         return [key for key in keys if (chunk := self._directory.get(key)) is not None and not chunk.facts.is_twin]
 
     def _came_or_went(self, keys: Sequence[ChunkKey]) -> None:
-        for key in keys:
-            if key in self._ranks or self._values.is_remembered(key):
+        remembered = self._values.remembered(keys)
+        for key in keys if self._ranks or remembered else ():
+            if key in self._ranks or key in remembered:
                 self._changed(key)
 
     def _changed(self, key: ChunkKey) -> None:
@@ -163,15 +164,16 @@ class ClusterValues:
             return _SCORE_OF_NEVER
         return score + math.log2(self.saved_s(key, size_bytes) / max(1, size_bytes))
 
-    def is_remembered(self, key: ChunkKey) -> bool:
-        """Whether fetches of a chunk are."""
-        return self.cache.table.find(key) != NONE
+    def remembered(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
+        """Those of these that were fetched, as far as it is remembered."""
+        slots = self.cache.table.find_all(keys, list(map(mixed, keys)))
+        return {key for key, slot in zip(keys, slots, strict=True) if slot != NONE}
 
     def scores(self, keys: Sequence[ChunkKey], sizes: Sequence[int]) -> list[float]:
         """The scores of many chunks, most of which nobody has fetched."""
-        find, score = self.cache.table.find, self.score
+        remembered = self.remembered(keys)
         return [
-            _SCORE_OF_NEVER if find(key) == NONE else score(key, size_bytes)
+            self.score(key, size_bytes) if key in remembered else _SCORE_OF_NEVER
             for key, size_bytes in zip(keys, sizes, strict=True)
         ]
 

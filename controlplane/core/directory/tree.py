@@ -80,7 +80,7 @@ class Directory:
         """Rows with the flag NEWS, those that changed first before the others."""
         self._pins_were_set = False
         self._watchers: list[Callable[[Sequence[ChunkKey], bool], None]] = []
-        self._followers: list[Callable[[ChunkKey, int], None]] = []
+        self._followers: list[tuple[Callable[[ChunkKey, int], None], Callable[[ChunkKey, int], None]]] = []
         self.size_bytes = 0
         """Of distinct chunks."""
 
@@ -335,13 +335,14 @@ class Directory:
         the places of those that want a look by themselves (`add_copy`, `add_disk_copy`)."""
         if len(set(said.keys)) < len(said.keys):
             return list(range(len(said.keys)))
-        table, rows = self.table, np.array(self.table.rows(said.keys), np.int64)
-        new, known = np.flatnonzero(rows == NONE), np.flatnonzero(rows != NONE)
+        table = self.table
+        found, made = table.place_all(said.keys)
+        rows, new = np.array(found, np.int64), np.array(made, np.int64)
+        known = np.delete(np.arange(len(rows)), new)
         if len(known):
             known = known[self._agree(rows[known], said, known)]
         if len(new):
             new = self._in_order(said, new)
-            rows[new] = [table.make(said.keys[at]) for at in new.tolist()]
             table.know_new(
                 rows[new], said.sizes[new], said.digests[new], said.positions[new], said.names, said.indexes[new]
             )
@@ -505,10 +506,10 @@ class Directory:
         """Call `changed(keys, are_new_or_lost)` whenever something about chunks is different."""
         self._watchers.append(changed)
 
-    def follow(self, changed: Callable[[ChunkKey, int], None]) -> None:
+    def follow(self, changed: Callable[[ChunkKey, int], None], added: Callable[[ChunkKey, int], None]) -> None:
         """Call `changed(key, row)` whenever something about a chunk but its copies is different, or it is known no
-        more."""
-        self._followers.append(changed)
+        more; or `added(key, row)` in its place for one that comes with many others."""
+        self._followers.append((changed, added))
 
     # -- inside
 
@@ -551,7 +552,7 @@ class Directory:
             self._changed.append(row)
         for watcher in self._watchers:
             watcher((key,), is_new_or_lost)
-        for follower in self._followers:
+        for follower, _ in self._followers:
             follower(key, row)
 
     def _note_all(self, rows: Rows, new: Sequence[ChunkKey], others: bool) -> None:
@@ -619,8 +620,8 @@ class Directory:
             if parent != ROOT_KEY:
                 table.hang(row, last if parent == last_key else table.place(parent))
             last, last_key = row, said.keys[at]
-            for follower in self._followers:
-                follower(last_key, row)
+            for _, added in self._followers:
+                added(last_key, row)
         self._extend()
 
     def _insert(self, facts: ChunkFacts | Record, row: int) -> int:

@@ -130,21 +130,6 @@ class ChunkTable:
             at = (at + 1) & mask
         return NONE
 
-    def rows(self, keys: Iterable[ChunkKey]) -> list[int]:
-        """The row of each key, as `row` says; without a call for each, because announcements name many."""
-        shards, all_keys, found = self._shards, self.keys, []
-        for key in keys:
-            number = hash(key)
-            places = shards[number & (SHARDS - 1)]
-            mask = len(places) - 1
-            at = (number >> _SHARD_BITS) & mask
-            while (row := places[at]) != NONE:
-                if row >= 0 and all_keys.startswith(key, row * KEY_BYTES):
-                    break
-                at = (at + 1) & mask
-            found.append(row)
-        return found
-
     def keys_of(self, rows: Rows) -> list[ChunkKey]:
         """The keys of many rows."""
         found = np.frombuffer(self.keys, np.uint8).reshape(-1, KEY_BYTES)[rows].tobytes()
@@ -184,18 +169,36 @@ class ChunkTable:
 
     def make(self, key: ChunkKey) -> int:
         """A row for a key that has none."""
-        row = self._free_row
-        if row == NONE:
-            row = self._fresh
-            if row == len(self.flags):
-                self._extend()
-            self._fresh += 1
-        else:
-            self._free_row = self.parents[row]
-            self.parents[row] = NONE
-        self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
+        row = self._take_row(key)
         self._enter(key, row)
         return row
+
+    def place_all(self, keys: Iterable[ChunkKey]) -> tuple[list[int], list[int]]:
+        """The row of each key; it gets one if it has none. And the places of those that had none. Without a call for
+        each, because announcements name many."""
+        shards, taken, all_keys = self._shards, self._taken, self.keys
+        rows: list[int] = []
+        made: list[int] = []
+        for key in keys:
+            number = hash(key)
+            shard = number & (SHARDS - 1)
+            places = shards[shard]
+            mask = len(places) - 1
+            at = (number >> _SHARD_BITS) & mask
+            while (row := places[at]) != NONE:
+                if row >= 0 and all_keys.startswith(key, row * KEY_BYTES):
+                    break
+                at = (at + 1) & mask
+            else:
+                row = self._take_row(key)
+                if 3 * (taken[shard] + 1) > 2 * len(places):
+                    self._enter(key, row)
+                else:
+                    places[at] = row
+                    taken[shard] += 1
+                made.append(len(rows))
+            rows.append(row)
+        return rows, made
 
     def know(
         self, row: int, parent: ChunkKey | None, size_bytes: int, digest: Digest, position: int, namespace: str
@@ -275,6 +278,20 @@ class ChunkTable:
         self.parents[row], self._free_row = self._free_row, row
 
     # -- inside
+
+    def _take_row(self, key: ChunkKey) -> int:
+        """A row that has this key from now on, but is not found by it."""
+        row = self._free_row
+        if row == NONE:
+            row = self._fresh
+            if row == len(self.flags):
+                self._extend()
+            self._fresh += 1
+        else:
+            self._free_row = self.parents[row]
+            self.parents[row] = NONE
+        self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
+        return row
 
     def _extend(self) -> None:
         """More rows in every column."""
