@@ -154,8 +154,8 @@ class AgentReports:
             rest[places[self._directory.add_copies(index, some, on_disk=on_disk)]] = True
             kept = some.keys if not rest.any() else [said.keys[at] for at in places.tolist() if not rest[at]]
             taken += kept
-            claimed = [] if on_disk else [key for key in kept if key in self._claims.of(index)]
-            for key in claimed:
+            claimed = () if on_disk else self._claims.of(index)
+            for key in [key for key in kept if key in claimed] if claimed else ():
                 self._claims.chunk_announced(index, key)
         return said.take(np.flatnonzero(rest))
 
