@@ -27,7 +27,6 @@ from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
 from kvchunk.ids import KEY_BYTES
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.twins import TWIN_CODES, twin_key
 
 CHANGES_MAX: Final = 65_536
 """1 MB; a router that was away for longer reads everything anew."""
@@ -316,8 +315,7 @@ class Publication:
         answer = rpc.LookedUp(number=number)
         if root is not None and (home := self._cluster.options.cells.elsewhere(root)) is not None:
             answer.elsewhere.CopyFrom(rpc.Elsewhere(cell=home.name, controllers=home.controllers))
-        twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
-        keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
+        keys = [*dict.fromkeys(keys), *(twin for key in keys for twin in self._directory.twins(key))]
         if self.following.has_room(session, keys):
             self.following.follow(session, keys)
             view, columns = self._ear(session)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ _SERVED: Final = 2
 _PINNED: Final = 4
 _DISSENT: Final = 8
 """Some copies have other bytes."""
+_FEW: Final = 8
+"""Children that are looked at by themselves."""
 
 
 class UnknownKeyError(LookupError):
@@ -223,6 +226,14 @@ class Directory:
             if row != NONE and (self._copies.in_pool[row] or self.table.flags[row] & _SERVED):
                 return self.table.key(row)
         return key
+
+    def twins(self, key: ChunkKey) -> list[ChunkKey]:
+        """Keys of a chunk's twins that are here. They hang on it and are smaller, so most chunks need no digest."""
+        table, row = self.table, self.table.row(key)
+        below = [] if row == NONE else list(islice(table.children(row), _FEW))
+        if 0 < len(below) < _FEW and table.flags[row] & KNOWN:
+            below = [child for child in below if table.sizes[child] < table.sizes[row]]
+        return [twin for code in TWIN_CODES if (twin := twin_key(key, code)) in self] if below else []
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
         """Keys of the chunks that hang on this one, whether it is here or not."""
