@@ -611,7 +611,7 @@ class Directory:
         numbers = np.array([table.namespaces.find(name) for name in said.names], np.int64)
         flags = np.frombuffer(table.flags, np.uint8)[rows]
         digests = np.frombuffer(table.digests, np.uint8).reshape(-1, DIGEST_BYTES_MAX)
-        found = flags & (KNOWN | _PINNED | _DISSENT) == KNOWN
+        found: npt.NDArray[np.bool_] = flags & (KNOWN | _PINNED | _DISSENT) == KNOWN
         found &= np.frombuffer(table.sizes, np.uint64)[rows] == said.sizes[at]
         found &= np.frombuffer(table.namespace_numbers, np.uint32)[rows] == numbers[said.indexes[at]]
         found &= (digests[rows, : said.digests.shape[1]] == said.digests[at]).all(axis=1)
