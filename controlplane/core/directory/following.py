@@ -74,7 +74,7 @@ class Following:
 
     def follow(self, session: int, keys: Iterable[ChunkKey]) -> None:
         """A session is told of these from now on, as far as it may follow more."""
-        rows = np.unique(np.array(self._table.place_all(keys)[0], np.int64))
+        rows = np.array(list(dict.fromkeys(self._table.place_all(keys)[0])), np.int64)
         self._extend()
         numbers = np.frombuffer(self._of, np.uint32)[rows]
         rows = rows[~self._which(session, numbers)][: FOLLOWED_PER_NODE_MAX - self._counts[session]]
@@ -85,8 +85,8 @@ class Following:
     def release(self, session: int, keys: Iterable[ChunkKey]) -> None:
         """A session is told of these no more."""
         self._extend()
-        rows = np.unique(np.array([row for key in keys if (row := self._table.row(key)) != NONE], np.int64))
-        self._let_go(session, rows)
+        rows = dict.fromkeys(row for key in keys if (row := self._table.row(key)) != NONE)
+        self._let_go(session, np.array(list(rows), np.int64))
 
     def listeners(self, rows: Rows, gone: Iterable[ChunkKey]) -> Heard:
         """Who is to be told of which of these changed chunks, and of those that nobody has any more; they follow them
@@ -149,7 +149,8 @@ class Following:
     def _which(self, session: int, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Which of these sets a session is in."""
         kinds, places = np.unique(numbers, return_inverse=True)
-        return np.array([session in self._sets.values[kind] for kind in kinds.tolist()], np.bool_)[places]
+        found = np.array([session in self._sets.values[kind] for kind in kinds.tolist()], np.bool_)
+        return found[places]
 
     def _replace(self, rows: Rows, change: Callable[[frozenset[int]], frozenset[int]]) -> None:
         """Other sessions follow these rows, each named once."""

@@ -347,8 +347,9 @@ class ChunkTable:
         while size < 2 * (len(rows) + 1):
             size *= 2
         places = array("i", [NONE]) * size
-        for row, key in zip(rows, self.keys_of(np.array(rows, np.int64)), strict=True):
-            at = (hash(key) >> _SHARD_BITS) & (size - 1)
+        keys = memoryview(self.keys).toreadonly()
+        for row in rows:
+            at = (hash(bytes(keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])) >> _SHARD_BITS) & (size - 1)
             while places[at] != NONE:
                 at = (at + 1) & (size - 1)
             places[at] = row
