@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.cluster import Cluster
-from controlplane.core.directory.copies import NOBODY
+from controlplane.core.directory.tree import NOBODY
 from controlplane.core.ids import ChunkKey, NodeIndex
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from controlplane.core.cluster import Cluster
 from controlplane.core.directory import Chunk
-from controlplane.core.directory.copies import NOBODY
+from controlplane.core.directory.tree import NOBODY
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.matches import Match, matches
 from controlplane.core.nodes import Node

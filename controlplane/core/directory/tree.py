@@ -1,7 +1,7 @@
 """The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
 
 Owns which copies exist, and which keys changed since somebody last asked (`take_rows`). Knows nothing of value,
-time or the switch beyond the one bit `served`. What it knows lies in columns (`kvproto.chunk_table`, `copies`), so that
+time or the switch beyond the one bit `served`. What it knows lies in columns (`chunk_table`, `chunk_copies`), so that
 many chunks that are announced together cost little (`add_copies`). What would take long is done in slices (`advance`).
 """
 
@@ -11,21 +11,23 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.core.directory.copies import NOBODY, Copies, Hosts
 from controlplane.core.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, PREFIX_CHUNKS_MAX
 from kvchunk.ids import KEY_BYTES, ROOT_KEY
 from kvproto.chunk_columns import PINNED, SERVED, Columns, Record
+from kvproto.chunk_copies import Copies
 from kvproto.chunk_table import KNOWN, NEWS, NONE, ChunkTable, Rows
 from kvproto.integrity import DIGEST_BYTES_MAX
 from kvproto.twins import TWIN_CODES, twin_key
 
+Hosts: TypeAlias = frozenset[NodeIndex]
+NOBODY: Final[Hosts] = frozenset()
 _SERVED: Final = 2
 _PINNED: Final = 4
 _DISSENT: Final = 8
@@ -70,7 +72,7 @@ class Directory:
         """Namespaces that keys were known under, since somebody last asked (`take_left`)."""
         self.table = ChunkTable()
         """To be read."""
-        self._copies = Copies()
+        self._copies: Copies[NodeIndex] = Copies()
         self._told = array("d")
         """Values last published; not a number: none."""
         self._dissenters: dict[ChunkKey, dict[NodeIndex, ChunkFacts]] = {}

@@ -1,4 +1,4 @@
-"""Which nodes have copies of the chunks of which rows. Pure.
+"""Which nodes have copies of the chunks of which rows of a `ChunkTable`. Pure.
 
 Most chunks of a prefix have the same holders, so each set of holders is kept once.
 """
@@ -7,29 +7,28 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Final, TypeAlias
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.core.ids import NodeIndex
 from kvproto.chunk_table import NONE, Interned, Rows
 
-Hosts: TypeAlias = frozenset[NodeIndex]
-NOBODY: Final[Hosts] = frozenset()
+N = TypeVar("N", bound=Hashable)
 
 
-class Copies:
+class Copies(Generic[N]):
     """Owns the sets of nodes that have a row's chunk in their pools and on their disks, and how many each has."""
 
     def __init__(self) -> None:
-        self._hosts: Interned[Hosts] = Interned(NOBODY)
+        self._hosts: Interned[frozenset[N]] = Interned(frozenset())
         self.in_pool = array("I")
         self.on_disk = array("I")
         """Numbers of the sets, to be read."""
-        self.held: Counter[NodeIndex] = Counter()
-        self.held_on_disk: Counter[NodeIndex] = Counter()
-        self.last: Counter[NodeIndex] = Counter()
+        self.held: Counter[N] = Counter()
+        self.held_on_disk: Counter[N] = Counter()
+        self.last: Counter[N] = Counter()
         """Chunks that only this node has, in its pool or on its disk."""
         self.count = 0
         """In hosts' pools, of all chunks together."""
@@ -41,25 +40,25 @@ class Copies:
 
     # -- reading
 
-    def numbered(self, number: int) -> Hosts:
+    def numbered(self, number: int) -> frozenset[N]:
         """The set of nodes that has this number."""
         return self._hosts.values[number]
 
-    def of(self, row: int) -> tuple[Hosts, Hosts]:
+    def of(self, row: int) -> tuple[frozenset[N], frozenset[N]]:
         """Nodes that have a row's chunk in their pools, and on their disks."""
         values = self._hosts.values
         return values[self.in_pool[row]], values[self.on_disk[row]]
 
-    def has(self, node: NodeIndex, row: int, *, on_disk: bool) -> bool:
+    def has(self, node: N, row: int, *, on_disk: bool) -> bool:
         """Whether a node has the chunk there."""
         return node in self._hosts.values[(self.on_disk if on_disk else self.in_pool)[row]]
 
-    def rows_of(self, node: NodeIndex, *, on_disk: bool) -> Rows:
+    def rows_of(self, node: N, *, on_disk: bool) -> Rows:
         """All that a node has there."""
         has = np.fromiter((node in hosts for hosts in self._hosts.values), np.bool_, len(self._hosts.values))
         return np.flatnonzero(has[_numbers(self.on_disk if on_disk else self.in_pool)])
 
-    def last_rows(self, node: NodeIndex) -> Rows:
+    def last_rows(self, node: N) -> Rows:
         """Those that no other host has."""
         alone = self._hosts.find(frozenset((node,)))
         if alone == NONE:
@@ -70,7 +69,7 @@ class Copies:
 
     # -- changing
 
-    def hold(self, row: int, node: NodeIndex, *, on_disk: bool = False, holds: bool = True) -> None:
+    def hold(self, row: int, node: N, *, on_disk: bool = False, holds: bool = True) -> None:
         """A node has a copy from now on, or (not `holds`) has it no longer."""
         column, counts = (self.on_disk, self.held_on_disk) if on_disk else (self.in_pool, self.held)
         number = column[row]
@@ -89,7 +88,7 @@ class Copies:
                 if host is not None:
                     self.last[host] += change
 
-    def hold_all(self, rows: Rows, node: NodeIndex, *, on_disk: bool) -> npt.NDArray[np.bool_]:
+    def hold_all(self, rows: Rows, node: N, *, on_disk: bool) -> npt.NDArray[np.bool_]:
         """A node has these from now on, each named once. Which of them it did not have."""
         mine, beside = (self.on_disk, self.in_pool) if on_disk else (self.in_pool, self.on_disk)
         pairs = np.frombuffer(mine, np.uint32)[rows].astype(np.uint64) << np.uint64(32)
@@ -117,7 +116,7 @@ class Copies:
         is_new: npt.NDArray[np.bool_] = taken[places] != pairs >> np.uint64(32)
         return is_new
 
-    def _only_host(self, row: int) -> NodeIndex | None:
+    def _only_host(self, row: int) -> N | None:
         """The host that has the only copies of a chunk; None: there are several, or none."""
         in_pool, on_disk = self.of(row)
         hosts = in_pool | on_disk
