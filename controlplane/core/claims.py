@@ -6,9 +6,11 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import CLAIM_S_MAX, CLAIMS_LATE_AT_ONCE, CLAIMS_PER_NODE_MAX, CLAIMS_SHARED, NODES_MAX
+from kvchunk.ids import KEY_BYTES
 from kvpolicy.tiers.merging import due_ns as due
 from kvproto.claim_book import ClaimBounds, charged_bytes
 from kvproto.deadlines import Deadlines
@@ -36,9 +38,11 @@ class _News:
 class _Run:
     """Chunks that a node named together, those that are late first before the others."""
 
+    number: int
     node: NodeIndex
     size_bytes: int
-    keys: list[ChunkKey]
+    keys: bytes
+    """One behind the other."""
     due_ns: array[int]
     """When each is late."""
     left: int
@@ -47,6 +51,10 @@ class _Run:
     """All before this one were late."""
     moment: int = 0
     """When the run is looked at next."""
+
+    def key(self, at: int) -> ChunkKey:
+        """One of its keys."""
+        return ChunkKey(self.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES])
 
 
 _UNBOUNDED = 1 << 62
@@ -58,10 +66,13 @@ _COMPACTED = 64
 
 class ClaimTable:
     """Claims of all nodes, each until it is kept, withdrawn or late; and what of them is to be published. A claim has
-    no object of its own: a million of them would hold up the garbage collector for as long as some requests take."""
+    no object of its own, and is in no list: the garbage collector would visit a million of them."""
 
     def __init__(self) -> None:
-        self._held: dict[NodeIndex, dict[ChunkKey, _Run]] = {}
+        self._held: dict[NodeIndex, dict[ChunkKey, int]] = {}
+        """Numbers of runs."""
+        self._runs: dict[int, _Run] = {}
+        self._numbers = count()
         self._bytes_of: Counter[NodeIndex] = Counter()
         self._claimers: list[dict[ChunkKey, int]] = [{} for _ in range(_SHARDS)]
         """How many compute a chunk."""
@@ -98,22 +109,22 @@ class ClaimTable:
 
     def _is_crowded(self, key: ChunkKey) -> bool:
         """So many compute a chunk that one more is of no use: whoever asks for it goes through all of them."""
-        return self._claimers[key[0] % _SHARDS].get(key, 0) >= CLAIMERS_PER_CHUNK_MAX
+        return self._claimers[hash(key) % _SHARDS].get(key, 0) >= CLAIMERS_PER_CHUNK_MAX
 
     def _make(self, node: NodeIndex, size_bytes: int, taken: Mapping[ChunkKey, int], now_ns: int) -> None:
         news = self._news.setdefault(node, _News())
         news.made.append(ClaimRun(tuple(taken), size_bytes, tuple(taken.values())))
         due_ns = {ms: due(now_ns, min(CLAIM_S_MAX, ms / 1000)) for ms in set(taken.values())}
         keys = sorted(taken, key=taken.__getitem__)
-        run = _Run(node, size_bytes, keys, array("q", [due_ns[taken[key]] for key in keys]), 0)
+        number, dues = next(self._numbers), array("q", [due_ns[taken[key]] for key in keys])
+        run = self._runs[number] = _Run(number, node, size_bytes, b"".join(keys), dues, len(keys))
         for key in keys:
             self._end(node, key)
-            self._held.setdefault(node, {})[key] = run
-            claimers = self._claimers[key[0] % _SHARDS]
+            self._held.setdefault(node, {})[key] = number
+            claimers = self._claimers[hash(key) % _SHARDS]
             claimers[key] = claimers.get(key, 0) + 1
             if news.withdrawn:
                 news.withdrawn.pop(key, None)
-        run.left = len(keys)
         self._count(run, len(keys))
         run.moment = self._late.add(run, run.due_ns[0], now_ns)
 
@@ -129,10 +140,11 @@ class ClaimTable:
 
     def _end(self, node: NodeIndex, key: ChunkKey) -> bool:
         held = self._held.get(node, {})
-        run = held.pop(key, None)
-        if run is None:
+        number = held.pop(key, None)
+        if number is None:
             return False
-        claimers = self._claimers[key[0] % _SHARDS]
+        run = self._runs[number]
+        claimers = self._claimers[hash(key) % _SHARDS]
         others = claimers.pop(key) - 1
         if others:
             claimers[key] = others
@@ -142,10 +154,10 @@ class ClaimTable:
             del self._held[node], self._bytes_of[node]
         if not run.left:
             self._late.discard(run, run.moment)
-            run.keys.clear()
-        elif len(run.keys) > _COMPACTED and run.left < (len(run.keys) - run.first) // 2:
-            left = [at for at in range(run.first, len(run.keys)) if held.get(run.keys[at]) is run]
-            run.keys = [run.keys[at] for at in left]
+            del self._runs[number]
+        elif len(run.due_ns) > _COMPACTED and run.left < (len(run.due_ns) - run.first) // 2:
+            left = [at for at in range(run.first, len(run.due_ns)) if held.get(run.key(at)) == number]
+            run.keys = b"".join(map(run.key, left))
             run.due_ns, run.first = array("q", [run.due_ns[at] for at in left]), 0
         return True
 
@@ -161,19 +173,19 @@ class ClaimTable:
 
     def expire(self, now_ns: int) -> None:
         """Withdraw some of what is late, should its agent not have done so."""
-        count = CLAIMS_LATE_AT_ONCE
+        room = CLAIMS_LATE_AT_ONCE
         for run in self._late.due(now_ns, CLAIMS_LATE_AT_ONCE):
             held, late = self._held.get(run.node, {}), list[ChunkKey]()
-            while run.first < len(run.keys) and run.due_ns[run.first] <= now_ns and count:
-                key = run.keys[run.first]
-                run.first, count = run.first + 1, count - 1
-                if held.get(key) is run:
+            while run.first < len(run.due_ns) and run.due_ns[run.first] <= now_ns and room:
+                key = run.key(run.first)
+                run.first, room = run.first + 1, room - 1
+                if held.get(key) == run.number:
                     late.append(key)
             self.withdraw(run.node, late)
             if run.left and run.due_ns[run.first] > now_ns:
                 self._late.discard(run, run.moment)
                 run.moment = self._late.add(run, run.due_ns[run.first], now_ns)
-            if not count:
+            if not room:
                 return
 
     @property
