@@ -350,6 +350,13 @@ class Arrivals:
             inbound.is_cast = True
             self._emit(effects.ExpectCasts(inbound.chunk, missing))
 
+    def _expect_no_casts(self, key: ChunkKey) -> None:
+        """This node has left a chunk: what it lacks is read, and proven as it comes."""
+        inbound = self.under_way.get(key)
+        if inbound is not None and inbound.is_cast and not inbound.whole:
+            inbound.is_cast = False
+            self._emit(effects.ForgetCasts(key))
+
     # ------------------------------------------------------------------ reads
 
     def read_event(self, event: events.ReadProgress | events.ReadDone | events.ReadFailed) -> None:
@@ -483,6 +490,8 @@ class Arrivals:
                 case SendControl(message):
                     if message.op is Op.JOIN:
                         self._expect_casts(message.key)
+                    elif message.op is Op.LEAVE:
+                        self._expect_no_casts(message.key)
                     self._emit(command)
                 case VerifyChunk(key):
                     self._verify(self.under_way[key])
