@@ -32,7 +32,7 @@ def run(setting: Setting, checked) -> tuple[World, Report]:
     return world, report
 
 
-@pytest.mark.parametrize("readers", [2, 6])
+@pytest.mark.parametrize("readers", [2, 4])
 def test_where_casts_are_slow_all_read(readers: int, checked) -> None:
     setting = replace(FAST, readers=readers, cast_ns=SLOW_CASTS_NS)
     _, cast = run(replace(setting, chooses_way=False), checked)

@@ -1,5 +1,7 @@
 """The way that ends first: what a chooser learns, tries and keeps to."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_quick_links_slow_casts_are_read_after_one_trial() -> None:
 def test_a_trial_that_cannot_pay_is_not_made() -> None:
     """A slow link: one reader alone gets hardly more than each gets by casts."""
     network = Network(read=12.5e6 / 8, fanout=11.9e6, readers=8)
-    assert set(network.chunk(alone=12.5e6) for _ in range(500)) == {Way.FANOUT}
+    assert {network.chunk(alone=12.5e6) for _ in range(500)} == {Way.FANOUT}
 
 
 def test_who_knows_nothing_of_reading_tries_nothing() -> None:
@@ -77,7 +79,7 @@ def test_what_is_old_is_tried_again_ever_more_rarely() -> None:
     while network.now_ns < 400_000 * MS:
         if network.chunk(32 * MIB, alone=8e7) is Way.READ:
             seen.append(network.now_ns)
-    gaps = [after - before for before, after in zip(seen, seen[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(seen)]
     assert len(seen) < 10
     assert gaps == sorted(gaps) and gaps[0] >= OLD_NS
 

@@ -26,10 +26,10 @@ OLD_NS: Final = 10_000 * MS
 """What was measured so long ago may be tried again,"""
 OLD_NS_MAX: Final = 640_000 * MS
 """and after trials that changed nothing no earlier than this."""
-SPELL_BYTES: Final = 1 << 20
-"""Over so many bytes a rate is measured;"""
-SPELL_BYTES_MIN: Final = 1 << 18
-"""over no fewer where a way ends sooner."""
+SPELL_BYTES: Final = {True: 1 << 18, False: 1 << 20}
+"""Over so many bytes a rate is measured, while a trial waits for it and else."""
+TRIAL_NS_MAX: Final = 1_000 * MS
+"""A trial of which nothing was measured by then was none."""
 PAUSE_NS: Final = 50 * MS
 """Casts that come after so long have not been under way in between."""
 SMOOTHING: Final = 1 / 4
@@ -101,6 +101,10 @@ class Chooser:
         self._spells: dict[Way, _Spell] = {}
         self._spent_ns = 0
         """That ways in use have taken since the last trial."""
+        self._trial: tuple[Way, int] | None = None
+        """Made, and not measured: by which way, among how many,"""
+        self._trial_ns = 0
+        """and when."""
 
     # --- measuring ---------------------------------------------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class Chooser:
             return
         spell.last_ns = now_ns
         spell.size_bytes += size_bytes
-        if spell.size_bytes >= SPELL_BYTES and now_ns > spell.since_ns:
+        if spell.size_bytes >= SPELL_BYTES[self._trial == (way, crowd)] and now_ns > spell.since_ns:
             self._learn(way, spell)
             self._spells[way] = _Spell(crowd, now_ns, now_ns)
 
@@ -135,12 +139,14 @@ class Chooser:
 
     def _end(self, way: Way, spell: _Spell) -> None:
         del self._spells[way]
-        if spell.size_bytes >= SPELL_BYTES_MIN and spell.last_ns > spell.since_ns:
+        if spell.size_bytes >= SPELL_BYTES[True] and spell.last_ns > spell.since_ns:
             self._learn(way, spell)
 
     def _learn(self, way: Way, spell: _Spell) -> None:
         took_ns = spell.last_ns - spell.since_ns
         rate, at = spell.size_bytes * 1e9 / took_ns, (way, spell.crowd)
+        if at == self._trial:
+            self._trial = None
         known = self._known.get(at)
         if known is None:
             self._known[at] = _Known(rate, spell.last_ns)
@@ -160,7 +166,8 @@ class Chooser:
             return Way.FANOUT
         used = self._used_by(crowd)
         here = self._rate(used, crowd)
-        if here is None:
+        is_tried = self._trial is not None and now_ns - self._trial_ns < TRIAL_NS_MAX
+        if here is None or is_tried:
             return used
         other = self._known.get((used.other, crowd))
         if other is not None and now_ns - other.at_ns < other.wait_ns:
@@ -175,7 +182,7 @@ class Chooser:
         cost_ns = 1e9 * size_bytes * (1 / least - 1 / here)
         if cost_ns > TRIAL_SHARE * self._spent_ns:
             return used
-        self._spent_ns = 0
+        self._spent_ns, self._trial, self._trial_ns = 0, (used.other, crowd), now_ns
         if other is not None:
             other.wait_ns, other.at_ns = min(2 * other.wait_ns, OLD_NS_MAX), now_ns
         return used.other

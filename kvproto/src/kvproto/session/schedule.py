@@ -259,9 +259,11 @@ class Schedule:
         if self.led:
             self.led = [chunk for chunk in self.led if chunk.joined]
             self._yield_if_overloaded(out, now_ns)
+        reads_first = False
         for chunk in chunks:
             urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
             if urgent and not self._begin(chunk, out, now_ns):
+                reads_first = chunk.readers > 0
                 break
         if self._stripes.reads:
             self._ask_beside_reads(out, now_ns)
@@ -276,7 +278,7 @@ class Schedule:
             out += self.refill(now_ns)
         if survey.answers_due_ns > now_ns and not self.led:
             self._wake(survey.answers_due_ns)
-        else:
+        elif not reads_first:
             self._lead(survey, out, now_ns)
         return out
 
@@ -493,9 +495,10 @@ class Schedule:
         """Pull a chunk that nobody pulls: lead it, or read it alone. False when there is no room for it now."""
         me = self.parameters.member
         if chunk.joined and chunk.interest.company(me):
-            if self._choose(chunk, now_ns) is Way.READ:
-                if not self._stripes.next_size(fresh=False):
+            if not self._stripes.next_size(fresh=False):
+                if self._choice.is_read(chunk.interest.members.bit_count()):
                     return False
+            elif self._choose(chunk, now_ns) is Way.READ:
                 out += self._membership.read_alone(chunk, now_ns, announces=not self._rank(chunk))
                 return self._begin(chunk, out, now_ns)
             last = self.inflow.foreign_last_ns
