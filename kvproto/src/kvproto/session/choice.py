@@ -77,7 +77,7 @@ class _Spell:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How it stands with so many readers, for people."""
+    """How it stands with so many readers, two or more, for people."""
 
     readers: int
     """At most."""
@@ -111,8 +111,6 @@ class Chooser:
     def came(self, way: Way, readers: int, size_bytes: int, since_ns: int, now_ns: int) -> None:
         """Bytes came that were asked for at `since_ns` (of casts: now), while so many wanted them."""
         crowd, spell = crowd_of(readers), self._spells.get(way)
-        if not crowd:
-            return
         self.is_measuring = True
         cast = self._spells.get(Way.FANOUT)
         if way is Way.READ and cast is not None:
@@ -162,7 +160,7 @@ class Chooser:
         """The way of a chunk of this size that so many want; `alone_bytes_per_s`: the most that this node was seen to
         get, None: not known. A trial is counted as made."""
         crowd = crowd_of(readers)
-        if not self.is_free or not crowd:
+        if not self.is_free:
             return Way.FANOUT
         used = self._used_by(crowd)
         here = self._rate(used, crowd)
@@ -176,7 +174,10 @@ class Chooser:
             self._read_by ^= {crowd}
             other.wait_ns = OLD_NS
             return used.other
-        least, most = self._bounds(used.other, crowd, alone_bytes_per_s)
+        if used is Way.FANOUT and not crowd and other is None:
+            least = most = 2 * MARGIN * here  # nobody shares it: it brings no less
+        else:
+            least, most = self._bounds(used.other, crowd, alone_bytes_per_s)
         if most <= MARGIN * here:
             return used
         cost_ns = 1e9 * size_bytes * (1 / least - 1 / here)
@@ -199,7 +200,7 @@ class Chooser:
 
     def standing(self) -> list[Standing]:
         """What is known, by number of readers."""
-        crowds = sorted({crowd for _, crowd in self._known})
+        crowds = sorted({crowd for _, crowd in self._known if crowd})
         return [
             Standing(
                 1 << crowd,
@@ -223,6 +224,9 @@ class Chooser:
     def _bounds(self, way: Way, crowd: int, alone: float | None) -> tuple[float, float]:
         """The least and the most that a way may bring one reader. More who read share what fewer got; of casts nothing
         is known beyond what they brought."""
+        single = self._known.get((Way.READ, 0))
+        if single is not None:
+            alone = max(alone or 0.0, single.rate)
         known = self._known.get((way, crowd))
         if known is not None:  # old
             return known.rate, max(known.rate, alone or known.rate)

@@ -13,6 +13,7 @@ from typing import Final
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.limits import MS
+from kvproto.session.choice import Chooser, Way
 from kvproto.session.relay.passing import Passing, run_pieces
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
 from kvproto.session.relay.relay_commands import (
@@ -59,10 +60,17 @@ KEEPER_SILENT_NS: Final = 1_000 * MS
 """A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
+CHOOSE_NS: Final = 2 * MS
+"""Between two looks whether chunks end sooner if they are read."""
+LEFT_TO_READS_MAX: Final = 3
+"""Chunks at a time: one is read, one begins as it ends, and one is not begun."""
 LINK_IDLE_NS: Final = 5_000 * MS
 PARENTS_MAX: Final = 64
 PEERS_MAX: Final = 48
 """A parent more is asked as a keeper only."""
+
+
+_AS_EVER: Final = Chooser(is_free=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,10 +151,13 @@ class Gathering:
         out: list[RelayCommand],
         share: float,
         rails: int = 1,
+        choice: Callable[[], Chooser] = lambda: _AS_EVER,
+        reads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`endpoint`: where this node answers reads; `accepts(key, leaves)`: whether these make the chunk's digest, to
         be kept; `may_give(endpoint)`: whether a node answers there that the directory knows; `rails`: each has as much
-        under way as if it were the only one."""
+        under way as if it were the only one; `choice()`: what was measured of relays and reads; `reads()`: chunks that
+        were left to reads and are not here."""
         self._endpoint = endpoint
         self._piece_bytes = piece_bytes
         self._accepts = accepts
@@ -155,6 +166,9 @@ class Gathering:
         self._out = out
         self._share = share
         self._rails = rails
+        self._choice, self._reads = choice, reads
+        self._chosen_ns = 0
+        """When relays were chosen last."""
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -391,6 +405,8 @@ class Gathering:
         arriving.moved_ns = now_ns
         self._came_ns.extend([now_ns] * count)
         self._best_ns = min(self._best_ns, self._piece_ns) if self._best_ns and self._piece_ns else self._piece_ns
+        size_bytes = count * self._piece_bytes
+        self._choice().came(Way.FANOUT, self._readers_of(arriving), size_bytes, now_ns, now_ns)
         if one.is_granted:
             self._tell(parent.endpoint, Run(RunKind.DONE, arriving.number, first, count))
         if one.is_granted or self._share >= 1:
@@ -435,6 +451,8 @@ class Gathering:
     def run(self, now_ns: int) -> None:
         """Ask parents as far as there is something to ask for; draw conclusions from silence."""
         self._find_silent(now_ns)
+        if self.chunks and now_ns - self._chosen_ns >= CHOOSE_NS:
+            self._leave_to_reads(now_ns)
         for parent in self._parents.values():
             self._read_granted(parent, now_ns)
         # Whoever has the least to do is asked first: so uplinks carry alike.
@@ -447,6 +465,28 @@ class Gathering:
         self._beg(now_ns)
         self._end_hopeless(now_ns)
         self._set_wake(now_ns)
+
+    def _readers_of(self, arriving: Arriving) -> int:
+        """How many want a chunk, as far as its keeper said."""
+        return 1 + sum(arriving.key in parent.has for parent in self._parents.values())
+
+    def _leave_to_reads(self, now_ns: int) -> None:
+        """Chunks of which nothing was asked for are read by each who wants them, a few at a time, where that ends
+        sooner."""
+        left = LEFT_TO_READS_MAX - self._reads()
+        for arriving in list(self.chunks.values()):
+            is_begun = arriving.proven or arriving.lacking.bit_count() < arriving.pieces
+            if is_begun or not arriving.has_leaves:
+                continue
+            readers, size_bytes = self._readers_of(arriving), arriving.pieces * self._piece_bytes
+            if left <= 0:
+                return
+            if self._choice().choose(readers, size_bytes, None, now_ns) is not Way.READ:
+                self._chosen_ns = now_ns
+                return
+            left -= 1
+            self._out.append(GaveUp(arriving.key, readers))
+            self.unwant(arriving.key, now_ns)
 
     def _read_granted(self, parent: _Parent, now_ns: int) -> None:
         waiting: deque[Run] = deque()
