@@ -187,7 +187,8 @@ class Relays:
 
     def chunk_read(self) -> None:
         """A chunk is here that was left to reads: the next one may be."""
-        if self.coming:
+        if self._relay is not None and self.coming:
+            self._relay.gathering.choose_again()
             self._alarm.set(self._clock.now_ns)
 
     def close(self) -> None:

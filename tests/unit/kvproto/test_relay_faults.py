@@ -298,12 +298,13 @@ def test_chunks_are_left_to_reads_where_these_brought_more_and_a_few_at_a_time()
     keys = [key_of(number) for number in range(1, 9)]
     made = relay.want([(key, PIECES, ["k:1"]) for key in keys], 100 * MS)
     for number in range(1, 9):
-        made += relay.heard_parent("k:1", [Peers(number, ("p:1", "p:2")), Leaves(number, LEAVES)], 101 * MS)
+        made += relay.heard_parent("k:1", [Peers(number, ("p:1", "p:2")), Leaves(number, LEAVES)], (101 + number) * MS)
+        made += relay.handle_timer((110 + 2 * number) * MS)
         left += [one for one in made if isinstance(one, GaveUp)]
         assert len(left) <= gathering.LEFT_TO_READS_MAX
         made = []
     assert left == [GaveUp(key, 3) for key in keys[: gathering.LEFT_TO_READS_MAX]]
     del left[0]
-    made = relay.handle_timer(102 * MS)
+    made = relay.handle_timer(130 * MS)
     assert GaveUp(keys[gathering.LEFT_TO_READS_MAX], 3) in made
     assert Drop(gathering.LEFT_TO_READS_MAX + 1) in told(made, "k:1")

@@ -168,7 +168,7 @@ class Gathering:
         self._rails = rails
         self._choice, self._reads = choice, reads
         self._chosen_ns = 0
-        """When relays were chosen last."""
+        """When it was last looked whether chunks should be read."""
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -466,6 +466,10 @@ class Gathering:
         self._end_hopeless(now_ns)
         self._set_wake(now_ns)
 
+    def choose_again(self) -> None:
+        """A chunk is here that was left to reads."""
+        self._chosen_ns = 0
+
     def _readers_of(self, arriving: Arriving) -> int:
         """How many want a chunk, as far as its keeper said."""
         return 1 + sum(arriving.key in parent.has for parent in self._parents.values())
@@ -473,16 +477,14 @@ class Gathering:
     def _leave_to_reads(self, now_ns: int) -> None:
         """Chunks of which nothing was asked for are read by each who wants them, a few at a time, where that ends
         sooner."""
+        self._chosen_ns = now_ns
         left = LEFT_TO_READS_MAX - self._reads()
         for arriving in list(self.chunks.values()):
             is_begun = arriving.proven or arriving.lacking.bit_count() < arriving.pieces
             if is_begun or not arriving.has_leaves:
                 continue
             readers, size_bytes = self._readers_of(arriving), arriving.pieces * self._piece_bytes
-            if left <= 0:
-                return
-            if self._choice().choose(readers, size_bytes, None, now_ns) is not Way.READ:
-                self._chosen_ns = now_ns
+            if left <= 0 or self._choice().choose(readers, size_bytes, None, now_ns) is not Way.READ:
                 return
             left -= 1
             self._out.append(GaveUp(arriving.key, readers))
