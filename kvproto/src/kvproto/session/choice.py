@@ -7,9 +7,9 @@ many shared them, and whoever would lead decides for all (`schedule`, `hostagent
 * A way is left when the other one brought MARGIN times as much.
 * Reading that was never measured among so many brings no more than one reader alone was seen to get, and no less than
   its share of that. Where even the most would not be MARGIN times as much, it is not tried.
-* Else one chunk is tried by the other way, when that costs no more than TRIAL_SHARE of the time which the way in use
-  has taken since the last trial, at the least that the other may bring; and again when what is known of it is old, half
-  as often each time that nothing came of it.
+* Else one chunk, or some small ones, is tried by the other way, when that costs no more than TRIAL_SHARE of the time
+  which the way in use has taken since the last trial, at the least that the other may bring; and again when what is
+  known of it is old, half as often each time that nothing came of it.
 
 As long as nothing is measured, chunks are fanned out.
 """
@@ -26,8 +26,13 @@ OLD_NS: Final = 10_000 * MS
 """What was measured so long ago may be tried again,"""
 OLD_NS_MAX: Final = 640_000 * MS
 """and after trials that changed nothing no earlier than this."""
-SPELL_BYTES: Final = {True: 1 << 18, False: 1 << 20}
-"""Over so many bytes a rate is measured, while a trial waits for it and else."""
+SPELL_BYTES: Final = 1 << 20
+"""Over so many bytes a rate is measured;"""
+SPELL_BYTES_MIN: Final = 1 << 18
+"""over no fewer where a way ends sooner."""
+TRIAL_BYTES: Final = 4 << 20
+"""A trial is no smaller. The first spell of it does not count: sizes and windows find their way, and what was asked for
+by the way in use still comes."""
 TRIAL_NS_MAX: Final = 1_000 * MS
 """A trial of which nothing was measured by then was none."""
 PAUSE_NS: Final = 50 * MS
@@ -105,6 +110,9 @@ class Chooser:
         """Made, and not measured: by which way, among how many,"""
         self._trial_ns = 0
         """and when."""
+        self._trial_left_bytes = 0
+        self._is_fresh = False
+        """Nothing of the trial has been measured that does not count."""
 
     # --- measuring ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +133,7 @@ class Chooser:
             return
         spell.last_ns = now_ns
         spell.size_bytes += size_bytes
-        if spell.size_bytes >= SPELL_BYTES[self._trial == (way, crowd)] and now_ns > spell.since_ns:
+        if spell.size_bytes >= SPELL_BYTES and now_ns > spell.since_ns:
             self._learn(way, spell)
             self._spells[way] = _Spell(crowd, now_ns, now_ns)
 
@@ -137,13 +145,16 @@ class Chooser:
 
     def _end(self, way: Way, spell: _Spell) -> None:
         del self._spells[way]
-        if spell.size_bytes >= SPELL_BYTES[True] and spell.last_ns > spell.since_ns:
+        if spell.size_bytes >= SPELL_BYTES_MIN and spell.last_ns > spell.since_ns:
             self._learn(way, spell)
 
     def _learn(self, way: Way, spell: _Spell) -> None:
         took_ns = spell.last_ns - spell.since_ns
         rate, at = spell.size_bytes * 1e9 / took_ns, (way, spell.crowd)
         if at == self._trial:
+            if self._is_fresh:
+                self._is_fresh = False
+                return
             self._trial = None
         known = self._known.get(at)
         if known is None:
@@ -164,8 +175,12 @@ class Chooser:
             return Way.FANOUT
         used = self._used_by(crowd)
         here = self._rate(used, crowd)
-        is_tried = self._trial is not None and now_ns - self._trial_ns < TRIAL_NS_MAX
-        if here is None or is_tried:
+        if self._trial is not None and now_ns - self._trial_ns < TRIAL_NS_MAX:
+            if self._trial[1] != crowd or self._trial_left_bytes <= 0:
+                return used
+            self._trial_left_bytes -= size_bytes
+            return self._trial[0]
+        if here is None:
             return used
         other = self._known.get((used.other, crowd))
         if other is not None and now_ns - other.at_ns < other.wait_ns:
@@ -180,10 +195,11 @@ class Chooser:
             least, most = self._bounds(used.other, crowd, alone_bytes_per_s)
         if most <= MARGIN * here:
             return used
-        cost_ns = 1e9 * size_bytes * (1 / least - 1 / here)
+        cost_ns = 1e9 * max(size_bytes, TRIAL_BYTES) * (1 / least - 1 / here)
         if cost_ns > TRIAL_SHARE * self._spent_ns:
             return used
-        self._spent_ns, self._trial, self._trial_ns = 0, (used.other, crowd), now_ns
+        self._spent_ns, self._trial, self._trial_ns, self._is_fresh = 0, (used.other, crowd), now_ns, True
+        self._trial_left_bytes = TRIAL_BYTES - size_bytes
         if other is not None:
             other.wait_ns, other.at_ns = min(2 * other.wait_ns, OLD_NS_MAX), now_ns
         return used.other
