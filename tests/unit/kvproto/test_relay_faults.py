@@ -283,7 +283,7 @@ def test_a_keeper_that_is_ahead_makes_no_orphans_of_another_keepers_pieces() -> 
     relay.heard_parent("k:1", [Leaves(1, LEAVES)], MS)
     relay.heard_parent("l:1", [Leaves(2, LEAVES), grant(0, 2)], MS)
     relay.read_ended(ReadId(1), True, 2 * MS)
-    made = relay.heard_parent("l:1", [grant(60, 2)], 3 * MS)
+    made = relay.heard_parent("l:1", [grant(60, 2)], 9 * MS)
     assert not told(made, "k:1")
     assert orphan(1, 2) in told(made, "l:1"), "what this one has passed over is nowhere"
 
@@ -305,6 +305,6 @@ def test_chunks_are_left_to_reads_where_these_brought_more_and_a_few_at_a_time()
         made = []
     assert left == [GaveUp(key, 3) for key in keys[: gathering.LEFT_TO_READS_MAX]]
     del left[0]
-    made = relay.handle_timer(130 * MS)
+    made = relay.handle_timer(140 * MS)
     assert GaveUp(keys[gathering.LEFT_TO_READS_MAX], 3) in made
     assert Drop(gathering.LEFT_TO_READS_MAX + 1) in told(made, "k:1")

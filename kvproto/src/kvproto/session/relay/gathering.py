@@ -60,8 +60,9 @@ KEEPER_SILENT_NS: Final = 1_000 * MS
 """A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
-CHOOSE_NS: Final = 2 * MS
-"""Between two looks whether chunks end sooner if they are read."""
+LOOK_NS: Final = 5 * MS
+"""Between two looks at what silence says, and at whether chunks end sooner if they are read: to look at each piece cost
+as much as all else that is decided of it."""
 LEFT_TO_READS_MAX: Final = 3
 """Chunks at a time: one is read, one begins as it ends, and one is not begun."""
 LINK_IDLE_NS: Final = 5_000 * MS
@@ -167,8 +168,8 @@ class Gathering:
         self._share = share
         self._rails = rails
         self._choice, self._reads = choice, reads
-        self._chosen_ns = 0
-        """When it was last looked whether chunks should be read."""
+        self._looked_ns: int | None = None
+        """When silence was last looked at; None: something has changed since that does not wait."""
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -204,7 +205,7 @@ class Gathering:
             pieces_of(0, pieces),
         )
         self._pieces_wanted += pieces
-        self._idle_ns = None
+        self._idle_ns = self._looked_ns = None
         self._ask_keeper(arriving, now_ns)
 
     def offer(self, key: ChunkKey, keepers: Iterable[str], now_ns: int) -> None:
@@ -258,7 +259,7 @@ class Gathering:
 
     def _end(self, arriving: Arriving, now_ns: int) -> None:
         """It is gathered no more: reads of it end, parents forget it."""
-        key = arriving.key
+        key, self._looked_ns = arriving.key, None
         del self.chunks[key], self._by_number[arriving.number]
         for parent in self._parents.values():
             self._give_back(parent, [read for read, one in parent.reads.items() if one.arriving is arriving])
@@ -325,7 +326,7 @@ class Gathering:
     def _take_leaves(self, parent: _Parent, arriving: Arriving, leaves: bytes, now_ns: int) -> None:
         if arriving.has_leaves or self._accepts(arriving.key, leaves):
             if not arriving.has_leaves:
-                arriving.has_leaves, arriving.moved_ns = True, now_ns
+                arriving.has_leaves, arriving.moved_ns, self._looked_ns = True, now_ns, None
             return
         self._out.append(Blamed(parent.endpoint, arriving.key))
         self._drop_source(parent, arriving, now_ns)
@@ -347,6 +348,7 @@ class Gathering:
 
     def _forget_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
         """A parent has nothing of a chunk, or what it has is not to be had."""
+        self._looked_ns = None
         self._give_back(parent, [read for read, one in parent.reads.items() if one.arriving is arriving])
         parent.granted = deque(one for one in parent.granted if one.number != arriving.number)
         if parent.has.pop(arriving.key, None):
@@ -450,8 +452,10 @@ class Gathering:
 
     def run(self, now_ns: int) -> None:
         """Ask parents as far as there is something to ask for; draw conclusions from silence."""
-        self._find_silent(now_ns)
-        if self.chunks and now_ns - self._chosen_ns >= CHOOSE_NS:
+        looks = self._looked_ns is None or now_ns - self._looked_ns >= LOOK_NS
+        if looks:
+            self._looked_ns = now_ns
+            self._find_silent(now_ns)
             self._leave_to_reads(now_ns)
         for parent in self._parents.values():
             self._read_granted(parent, now_ns)
@@ -462,13 +466,16 @@ class Gathering:
                 while left > 0 and len(parent.reads) < most and self._read_next(parent, now_ns):
                     left -= 1
         self._make_room()
-        self._beg(now_ns)
-        self._end_hopeless(now_ns)
-        self._set_wake(now_ns)
+        self._beg(now_ns, looks=looks)
+        if looks or self._looked_ns is None:
+            self._end_hopeless(now_ns)
+            self._set_wake(now_ns)
+        else:
+            self.wake_ns = self._looked_ns + LOOK_NS
 
     def choose_again(self) -> None:
         """A chunk is here that was left to reads."""
-        self._chosen_ns = 0
+        self._looked_ns = None
 
     def _readers_of(self, arriving: Arriving) -> int:
         """How many want a chunk, as far as its keeper said."""
@@ -477,7 +484,6 @@ class Gathering:
     def _leave_to_reads(self, now_ns: int) -> None:
         """Chunks of which nothing was asked for are read by each who wants them, a few at a time, where that ends
         sooner."""
-        self._chosen_ns = now_ns
         left = LEFT_TO_READS_MAX - self._reads()
         for arriving in list(self.chunks.values()):
             is_begun = arriving.proven or arriving.lacking.bit_count() < arriving.pieces
@@ -582,11 +588,12 @@ class Gathering:
             return 0.0
         return (self._came_ns[-1] - self._came_ns[0]) / RATE_PIECES
 
-    def _beg(self, now_ns: int) -> None:
+    def _beg(self, now_ns: int, *, looks: bool) -> None:
         """Of a keeper whose uplink has room, where the others give too little."""
         piece_ns = self._piece_ns
         for parent in self._keepers():
-            self._tell_orphans(parent, now_ns)
+            if looks:
+                self._tell_orphans(parent, now_ns)
             begged_ns = parent.begged_ns
             is_asked = begged_ns is not None and now_ns - begged_ns < SILENCE_NS_UNKNOWN
             if not parent.has_room or not piece_ns or parent.reads or parent.granted or is_asked:
