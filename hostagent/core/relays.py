@@ -12,7 +12,7 @@ from typing import assert_never
 from hostagent.core import effects
 from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.directory import NodeEntry
-from hostagent.core.events import RelayHeard, RelayReadEnded
+from hostagent.core.events import RelayHeard, RelayReadEnded, RelaysHappened
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES, ROOT_CODE, Hashed, root_of
@@ -151,6 +151,19 @@ class Relays:
         return found[0]
 
     # ------------------------------------------------------------------ what happens
+
+    def happened(self, event: RelaysHappened) -> None:
+        """Several of the following."""
+        if self._relay is None:
+            return
+        self._relay.is_held = True
+        for one in event.events:
+            if isinstance(one, RelayHeard):
+                self.heard(one)
+            else:
+                self.read_ended(one)
+        self._relay.is_held = False
+        self._due()
 
     def heard(self, event: RelayHeard) -> None:
         """A link brought messages, or has ended."""

@@ -34,6 +34,8 @@ class Relay:
         """`share`: of what it gathers, so much it passes on as owner; 0: it passes on nothing. See `Passing` and
         `Gathering`."""
         self._out: list[RelayCommand] = []
+        self.is_held = False
+        """More events follow at once: nothing is decided before."""
         self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
         self.gathering = Gathering(
             endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails, choice, reads
@@ -114,6 +116,8 @@ class Relay:
 
     def handle_timer(self, now_ns: int) -> list[RelayCommand]:
         """What is due. Calling it early or late is safe."""
+        if self.is_held:
+            return []
         self.gathering.run(now_ns)
         self.passing.run(now_ns)
         out = self._out.copy()
