@@ -160,7 +160,8 @@ class Chooser:
         if known is None:
             self._known[at] = _Known(rate, spell.last_ns)
         else:
-            known.rate += SMOOTHING * (rate - known.rate)
+            # Of the time that a byte takes: after a pause of this process some come quickly.
+            known.rate = 1 / ((1 - SMOOTHING) / known.rate + SMOOTHING / rate)
             known.at_ns = spell.last_ns
         if way is self._used_by(spell.crowd):
             self._spent_ns += took_ns
