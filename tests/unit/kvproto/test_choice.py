@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvproto.limits import MS
-from kvproto.session.choice import MARGIN, OLD_NS, TRIAL_BYTES, Chooser, Way, crowd_of
+from kvproto.session.choice import MARGIN, OLD_NS, TRIAL_BYTES, TRIAL_SHARE, Chooser, Way, crowd_of
 
 MIB = 1 << 20
 ALONE = 1.25e9
@@ -155,3 +155,12 @@ def test_it_ends_by_the_way_that_brings_more(read: float, fanout: float, readers
 def test_crowds_are_few_and_in_order(readers: int) -> None:
     assert 0 <= crowd_of(readers) <= crowd_of(readers + 1) <= 6
     assert (crowd_of(readers) == 0) == (readers == 1)
+
+
+def test_who_relays_alone_tries_to_read_when_much_has_come() -> None:
+    """Nobody has it sooner by that, and who comes meanwhile has it later."""
+    network = Network(read=4e8, fanout=1.5e8, readers=1)
+    ways = [network.chunk(alone=None) for _ in range(400)]
+    assert ways.index(Way.READ) * MIB > TRIAL_BYTES / TRIAL_SHARE
+    assert ways[-1] is Way.READ
+    assert network.chooser.standing() == [], "it is nobody's choice but its own"

@@ -15,6 +15,7 @@ As long as nothing is measured, chunks are fanned out.
 """
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -191,7 +192,7 @@ class Chooser:
             other.wait_ns = OLD_NS
             return used.other
         if used is Way.FANOUT and not crowd and other is None:
-            least = most = 2 * MARGIN * here  # nobody shares it: it brings no less
+            least, most = here / 2, math.inf  # who comes meanwhile has it later
         else:
             least, most = self._bounds(used.other, crowd, alone_bytes_per_s)
         if most <= MARGIN * here:
