@@ -69,7 +69,7 @@ def test_trials_take_a_small_share_of_the_time() -> None:
     """Reading might bring more, and brings an eighth: the trial costs no more than it may, and is made once."""
     network = Network(read=1e7, fanout=4e7, readers=8)
     ways = [network.chunk(alone=8e7) for _ in range(1200)]
-    assert MIB < ways.count(Way.READ) * MIB <= TRIAL_BYTES, "what it began with does not count"
+    assert MIB < ways.count(Way.READ) * MIB <= TRIAL_BYTES
     assert ways.index(Way.READ) >= 4 * 64
 
 

@@ -32,8 +32,8 @@ SPELL_BYTES: Final = 1 << 20
 SPELL_BYTES_MIN: Final = 1 << 18
 """over no fewer where a way ends sooner."""
 TRIAL_BYTES: Final = 4 << 20
-"""A trial is no smaller. The first spell of it does not count: sizes and windows find their way, and what was asked for
-by the way in use still comes."""
+"""A trial is no smaller. The quickest spell of it counts: in the others sizes and windows find their way, and what was
+asked for by the way in use still comes. A way that looks too good so is measured as soon as it is in use."""
 TRIAL_NS_MAX: Final = 1_000 * MS
 """A trial of which nothing was measured by then was none."""
 PAUSE_NS: Final = 50 * MS
@@ -112,8 +112,9 @@ class Chooser:
         self._trial_ns = 0
         """and when."""
         self._trial_left_bytes = 0
-        self._is_fresh = False
-        """Nothing of the trial has been measured that does not count."""
+        self._trial_came_bytes = 0
+        self._trial_rate = 0.0
+        """Of its quickest spell."""
 
     # --- measuring ---------------------------------------------------------------------------------------------------
 
@@ -152,14 +153,17 @@ class Chooser:
     def _learn(self, way: Way, spell: _Spell) -> None:
         took_ns = spell.last_ns - spell.since_ns
         rate, at = spell.size_bytes * 1e9 / took_ns, (way, spell.crowd)
+        known, is_over = self._known.get(at), False
         if at == self._trial:
-            if self._is_fresh:
-                self._is_fresh = False
+            self._trial_came_bytes += spell.size_bytes
+            rate = self._trial_rate = max(self._trial_rate, rate)
+            if self._trial_came_bytes < TRIAL_BYTES // 2:
                 return
-            self._trial = None
-        known = self._known.get(at)
+            self._trial, is_over = None, True
         if known is None:
             self._known[at] = _Known(rate, spell.last_ns)
+        elif is_over:
+            known.rate, known.at_ns = rate, spell.last_ns
         else:
             # Of the time that a byte takes: after a pause of this process some come quickly.
             known.rate = 1 / ((1 - SMOOTHING) / known.rate + SMOOTHING / rate)
@@ -200,8 +204,8 @@ class Chooser:
         cost_ns = 1e9 * max(size_bytes, TRIAL_BYTES) * (1 / least - 1 / here)
         if cost_ns > TRIAL_SHARE * self._spent_ns:
             return used
-        self._spent_ns, self._trial, self._trial_ns, self._is_fresh = 0, (used.other, crowd), now_ns, True
-        self._trial_left_bytes = TRIAL_BYTES - size_bytes
+        self._spent_ns, self._trial, self._trial_ns = 0, (used.other, crowd), now_ns
+        self._trial_left_bytes, self._trial_came_bytes, self._trial_rate = TRIAL_BYTES - size_bytes, 0, 0.0
         if other is not None:
             other.wait_ns, other.at_ns = min(2 * other.wait_ns, OLD_NS_MAX), now_ns
         return used.other

@@ -501,6 +501,8 @@ class Schedule:
             elif self._choose(chunk, now_ns) is Way.READ:
                 out += self._membership.read_alone(chunk, now_ns, announces=not self._rank(chunk))
                 return self._begin(chunk, out, now_ns)
+            if any(stripe.chunk.readers for stripe in self._stripes.reads.values()):
+                return False  # one way after the other: both together are slower, and would be measured so
             last = self.inflow.foreign_last_ns
             if last is not None and now_ns - last < self._pace[SILENCE]:
                 self._probed = True
