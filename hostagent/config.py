@@ -140,6 +140,8 @@ class AgentConfig:
     wire: WireConfig = field(default_factory=WireConfig)
     relay_share: float = 1.0
     """`relay.uplink_share`: of what comes by relays, this part is passed on at most."""
+    chooses_way: bool = True
+    """`gate.choose_way`: chunks that several want are read by each where that was measured to end sooner."""
     tracing: TracingConfig | None = None
     """None: no traces."""
     merge_wait_max_s: float = WAIT_MAX_S
@@ -196,6 +198,7 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
         wire=_wire(top.section("wire")),
         relay_share=top.section("relay").take("uplink_share", checks.number(0, 1), 1.0),
         tracing=_tracing(top.section("tracing")),
+        chooses_way=gate.take("choose_way", checks.flag, True),
         merge_wait_max_s=gate.take("merge_wait_max", checks.number(0, 60), WAIT_MAX_S),
     )
     top.done()

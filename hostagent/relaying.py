@@ -62,7 +62,10 @@ class Relaying:
         self._parents: dict[str, RelayLink] = {}
         self._children: dict[int, ChildLink] = {}
         self._last_child = 0
-        self._reads: dict[ReadId, ReadHandle] = {}
+        self._reads: dict[ReadId, ReadHandle | None] = {}
+        """None: it is over, and the core does not know it yet."""
+        self._happened: list[events.RelayHeard | events.RelayReadEnded] = []
+        """In this turn of the event loop."""
 
     def carriers(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out which effect."""
@@ -100,12 +103,30 @@ class Relaying:
 
     def link_told(self, link: int, messages: tuple[Message, ...]) -> None:
         """A peer says something over its link."""
-        self._handle(events.RelayHeard(link, messages))
+        self._note(events.RelayHeard(link, messages))
 
     def link_lost(self, link: int) -> None:
         """A peer's link has ended."""
         if self._children.pop(link, None) is not None:
-            self._handle(events.RelayHeard(link, lost=True))
+            self._note(events.RelayHeard(link, lost=True))
+
+    def _note(self, event: events.RelayHeard | events.RelayReadEnded) -> None:
+        if not self._happened:
+            self._loop.call_soon(self._deliver)
+        self._happened.append(event)
+
+    def _deliver(self) -> None:
+        """The core decides once of what happened in one turn: at full load a link or a read has news in each."""
+        happened, self._happened = self._happened, []
+        self._handle(
+            events.RelaysHappened(
+                tuple(
+                    one
+                    for one in happened
+                    if isinstance(one, events.RelayHeard) or self._reads.pop(one.read, self) is not self
+                )
+            )
+        )
 
     # ------------------------------------------------------------------ links
 
@@ -118,11 +139,11 @@ class Relaying:
                 endpoint,
                 self._own_address(),
                 self._tokens.shown,
-                lambda messages: self._handle(events.RelayHeard(endpoint, messages)),
+                lambda messages: self._note(events.RelayHeard(endpoint, messages)),
                 partial(self._parent_lost, endpoint),
             )
             if link is None:
-                self._loop.call_soon(self._handle, events.RelayHeard(endpoint, lost=True))
+                self._note(events.RelayHeard(endpoint, lost=True))
                 return
             self._parents[endpoint] = link
         link.send(effect.message)
@@ -131,7 +152,7 @@ class Relaying:
         if why:
             self._transport.counters.drop(why)
         self._parents.pop(endpoint, None)
-        self._handle(events.RelayHeard(endpoint, lost=True))
+        self._note(events.RelayHeard(endpoint, lost=True))
 
     def _leave_parent(self, effect: LeaveParent) -> None:
         link = self._parents.pop(effect.endpoint, None)
@@ -173,10 +194,10 @@ class Relaying:
         self, effect: effects.RelayRead, place: int, size_bytes: int, proof: Proof, outcome: ReadOutcome
     ) -> None:
         run, leaves = effect.run, None
-        del self._reads[run.read]
+        self._reads[run.read] = None
         if outcome is ReadOutcome.DONE:
             leaves = proof.leaves or leaves_of(self._memory.view(place, size_bytes))
-        self._handle(events.RelayReadEnded(run.read, run.key, run.first, leaves))
+        self._note(events.RelayReadEnded(run.read, run.key, run.first, leaves))
 
     def _abort(self, effect: AbortRun) -> None:
         handle = self._reads.pop(effect.read, None)

@@ -97,8 +97,11 @@ class SwitchModel:
         *,
         entries_of_port: int = INTEREST_OF_PORT,
         plain: bool = False,
+        cast_ns: int = 0,
     ) -> None:
+        """`cast_ns`: what it needs for each segment that it casts; others pass meanwhile."""
         self._engine = engine
+        self._cast_ns, self._casts_until_ns = cast_ns, 0
         self._entries = entries
         self._entries_of_port = entries_of_port
         self._ttl_ns = ttl_ns
@@ -285,7 +288,15 @@ class SwitchModel:
             return
         if entry.sponsor is not None:
             self._touch(entry, entry.sponsor)
-        for other in _members(entry.members & ~(1 << member)):
+        to = entry.members & ~(1 << member)
+        if self._cast_ns:
+            self._casts_until_ns = max(self._casts_until_ns, self._engine.now_ns) + self._cast_ns
+            self._engine.at(self._casts_until_ns, functools.partial(self._cast, to, packet))
+        else:
+            self._cast(to, packet)
+
+    def _cast(self, to: int, packet: Packet) -> None:
+        for other in _members(to):
             self._emit(other, packet)
 
     # --- cache -------------------------------------------------------------------------------------------------------

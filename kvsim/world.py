@@ -103,6 +103,10 @@ class Setting:
     """Agents hash reads on their way."""
     relay_share: float = 1.0
     """See `CoreOptions.relay_share`."""
+    chooses_way: bool = True
+    """See `CoreOptions.chooses_way`."""
+    cast_ns: int = 0
+    """What the switch needs for a segment that it casts, whatever the links take."""
     know_link: bool = False
     """Agents know the rate of their links."""
     seed: int = 1
@@ -221,7 +225,13 @@ class World:
         sizes = (setting.interest_entries, setting.ttl_ns, setting.segment_bytes)
         if not setting.tunnels:
             self.switches += [
-                SwitchModel(self.engine, *sizes, entries_of_port=setting.interest_of_port, plain=setting.plain)
+                SwitchModel(
+                    self.engine,
+                    *sizes,
+                    entries_of_port=setting.interest_of_port,
+                    plain=setting.plain,
+                    cast_ns=setting.cast_ns,
+                )
                 for _ in range(setting.racks)
             ]
         else:
@@ -314,6 +324,7 @@ class World:
             twins=setting.twins,
             proves=setting.proves,
             relay_share=setting.relay_share,
+            chooses_way=setting.chooses_way,
         )
 
     def _cold_store(self) -> SimulatedColdStore | None:

@@ -24,6 +24,13 @@ _POOL_BYTES_MIN: Final = 64 * 2**20
 _SLOTS_MIN: Final = 1024
 """Looks at the interfaces while the prefix goes over one link."""
 
+UNSHAPED_BIT_S: Final = 8_000_000_000
+"""1 GB/s: times over S at that are milliseconds for each MB."""
+_TURN_S: Final = 0.5
+"""Between readers that fetch alone."""
+_ROUNDS: Final = 2
+"""Prefixes that all fetch together before the one that counts."""
+
 _TICK_S: Final = 0.2
 _CUT_TICK_S: Final = 0.02
 
@@ -82,7 +89,8 @@ class IncastPlan:
     """One incast benchmark; sizes in bytes, rates in bit/s, reader indices from 0."""
 
     readers: int = 8
-    rate_bit_s: int = FULL.link_bit_s
+    rate_bit_s: int | None = FULL.link_bit_s
+    """None: links are not shaped, and times are over S at UNSHAPED_BIT_S."""
     size_bytes: int = FULL.incast_bytes
     chunk_bytes: int = FULL.chunk_bytes
     stagger: bool = False
@@ -99,6 +107,9 @@ class IncastPlan:
     """Networks, each with links of `rate_bit_s`."""
     cut: bool = False
     """The holder's cable to the last rail is pulled when half of all bytes are there."""
+    chooses: bool | None = None
+    """Readers have fetched other prefixes before, alone and together, and measured what each way brings. True: they
+    choose by that; False: the mode's way it is. None: they have measured nothing."""
     form: FormChoice | None = None
     """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
@@ -110,7 +121,7 @@ class IncastPlan:
 
     @property
     def ideal_s(self) -> float:
-        return self.size_bytes * 8 / self.rate_bit_s
+        return self.size_bytes * 8 / (self.rate_bit_s or UNSHAPED_BIT_S)
 
     def offsets_s(self) -> list[float]:
         """Each reader's start after the first one's: zeros, or random within one transfer time."""
@@ -132,7 +143,7 @@ class IncastPlan:
             uplink_bit_s=self.uplink_bit_s,
             faults=self.faults,
             seed=self.seed,
-            pool_bytes=max(_POOL_BYTES_MIN, 3 * self.size_bytes),
+            pool_bytes=max(_POOL_BYTES_MIN, (3 if self.chooses is None else 4 + _ROUNDS) * self.size_bytes),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
             plain=mode.is_plain,
             tls=self.trust is Trust.ON,
@@ -142,7 +153,8 @@ class IncastPlan:
         )
 
     def _agent_settings(self) -> dict[str, Any]:
-        return {} if self.form is None else {"wire": {"form": self.form.value}}
+        settings: dict[str, Any] = {} if self.form is None else {"wire": {"form": self.form.value}}
+        return settings | ({} if self.chooses is None else {"gate": {"choose_way": self.chooses}})
 
     def _settings(self, mode: Mode) -> dict[str, Any]:
         """Of the controller."""
@@ -180,8 +192,22 @@ class IncastRun:
             if mode is Mode.CACHE:
                 self._say(f"{mode}: the switch takes the prefix in")
                 testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
+            if plan.chooses is not None:
+                self._measure_ways(testbed, mode)
             figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
         return replace(figures, fanout=way), found
+
+    def _measure_ways(self, testbed: Testbed, mode: Mode) -> None:
+        """Each reader fetches a prefix alone, then all fetch others together."""
+        plan = self._plan
+        hosts = [reader + 1 for reader in range(plan.readers)]
+        for turn in range(1 + _ROUNDS):
+            prefix = replace(plan.prefix, seed=plan.seed + 1 + turn)
+            self._say(f"{mode}: all fetch another prefix" if turn else f"{mode}: each reader fetches alone")
+            put_prefix(testbed, prefix)
+            with ReaderGroup(testbed, prefix, hosts) as readers:
+                readers.start(None if turn else [_TURN_S * reader for reader in range(plan.readers)])
+                readers.reports()
 
     def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
         """Only the peers, on a plain bridge."""
@@ -228,7 +254,7 @@ class IncastRun:
             mode=mode,
             target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
-            rate_bit_s=plan.rate_bit_s,
+            rate_bit_s=plan.rate_bit_s or UNSHAPED_BIT_S,
             slow_readers=frozenset(plan.slow),
             offsets_s=offsets,
             reports=reports,

@@ -111,6 +111,13 @@ class Cluster:
         return self.accounting.decisions
 
     @property
+    def why(self) -> str:
+        """What was found of the network, and where a node found that reading ends sooner."""
+        choosers = [node for node in self.nodes if node.attached and node.reads]
+        found = [f"{choosers[0].reads} ({choosers[0].facts.name})"] if choosers else []
+        return "; ".join([self.way_why] * bool(self.way_why) + found)
+
+    @property
     def takers(self) -> list[Node]:
         """Nodes that chunks may be brought to."""
         return [node for node in self.nodes if _is_taker(node)]

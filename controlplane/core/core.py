@@ -190,7 +190,7 @@ class Core:
     @property
     def way(self) -> tuple[Fanout, str]:
         """How the fabric fans out now, and what was found of the network."""
-        return self._cluster.way, self._cluster.way_why
+        return self._cluster.way, self._cluster.why
 
     @property
     def decisions(self) -> Counter[str]:
@@ -298,6 +298,9 @@ class Core:
         node.received_bytes = heartbeat.received_bytes
         node.disk_used_bytes = heartbeat.disk_used_bytes
         node.next_victims = parse.next_victims(heartbeat, self.reports.refusals)
+        had, node.reads = node.reads, parse.reads(heartbeat)
+        if bool(had) != bool(node.reads):
+            self._cluster.inform(f"{node.facts.name}: {node.reads or 'what several want is fanned out again'}")
         self._cluster.observer.heartbeat_received(node, heartbeat, self.now_ns)
         if self.options.rules.spill:
             self.last_copies.consider(node)

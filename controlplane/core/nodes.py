@@ -141,6 +141,8 @@ class Node:
     """What its full pool would lose next."""
     sent_bytes: int = 0
     received_bytes: int = 0
+    reads: str = ""
+    """Where it found that several end sooner if each reads what all want; empty: nowhere."""
     load: HolderLoad = IDLE
     """What it has queued for its readers, as last reported."""
 

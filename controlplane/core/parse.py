@@ -43,6 +43,7 @@ from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_dige
 from kvproto.limits import RAILS_MAX
 from kvproto.records import RecordError, check_chunk, check_namespace, check_size, chunk_key
 from kvproto.rpc import control_pb2 as rpc
+from kvproto.units import format_bytes
 
 _TIERS = {
     rpc.SourceMeasurement.From.Value(f"FROM_{tier.name}"): tier
@@ -175,6 +176,19 @@ def arriving(heartbeat: rpc.Heartbeat) -> tuple[rpc.Arriving, ...]:
     for one in some:
         chunk_key(one.key, "arriving")
     return tuple(some)
+
+
+def reads(heartbeat: rpc.Heartbeat) -> str:
+    """Where a node found that several end sooner if each reads, for people; empty: nowhere. Raises RecordError for
+    numbers of readers that cannot be."""
+    if len(heartbeat.ways) > MEMBERS_MAX or any(not 1 < one.readers <= NODES_MAX for one in heartbeat.ways):
+        raise RecordError(f"ways: {len(heartbeat.ways)} numbers of readers, or one that cannot be")
+    return ", ".join(
+        f"{one.readers} readers each read at {format_bytes(one.read_bytes_per_s)}/s,"
+        f" {format_bytes(one.fanout_bytes_per_s)}/s if fanned out"
+        for one in heartbeat.ways
+        if one.read
+    )
 
 
 def counts(given: Mapping[str, int], what: str) -> dict[str, int]:

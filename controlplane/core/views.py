@@ -90,8 +90,8 @@ def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
     """The switch, as `kvcast top` shows it."""
     switch_cache, programmer = core.switch_cache, core.programmer
     state = "standby" if core.leadership.standby_words else core.link.state
+    fanout, why = core.way
     if not core.options.with_switch:
-        fanout, why = core.way
         words = "" if fanout is Fanout.SWITCH else fanout.name.lower()
         return rpc.SwitchView(target="none", state=state, fanout=words, fanout_why=why)
     return rpc.SwitchView(
@@ -106,6 +106,7 @@ def switch_view(core: Core, target: str, address: str) -> rpc.SwitchView:
         filling=switch_cache.count(ChunkState.PLACING, ChunkState.FILLING, ChunkState.PUBLISHING),
         groups=sum(kind == "group" for kind, _ in programmer.actual),
         write_errors=programmer.write_errors,
+        fanout_why=why,
     )
 
 

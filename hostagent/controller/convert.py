@@ -46,6 +46,7 @@ from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_dige
 from kvproto.limits import MEMBERS_MAX, RAILS_MAX
 from kvproto.records import RecordError, check_chunk, check_size, chunk_key
 from kvproto.rpc import control_pb2 as pb
+from kvproto.session.choice import Way
 from kvproto.wire.data import Fabric
 
 _HINTS = {Hint.SESSION_ENDED: pb.ReuseHint.SESSION_ENDED, Hint.EXPECTED: pb.ReuseHint.EXPECTED}
@@ -418,6 +419,15 @@ def heartbeat_of(
             gate_decisions=gate.decisions,
             gate_saved_ms=round(gate.saved_s * 1e3),
             gate_verdict=verdict,
+            ways=[
+                pb.WayChoice(
+                    readers=one.readers,
+                    read=one.way is Way.READ,
+                    read_bytes_per_s=one.read_bytes_per_s,
+                    fanout_bytes_per_s=one.fanout_bytes_per_s,
+                )
+                for one in gate.ways
+            ],
             drops=dict(islice((drops or {}).items(), limits.DROP_REASONS_TOLD)),
         )
     )

@@ -92,7 +92,9 @@ class InboundChunk:
     is_asked: bool = False
     """The reader or a relay brings it; else this node's disk, the cold store or a stand-in does."""
     is_relay_over: bool = False
-    """It could not come by relays."""
+    """It could not come by relays, or was left to reads."""
+    readers: int = 0
+    """Relays left it to reads because so many want it and each has it sooner so; 0: they did not."""
     holders: tuple[events.HolderRef, ...] = ()
     """Of one that comes by relays."""
     proven: dict[int, bytes] = field(default_factory=dict)
@@ -187,8 +189,13 @@ class Arrivals:
         self._left_at: dict[int, int] = {}
         """Bytes still to come from a node, as reads that begin together say it."""
         self._order = 0
-        self.relays = Relays(node, self._relayed)
         self.under_way: dict[ChunkKey, InboundChunk] = {}
+        self.relays = Relays(
+            node,
+            self._relayed,
+            lambda: self.reader.choice,
+            lambda: sum(one.readers > 0 for one in self.under_way.values()),
+        )
 
     # ------------------------------------------------------------------ figures
 
@@ -231,7 +238,13 @@ class Arrivals:
             read_alone = entry.served and inbound.route is Tier.REMOTE_DRAM
             asked.append(
                 events.ChunkWanted(
-                    entry.key, inbound.segments_count, entry.size_bytes, holders, inbound.order, read_alone
+                    entry.key,
+                    inbound.segments_count,
+                    entry.size_bytes,
+                    holders,
+                    inbound.order,
+                    read_alone,
+                    inbound.readers,
                 )
             )
         self._tell(asked)
@@ -248,13 +261,13 @@ class Arrivals:
         )
         return [wish for wish in fresh if wish[0].chunk.key not in taken]
 
-    def _relayed(self, key: ChunkKey, leaves: bytes | None) -> None:
-        """A chunk came by relays; None: it could not, and its holders are read as ever."""
+    def _relayed(self, key: ChunkKey, leaves: bytes | None, readers: int) -> None:
+        """A chunk came by relays; None: it could not, or was left to reads, and its holders are read as ever."""
         inbound = self.under_way.get(key)
         if inbound is None:
             return
         if leaves is None:
-            inbound.is_relay_over = True
+            inbound.is_relay_over, inbound.readers = True, readers
             self.want([(inbound, inbound.holders)])
             return
         inbound.found = found_of(inbound.entry, leaves)
@@ -349,6 +362,13 @@ class Arrivals:
         if inbound is not None and missing is not None:
             inbound.is_cast = True
             self._emit(effects.ExpectCasts(inbound.chunk, missing))
+
+    def _expect_no_casts(self, key: ChunkKey) -> None:
+        """This node has left a chunk: what it lacks is read, and proven as it comes."""
+        inbound = self.under_way.get(key)
+        if inbound is not None and inbound.is_cast and not inbound.whole:
+            inbound.is_cast = False
+            self._emit(effects.ForgetCasts(key))
 
     # ------------------------------------------------------------------ reads
 
@@ -483,6 +503,8 @@ class Arrivals:
                 case SendControl(message):
                     if message.op is Op.JOIN:
                         self._expect_casts(message.key)
+                    elif message.op is Op.LEAVE:
+                        self._expect_no_casts(message.key)
                     self._emit(command)
                 case VerifyChunk(key):
                     self._verify(self.under_way[key])
@@ -516,6 +538,8 @@ class Arrivals:
             if inbound.pieces_given is not None and inbound.forget_pieces():
                 self._emit(effects.ForgetPieces(inbound.chunk))
             self._emit(effects.ChunkProven(inbound.chunk))
+        if inbound.readers:
+            self.relays.chunk_read()
         return inbound
 
     def _verify(self, inbound: InboundChunk) -> None:

@@ -214,6 +214,7 @@ class AgentCore:
             events.FiguresWanted: lambda _: self.engines.local_reads.look(),
             events.RelayHeard: self.relays.heard,
             events.RelayReadEnded: self.relays.read_ended,
+            events.RelaysHappened: self.relays.happened,
             events.LoneGot: self.lone_gets.chunk_fetched,
             events.LoneTaken: lambda event: self.lone_gets.chunk_placed(event.chunk, event.hashed),
             events.Started: self._started,

@@ -27,6 +27,7 @@ from kvpolicy.value.costs import SourceCost
 from kvproto.commands import AbortRead, Blame, SendControl
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.integrity import NO_DIGEST, Integrity
+from kvproto.session.choice import Standing
 from kvproto.session.relay.relay_commands import LinkCommand, ReadRun
 
 # --- to engines -------------------------------------------------------------------------------------------------------
@@ -505,6 +506,8 @@ class GateNews:
     saved_s: float
     """What engines would have waited longer, recomputing."""
     last: Verdict | None
+    ways: Sequence[Standing] = ()
+    """How chunks come that several want."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -653,6 +653,13 @@ class RelayReadEnded(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RelaysHappened(AgentEvent):
+    """What the relays' links and reads brought in one turn of the event loop, in order: it is decided once of all."""
+
+    events: tuple[RelayHeard | RelayReadEnded, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoneGot(AgentEvent):
     """An engine has a chunk by a lone get. Its bytes, which have this digest, are kept until TakeLone."""
 

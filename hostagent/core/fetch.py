@@ -22,11 +22,16 @@ from kvpolicy.value import Tier
 from kvproto import events
 from kvproto.commands import ReaderCommand
 from kvproto.ids import Address, FetchId
+from kvproto.session.choice import Chooser
 from kvproto.session.parameters import ReaderParameters
 
 
 class ReaderMachine(Protocol):
     """What brings chunks from other nodes: `kvproto.session.reader.Reader`, or a model of it."""
+
+    @property
+    def choice(self) -> Chooser:
+        """By which way chunks come that several want."""
 
     @property
     def led_count(self) -> int:

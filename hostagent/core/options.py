@@ -57,6 +57,9 @@ class CoreOptions:
     relay_share: float = 1.0
     """Of what comes by relays, this part is passed on at most."""
 
+    chooses_way: bool = True
+    """See `ReaderParameters.chooses`."""
+
     @property
     def reader(self) -> ReaderParameters:
         """How this node fetches, until the controller says otherwise."""
@@ -66,4 +69,5 @@ class CoreOptions:
             interest_ttl_ns=self.interest_ttl_ns,
             link_rate_bytes_per_s=self.link_rate_bytes_per_s,
             rails=self.rails,
+            chooses=self.chooses_way,
         )

@@ -12,7 +12,7 @@ from typing import assert_never
 from hostagent.core import effects
 from hostagent.core.chunk_entry import ChunkEntry
 from hostagent.core.directory import NodeEntry
-from hostagent.core.events import RelayHeard, RelayReadEnded
+from hostagent.core.events import RelayHeard, RelayReadEnded, RelaysHappened
 from hostagent.core.node import Node
 from hostagent.pool.chunks import Chunk
 from hostagent.tree import LEAF_BYTES, PIECE_BYTES, ROOT_CODE, Hashed, root_of
@@ -21,6 +21,7 @@ from kvproto.commands import Blame
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId
 from kvproto.integrity import NO_DIGEST
+from kvproto.session.choice import Chooser
 from kvproto.session.chunk import keeper_rank
 from kvproto.session.relay.pieces import pieces_of
 from kvproto.session.relay.relay_commands import (
@@ -38,9 +39,9 @@ from kvproto.session.relay.relay_commands import (
 from kvproto.session.relay.relay_node import Relay
 
 PIECES_MIN = 2
-Ended = Callable[[ChunkKey, bytes | None], None]
+Ended = Callable[[ChunkKey, bytes | None, int], None]
 """Takes a chunk that the relay gathers no more: its leaves when it is whole and right, None when it has to come another
-way."""
+way; and how many nodes each read it, if that was chosen."""
 
 
 def pieces_in(size_bytes: int) -> int:
@@ -51,7 +52,9 @@ def pieces_in(size_bytes: int) -> int:
 class Relays:
     """Of one node."""
 
-    def __init__(self, node: Node, ended: Ended) -> None:
+    def __init__(self, node: Node, ended: Ended, choice: Callable[[], Chooser], reads: Callable[[], int]) -> None:
+        """`choice()`, `reads()`: see `Gathering`."""
+        self._choice, self._reads = choice, reads
         self._clock = node.clock
         self._emit = node.emit
         self._pool = node.pool
@@ -83,6 +86,8 @@ class Relays:
             leaves=lambda key: self._leaves_here(key),
             accepts=self._accepts,
             may_give=lambda peer: self._node_at(peer) is not None,
+            choice=self._choice,
+            reads=self._reads,
         )
 
     # ------------------------------------------------------------------ what is wanted
@@ -147,6 +152,19 @@ class Relays:
 
     # ------------------------------------------------------------------ what happens
 
+    def happened(self, event: RelaysHappened) -> None:
+        """Several of the following."""
+        if self._relay is None:
+            return
+        self._relay.is_held = True
+        for one in event.events:
+            if isinstance(one, RelayHeard):
+                self.heard(one)
+            else:
+                self.read_ended(one)
+        self._relay.is_held = False
+        self._due()
+
     def heard(self, event: RelayHeard) -> None:
         """A link brought messages, or has ended."""
         relay, now_ns = self._relay, self._clock.now_ns
@@ -180,6 +198,12 @@ class Relays:
                 self._emit(effects.ShowPieces(self.coming[event.key][0], event.first, count))
         self._carry_out(self._relay.read_ended(event.read, is_right, self._clock.now_ns))
 
+    def chunk_read(self) -> None:
+        """A chunk is here that was left to reads: the next one may be."""
+        if self._relay is not None and self.coming:
+            self._relay.gathering.choose_again()
+            self._alarm.set(self._clock.now_ns)
+
     def close(self) -> None:
         """Nothing is gathered or passed on any more."""
         self._alarm.due_ns = None
@@ -212,7 +236,7 @@ class Relays:
         return self._directory.node_reading_at(endpoint)
 
     def _carry_out(self, commands: list[RelayCommand]) -> None:
-        ended: list[tuple[ChunkKey, bytes | None]] = []
+        ended: list[tuple[ChunkKey, bytes | None, int]] = []
         for command in commands:
             match command:
                 case TellParent() | TellChild() | LeaveParent() | EndChild() | AbortRun():
@@ -222,18 +246,18 @@ class Relays:
                 case Blamed(endpoint, key):
                     self._blame(endpoint, key)
                 case Whole(key):
-                    ended.append((key, self._leaves[key]))
+                    ended.append((key, self._leaves[key], 0))
                     self._forget(key)
-                case GaveUp(key):
-                    ended.append((key, None))
+                case GaveUp(key, readers):
+                    ended.append((key, None, readers))
                     self._forget(key)
                 case _:
                     assert_never(command)
         self._alarm.set(self._relay.wake_ns if self._relay is not None else None)
-        for key, leaves in ended:
+        for key, leaves, readers in ended:
             if leaves is None:  # others may write there from now on
                 self._emit(effects.HidePieces(key))
-            self._ended(key, leaves)
+            self._ended(key, leaves, readers)
             if leaves is not None:
                 self._emit(effects.HidePieces(key))
 

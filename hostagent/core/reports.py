@@ -308,7 +308,8 @@ class Heartbeat:
     def _gate_news(self) -> effects.GateNews:
         counts = self._gate.counts
         decisions = {choice.value: count for choice, count in counts.decisions.items()}
-        return effects.GateNews(decisions, counts.saved_s, counts.last)
+        ways = self._fetches.arrivals.reader.choice.standing()
+        return effects.GateNews(decisions, counts.saved_s, counts.last, ways)
 
 
 def _without(keys: Sequence[ChunkKey], chunks: Iterable[Chunk]) -> list[ChunkKey]:

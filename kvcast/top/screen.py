@@ -91,6 +91,7 @@ def _switch_line(switch: rpc.SwitchView) -> Text:
         f"{switch.target} at {switch.address}: ",
         (switch.state, _STATES.get(switch.state, "yellow")),
         f", {switch.slots_used}/{switch.slots} slots, {switch.serving} served, {switch.filling} filling",
+        f"; {switch.fanout_why}" if switch.fanout_why else "",
         no_wrap=True,
         overflow="ellipsis",
     )

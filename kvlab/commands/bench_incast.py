@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
-from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.incast import UNSHAPED_BIT_S, IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
@@ -31,7 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench incast`."""
     parser.add_argument("--nodes", type=whole(1), default=8, help="readers (default 8)")
     parser.add_argument(
-        "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
+        "--rate",
+        type=lambda word: 0 if word == "none" else rate(word),
+        help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit); none: not shaped, and times "
+        "are over S at 1 GB/s",
+    )
+    parser.add_argument(
+        "--choice",
+        action="store_true",
+        help="readers have measured what reading and each mode's way bring: each mode by turns as it is, and as they "
+        "choose, with the ratio to the best of all as they are",
     )
     parser.add_argument("--size", type=size, help="the prefix (default 16MiB; tna and bmv2 1MiB)")
     parser.add_argument("--chunk", type=size, help="its chunks (default 1MiB; tna 128KiB, bmv2 64KiB)")
@@ -102,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     scale = SCALES[target]
     plan = IncastPlan(
         readers=args.nodes,
-        rate_bit_s=args.rate or scale.link_bit_s,
+        rate_bit_s=scale.link_bit_s if args.rate is None else args.rate or None,
         size_bytes=args.size or scale.incast_bytes,
         chunk_bytes=args.chunk or scale.chunk_bytes,
         stagger=args.stagger,
@@ -114,15 +123,15 @@ def run(args: argparse.Namespace) -> int:
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
     )
-    if args.form == "both" and args.trust == "both":
-        raise UsageError("--trust both and --form both: one of them at a time")
+    if (args.form == "both") + (args.trust == "both") + args.choice > 1:
+        raise UsageError("--trust both, --form both and --choice: one of them at a time")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
     modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
     if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY}.issuperset(modes):
         raise UsageError("--rails: casts go by the first rail; give --mode unicast, --fanout relay or both")
-    if args.rails > 1 and "both" in (args.trust, args.form):
+    if args.rails > 1 and ("both" in (args.trust, args.form) or args.choice):
         raise UsageError("--rails and both of something: one of them at a time")
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
     peers = [peer for peer in _chosen(args.peer or [], Peer) if peer not in absent]
@@ -138,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
     cases = {name: typical([run[0][name] for run in runs]) for name in runs[0][0]}
     ratios = trust_ratios([run[0] for run in runs])
     by_rails = rail_ratios([run[0] for run in runs], args.rails)
+    of_choice = choice_ratios([run[0] for run in runs])
     found = {name: typical([run[1][name] for run in runs]) for name in runs[0][1]}
     everything = [*cases.values(), *found.values()]
     what = ("starts within one transfer time" if plan.stagger else "all at once") + (
@@ -145,12 +155,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.runs > 1:
         what += f", the median run of {args.runs}"
-    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
+    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s or UNSHAPED_BIT_S, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
     for name, over_one in by_rails.items():
         console.print(f"{name}: {over_one:.3f} of the time on one rail")
-    document = incast_json(plan, cases, found) | {"isolation": isolated, "rail_ratios": by_rails}
+    for name, over_best in of_choice.items():
+        console.print(f"{name}: {over_best:.3f} times as long as the best as they are")
+    document = incast_json(plan, cases, found) | {
+        "isolation": isolated,
+        "rail_ratios": by_rails,
+        "choice_ratios": of_choice,
+    }
     if ratios:
         document["trust_ratios"] = ratios
     if args.runs > 1:
@@ -165,6 +181,7 @@ def run(args: argparse.Namespace) -> int:
 Figures = dict[str, IncastFigures]
 """By mode or by peer."""
 _ONE_RAIL = ", 1 rail"
+_CHOSEN = ", chosen"
 _TRUSTED = ", trust "
 """Between mode and `Trust` in the name of a case."""
 
@@ -176,6 +193,8 @@ def _variants(plan: IncastPlan, args: argparse.Namespace) -> list[tuple[str, Inc
     if args.form == "both":
         forms = (FormChoice.RAW, FormChoice.LOSSLESS)
         return [(f", {form.value}", replace(plan, form=form)) for form in forms]
+    if args.choice:
+        return [("", replace(plan, chooses=False)), (_CHOSEN, replace(plan, chooses=True))]
     if args.rails > 1:
         several = replace(plan, rails=args.rails)
         return [(_ONE_RAIL, plan), (f", {args.rails} rails", several), (", one cut", replace(several, cut=True))]
@@ -242,6 +261,18 @@ def rail_ratios(runs: list[Figures], rails: int) -> dict[str, float]:
             one = run[name.partition(",")[0] + _ONE_RAIL]
             if case is not one:
                 pairs.setdefault(name, []).append(case.mean_ratio / one.mean_ratio)
+    return {name: statistics.median(found) for name, found in pairs.items()}
+
+
+def choice_ratios(runs: list[Figures]) -> dict[str, float]:
+    """By case in which readers chose: the median over runs of its time divided by the least of those in the same run in
+    which they did not."""
+    pairs: dict[str, list[float]] = {}
+    for run in runs:
+        told = [case.mean_ratio for name, case in run.items() if not name.endswith(_CHOSEN)]
+        for name, case in run.items():
+            if name.endswith(_CHOSEN):
+                pairs.setdefault(name, []).append(case.mean_ratio / min(told))
     return {name: statistics.median(found) for name, found in pairs.items()}
 
 

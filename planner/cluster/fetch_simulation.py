@@ -22,6 +22,7 @@ from kvpolicy.tiers.holder_load import HolderLoad
 from kvproto import events
 from kvproto.commands import ChunkGone, ChunkHere, ReaderCommand, VerifyChunk
 from kvproto.ids import Address, NodeId
+from kvproto.session.choice import Chooser
 from kvproto.session.parameters import ReaderParameters
 from planner.cluster.clock import VirtualClock
 from planner.cluster.controller import VirtualController
@@ -51,6 +52,7 @@ class FlowReader:
         self._source: dict[ChunkKey, ChunkSource | None] = {}
         """Of flows that have ended; None: no node had the chunk any more."""
         self._asked: list[events.ChunkWanted] = []
+        self.choice = Chooser(is_free=False)
 
     def take_asked(self) -> list[events.ChunkWanted]:
         """Chunks to be brought from elsewhere, in prefix order, since the last call."""

@@ -79,7 +79,7 @@ class Examinations:
         number = self._take_number()
         now_ns, segment_bytes = self._cluster.now_ns, self._link.segment_bytes
         seen = Observations(surroundings, segment_bytes, segment_bytes + FILL_OVERHEAD_BYTES, self._link.state)
-        seen.fanout, seen.fanout_why = self._cluster.way, self._cluster.way_why
+        seen.fanout, seen.fanout_why = self._cluster.way, self._cluster.why
         for name in self._nodes.configured_ports:
             if self._nodes.named(name) is None:
                 seen.absent[name] = "it is in `nodes` of the configuration and has not attached"

@@ -49,6 +49,8 @@ class ChunkWanted(NamedTuple):
     """Place among all chunks that are wanted: the least is pulled first."""
     read_alone: bool = False
     """True: as long as nobody else wants it, read it from a holder, even if the switch serves it."""
+    readers: int = 0
+    """So many nodes read it, each for itself, because that ends sooner; 0: nobody chose that."""
 
 
 @dataclass(frozen=True, slots=True)

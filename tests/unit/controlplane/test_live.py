@@ -358,6 +358,8 @@ def test_a_rate_fades_and_does_not_flicker() -> None:
         rpc.Heartbeat(arriving=[rpc.Arriving(key=b"short")]),
         rpc.Heartbeat(drops={str(number): 1 for number in range(100)}),
         rpc.Heartbeat(gate_decisions={"x" * 100: 1}),
+        rpc.Heartbeat(ways=[rpc.WayChoice(readers=1)]),
+        rpc.Heartbeat(ways=[rpc.WayChoice(readers=2)] * 65),
     ],
 )
 def test_heartbeats_that_break_the_contract_are_refused(heartbeat: rpc.Heartbeat) -> None:

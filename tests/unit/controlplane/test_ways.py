@@ -10,6 +10,7 @@ import pytest
 from controlplane.config import parse
 from controlplane.core.events import ExaminationRequested
 from controlplane.core.examination.observations import Surroundings
+from controlplane.core.views import switch_view
 from controlplane.core.ways import AGAIN_NS, BARRED_NS, TRY_NS
 from kvproto.blocks import EVERYBODY, TRIAL
 from kvproto.fanout import Fanout
@@ -200,3 +201,19 @@ def test_the_doctor_tries_groups_where_casts_go_by_them(*, floods: bool) -> None
         assert said["groups"] == (words, rpc.Finding.BROKEN)
     else:
         assert said["groups"] == ("groups reach their members, and none of 2 others", rpc.Finding.OK)
+
+
+def test_where_a_node_found_that_reading_ends_sooner_is_said() -> None:
+    scene = Scene(with_switch=False)
+    scene.attach(1)
+    scene.attach(2)
+    ways = [
+        rpc.WayChoice(readers=2, read=True, read_bytes_per_s=300 << 20, fanout_bytes_per_s=150 << 20),
+        rpc.WayChoice(readers=8, fanout_bytes_per_s=100 << 20),
+    ]
+    scene.say(2, heartbeat=rpc.Heartbeat(ways=ways))
+    words = "2 readers each read at 300 MiB/s, 150 MiB/s if fanned out (n2)"
+    assert scene.core.way[1] == words
+    assert switch_view(scene.core, "none", "").fanout_why == words
+    scene.say(2, heartbeat=rpc.Heartbeat(ways=ways[1:]))
+    assert scene.core.way[1] == ""

@@ -13,6 +13,7 @@ from kvchunk.ids import ChunkKey
 from kvpolicy.value import Tier
 from kvproto.events import ChunkWanted, HolderLost, HolderRef
 from kvproto.ids import Address, NodeId
+from kvproto.session.choice import Chooser
 from kvproto.session.relay.relay_commands import EndChild, LeaveParent, TellChild, TellParent
 from kvproto.wire.relay_messages import Gone, Hello, Want
 
@@ -37,7 +38,7 @@ def node_of(emitted: list[Any]) -> Any:
 def made() -> tuple[Relays, list[Any]]:
     """Relays of such a node, and what they emit."""
     emitted: list[Any] = []
-    relays = Relays(node_of(emitted), lambda _key, _leaves: None)
+    relays = Relays(node_of(emitted), lambda _key, _leaves, _readers: None, lambda: Chooser(is_free=False), lambda: 0)
     relays.is_way = True
     relays.listens("127.0.0.1:1")
     return relays, emitted

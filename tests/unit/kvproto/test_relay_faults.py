@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvproto.ids import ReadId
 from kvproto.limits import MS
+from kvproto.session.choice import Chooser, Way
 from kvproto.session.relay import gathering
 from kvproto.session.relay.relay_commands import (
     EndChild,
@@ -23,7 +26,7 @@ KEY = key_of(1)
 LEAVES = bytes(32 * PIECES)
 
 
-def node(here: int = 0) -> Relay:
+def node(here: int = 0, choice: Chooser | None = None, reads: Callable[[], int] = lambda: 0) -> Relay:
     """A relay that has the first chunks whole."""
     whole = {key_of(number): PIECES for number in range(1, here + 1)}
     return Relay(
@@ -33,6 +36,8 @@ def node(here: int = 0) -> Relay:
         leaves=lambda _key: LEAVES,
         accepts=lambda _key, leaves: leaves == LEAVES,
         may_give=lambda _endpoint: True,
+        choice=lambda: choice or Chooser(is_free=False),
+        reads=reads,
     )
 
 
@@ -278,6 +283,28 @@ def test_a_keeper_that_is_ahead_makes_no_orphans_of_another_keepers_pieces() -> 
     relay.heard_parent("k:1", [Leaves(1, LEAVES)], MS)
     relay.heard_parent("l:1", [Leaves(2, LEAVES), grant(0, 2)], MS)
     relay.read_ended(ReadId(1), True, 2 * MS)
-    made = relay.heard_parent("l:1", [grant(60, 2)], 3 * MS)
+    made = relay.heard_parent("l:1", [grant(60, 2)], 9 * MS)
     assert not told(made, "k:1")
     assert orphan(1, 2) in told(made, "l:1"), "what this one has passed over is nowhere"
+
+
+def test_chunks_are_left_to_reads_where_these_brought_more_and_a_few_at_a_time() -> None:
+    choice, left = Chooser(), list[GaveUp]()
+    for way, took_ms in ((Way.FANOUT, 20), (Way.READ, 5)):
+        for turn in range(4):
+            asked_ns = turn * took_ms * MS
+            choice.came(way, 3, 1 << 20, asked_ns, asked_ns + took_ms * MS)
+    relay = node(choice=choice, reads=lambda: len(left))
+    keys = [key_of(number) for number in range(1, 9)]
+    made = relay.want([(key, PIECES, ["k:1"]) for key in keys], 100 * MS)
+    for number in range(1, 9):
+        made += relay.heard_parent("k:1", [Peers(number, ("p:1", "p:2")), Leaves(number, LEAVES)], (101 + number) * MS)
+        made += relay.handle_timer((110 + 2 * number) * MS)
+        left += [one for one in made if isinstance(one, GaveUp)]
+        assert len(left) <= gathering.LEFT_TO_READS_MAX
+        made = []
+    assert left == [GaveUp(key, 3) for key in keys[: gathering.LEFT_TO_READS_MAX]]
+    del left[0]
+    made = relay.handle_timer(140 * MS)
+    assert GaveUp(keys[gathering.LEFT_TO_READS_MAX], 3) in made
+    assert Drop(gathering.LEFT_TO_READS_MAX + 1) in told(made, "k:1")

@@ -17,7 +17,7 @@ from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
 from bmv2_testbed.network.counters import InterfaceCounters
 from controlplane.config import parse
-from kvlab.commands.bench_incast import trust_ratios
+from kvlab.commands.bench_incast import choice_ratios, trust_ratios
 
 
 def _figures(mean_ratio: float) -> IncastFigures:
@@ -90,3 +90,11 @@ def test_a_peer_that_is_not_installed_is_named_with_its_package(monkeypatch: pyt
         Peer.CHAIN: "",
         Peer.MOONCAKE: "mooncake-transfer-engine-non-cuda",
     }
+
+
+def test_a_choice_is_compared_with_the_best_of_all_in_the_same_run() -> None:
+    def run(unicast: float, cast: float, chosen: float) -> dict[str, IncastFigures]:
+        return {"unicast": _figures(unicast), "cast": _figures(cast), "cast, chosen": _figures(chosen)}
+
+    assert choice_ratios([run(4.0, 8.0, 4.4), run(2.0, 1.0, 1.2), run(3.0, 4.0, 3.0)]) == {"cast, chosen": 1.1}
+    assert choice_ratios([{"cast": _figures(1.0)}]) == {}

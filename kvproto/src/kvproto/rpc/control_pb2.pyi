@@ -961,6 +961,7 @@ class Heartbeat(_message.Message):
     GATE_SAVED_MS_FIELD_NUMBER: _builtins.int
     GATE_VERDICT_FIELD_NUMBER: _builtins.int
     DROPS_FIELD_NUMBER: _builtins.int
+    WAYS_FIELD_NUMBER: _builtins.int
     pool_used_bytes: _builtins.int
     pool_pinned_bytes: _builtins.int
     sent_bytes: _builtins.int
@@ -993,6 +994,10 @@ class Heartbeat(_message.Message):
     def drops(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """datagrams and requests refused, by reason, since the agent started"""
 
+    @_builtins.property
+    def ways(self) -> _containers.RepeatedCompositeFieldContainer[Global___WayChoice]:
+        """how chunks come that several want, by how many want them"""
+
     def __init__(
         self,
         *,
@@ -1010,14 +1015,46 @@ class Heartbeat(_message.Message):
         gate_saved_ms: _builtins.int = ...,
         gate_verdict: Global___GateVerdict | None = ...,
         drops: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        ways: _abc.Iterable[Global___WayChoice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gate_verdict", b"gate_verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arriving", b"arriving", "chunks", b"chunks", "directory_sequence", b"directory_sequence", "disk_used_bytes", b"disk_used_bytes", "drops", b"drops", "gate_decisions", b"gate_decisions", "gate_saved_ms", b"gate_saved_ms", "gate_verdict", b"gate_verdict", "next_victims", b"next_victims", "pool_pinned_bytes", b"pool_pinned_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "tasks_running", b"tasks_running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arriving", b"arriving", "chunks", b"chunks", "directory_sequence", b"directory_sequence", "disk_used_bytes", b"disk_used_bytes", "drops", b"drops", "gate_decisions", b"gate_decisions", "gate_saved_ms", b"gate_saved_ms", "gate_verdict", b"gate_verdict", "next_victims", b"next_victims", "pool_pinned_bytes", b"pool_pinned_bytes", "pool_used_bytes", b"pool_used_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "tasks_running", b"tasks_running", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class WayChoice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READERS_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    READ_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    FANOUT_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    readers: _builtins.int
+    """at most"""
+    read: _builtins.bool
+    """each reads for itself; else it is fanned out"""
+    read_bytes_per_s: _builtins.int
+    """what this node got that way; 0: it has not measured it"""
+    fanout_bytes_per_s: _builtins.int
+    def __init__(
+        self,
+        *,
+        readers: _builtins.int = ...,
+        read: _builtins.bool = ...,
+        read_bytes_per_s: _builtins.int = ...,
+        fanout_bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fanout_bytes_per_s", b"fanout_bytes_per_s", "read", b"read", "read_bytes_per_s", b"read_bytes_per_s", "readers", b"readers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WayChoice: _TypeAlias = WayChoice  # noqa: Y015
 
 @_typing.final
 class Arriving(_message.Message):
@@ -2944,7 +2981,7 @@ class SwitchView(_message.Message):
     fanout: _builtins.str
     """without a switch: multicast or relay; empty: every read is unicast"""
     fanout_why: _builtins.str
-    """what was found of the network; empty: an operator says so"""
+    """what was found of the network, and where reading ends sooner; empty: nothing"""
     def __init__(
         self,
         *,

@@ -424,6 +424,7 @@ class Chunk:
         "provenance",
         "read_alone",
         "readable",
+        "readers",
         "segments",
     )
 
@@ -442,6 +443,8 @@ class Chunk:
         """The phase is one in which segments may be asked for."""
         self.joined = False
         """The phase is JOINED."""
+        self.readers = wanted.readers
+        """So many nodes read it, each for itself, because that ends sooner; 0: nobody decided that."""
         self.progress = Progress(wanted.segments)
         self.proof: Proof | None = None
         """Under way while the phase is PROVING."""

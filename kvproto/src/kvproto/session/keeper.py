@@ -16,11 +16,11 @@ from kvchunk.ids import ChunkKey
 from kvproto.commands import SendControl
 from kvproto.ids import Address, Member, members_of
 from kvproto.session.interest import Entry, InterestTable
-from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Flag, Op
+from kvproto.wire.control import TAG_LEADS, TAG_READS, TAG_YIELDS, Control, Flag, Op
 
 NEWS_WAIT_NS: Final = 250_000
 """News of who else wants a chunk wait so long for more of the same."""
-_NEVER_ALONE: Final = TAG_LEADS | TAG_YIELDS
+_NEVER_ALONE: Final = TAG_LEADS | TAG_YIELDS | TAG_READS
 
 
 class Members(Protocol):

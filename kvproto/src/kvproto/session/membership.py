@@ -21,7 +21,7 @@ from kvproto.session.timing import (
     NO_SWITCH_MEMORY_NS,
     RENEWALS_PER_TTL,
 )
-from kvproto.wire.control import TAG_LEADS, TAG_YIELDS, Control, Flag, Op
+from kvproto.wire.control import TAG_LEADS, TAG_READS, TAG_YIELDS, Control, Flag, Op
 
 LEFT_REMEMBERED = 256
 """Chunks left most recently, whose stray segments are answered by another LEAVE."""
@@ -120,6 +120,15 @@ class Membership:
         """Tell every member that this reader no longer pulls the chunk, though it wants it."""
         chunk.interest.leader = None
         return self.join(chunk, now_ns, TAG_YIELDS)
+
+    def read_alone(self, chunk: Chunk, now_ns: int, *, announces: bool) -> list[ReaderCommand]:
+        """Each member reads this chunk for itself: this one waits for no cast of it any more. `announces`: it tells
+        the others."""
+        out = self.join(chunk, now_ns, TAG_READS) if announces else []
+        chunk.readers, chunk.alone = chunk.interest.members.bit_count(), True
+        out += self.leave(chunk, now_ns)
+        chunk.move(Cause.UNHEARD)
+        return out
 
     def leave(self, chunk: Chunk, now_ns: int) -> list[ReaderCommand]:
         """Send a LEAVE if the switch may keep our interest."""

@@ -23,6 +23,8 @@ class ReaderParameters:
     """NICs that bring chunks to this node, each by a network of its own."""
     by_keepers: bool = False
     """Holders keep the interest in their chunks: all readers of a chunk join at the same one."""
+    chooses: bool = True
+    """Chunks that several want are read by each where that was measured to end sooner; False: they are always cast."""
 
 
 @dataclass(frozen=True, slots=True)

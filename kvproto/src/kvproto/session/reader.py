@@ -30,6 +30,7 @@ from kvproto.events import (
     SwitchChanged,
 )
 from kvproto.ids import Address
+from kvproto.session.choice import Chooser, Way
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks, Copies
 from kvproto.session.liveness import Liveness
@@ -50,7 +51,7 @@ from kvproto.session.timing import (
     QUIET_REJOIN_MAX_NS,
     STRIPE,
 )
-from kvproto.wire.control import TAG_LEADS, Control, Flag, Op
+from kvproto.wire.control import TAG_LEADS, TAG_READS, Control, Flag, Op
 
 _FREQUENT = frozenset({SegmentsReceived, ControlReceived, ReadProgress})
 """Events that do not call for a decision at once, unless their handlers find that they do."""
@@ -67,7 +68,8 @@ class Reader:
         self._pull = Pull(parameters.receive_window_segments, self._pace)
         self._stripes = Stripes(self._pace, parameters.rails)
         self._membership = Membership(parameters, self._pace)
-        self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace)
+        self.choice = Chooser(is_free=parameters.chooses)
+        self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace, self.choice)
         self._chunks = Chunks(self._schedule, self._membership, self._pull, self._stripes, self._out)
         self._copies = Copies(parameters, self._chunks, self._stripes, self._out)
         self._heard_ns = 0
@@ -237,13 +239,25 @@ class Reader:
             if notice.tag & TAG_LEADS and followed not in (None, me):
                 self._schedule.reinstated(chunk)
         elif notice.flags & Flag.JOINED:
-            if notice.tag & TAG_LEADS:
+            if notice.tag & TAG_READS:
+                self._follow_choice(chunk, now_ns)
+            elif notice.tag & TAG_LEADS:
                 self._schedule.deposed(chunk)
             elif self._schedule.leads(chunk) and notice.count - 1 != me:
                 # The switch names whose GET it saw last. We have announced this chunk and not asked for it yet.
                 self._out += self._membership.announce(chunk, now_ns)
         if followed is not None and followed != me and chunk.interest.leader is None:
             self._schedule.followed(chunk)
+
+    def _follow_choice(self, chunk: Chunk, now_ns: int) -> None:
+        """Another member found that each should read a chunk; not so where nothing of it can be read, or where this
+        node knows better."""
+        is_begun = chunk.progress.missing_count < chunk.segments
+        if not chunk.joined or is_begun or not chunk.provenance.any_readable or self._schedule.leads(chunk):
+            return
+        if self.choice.agrees(chunk.interest.members.bit_count()):
+            self._out += self._membership.read_alone(chunk, now_ns, announces=False)
+            self._stale = True
 
     # --- what arrives ------------------------------------------------------------------------------------------------
 
@@ -262,6 +276,10 @@ class Reader:
         asked = self._arrive(chunk, fresh, now_ns)
         chunk.provenance.note_cast(len(fresh), event.from_switch)
         self._schedule.inflow.add(len(fresh) - asked, len(fresh), now_ns)
+        readers = chunk.interest.members.bit_count()
+        if readers > 1 and not event.from_switch:
+            size_bytes = len(fresh) * self._parameters.segment_bytes
+            self.choice.came(Way.FANOUT, readers, size_bytes, now_ns, now_ns)
         if not progress.missing_count:
             self._whole(chunk, now_ns)
 
@@ -282,6 +300,10 @@ class Reader:
         if now_ns - stripe.started_ns >= self._pace.least_ns(STRIPE) // 2:
             self._schedule.inflow.learn_link(rate)
         stripe.have = stripe.count
+        if stripe.chunk.readers:
+            size_bytes = stripe.count * self._parameters.segment_bytes
+            self.choice.came(Way.READ, stripe.chunk.readers, size_bytes, stripe.started_ns, now_ns)
+            self._liveness.arrived(stripe.count)  # who reads by choice waits for no casts
         self._take_first(stripe, now_ns, proves=event.proves)
 
     def _take_first(self, stripe: Stripe, now_ns: int, *, proves: bool = False) -> None:
@@ -356,6 +378,8 @@ class Reader:
             else:
                 if self._liveness.since_ns is not None:
                     self._liveness.rest()
+                if self.choice.is_measuring:
+                    self.choice.rest()
                 self.wake_ns = None
             self._evaluated_ns = now_ns
         elif self._schedule.led:

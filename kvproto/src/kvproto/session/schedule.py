@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kvproto.commands import ReaderCommand, SendControl, StartRead
 from kvproto.events import HolderRef
 from kvproto.ids import Member
+from kvproto.session.choice import Chooser, Way
 from kvproto.session.chunk import Chunk
 from kvproto.session.membership import Membership
 from kvproto.session.pace import Pace
@@ -165,9 +166,16 @@ class Schedule:
     """The rules of pulling for one reader. `run` is called after events and when `wake_ns` comes."""
 
     def __init__(
-        self, parameters: ReaderParameters, membership: Membership, pull: Pull, stripes: Stripes, pace: Pace
+        self,
+        parameters: ReaderParameters,
+        membership: Membership,
+        pull: Pull,
+        stripes: Stripes,
+        pace: Pace,
+        choice: Chooser,
     ) -> None:
         self.parameters = parameters
+        self._choice = choice
         self._pace = pace
         self._membership = membership
         self._pull = pull
@@ -256,9 +264,11 @@ class Schedule:
         if self.led:
             self.led = [chunk for chunk in self.led if chunk.joined]
             self._yield_if_overloaded(out, now_ns)
+        reads_first = False
         for chunk in chunks:
             urgent = chunk.alone and chunk.readable and not chunk.joined and chunk.progress.free_count
             if urgent and not self._begin(chunk, out, now_ns):
+                reads_first = chunk.readers > 0
                 break
         if self._stripes.reads:
             self._ask_beside_reads(out, now_ns)
@@ -273,7 +283,7 @@ class Schedule:
             out += self.refill(now_ns)
         if survey.answers_due_ns > now_ns and not self.led:
             self._wake(survey.answers_due_ns)
-        else:
+        elif not reads_first:
             self._lead(survey, out, now_ns)
         return out
 
@@ -404,7 +414,8 @@ class Schedule:
         active = last is not None and now_ns - last <= self._pace[SILENCE]
         company = chunk.joined and chunk.interest.company(self.parameters.member)
         if not pulled:
-            working = self._stripes.reads or self.led
+            readers = chunk.interest.members.bit_count()
+            working = self._stripes.reads or self.led or self._choice.is_read(readers)
             if not company or working:
                 self._idle_since_ns = None
                 return max(now_ns, self._holdoff_until_ns if active and company else 0)
@@ -489,6 +500,14 @@ class Schedule:
         """Pull a chunk that nobody pulls: lead it, or read it alone. False when there is no room for it now."""
         me = self.parameters.member
         if chunk.joined and chunk.interest.company(me):
+            if not self._stripes.next_size(fresh=False):
+                if self._choice.is_read(chunk.interest.members.bit_count()):
+                    return False
+            elif self._choose(chunk, now_ns) is Way.READ:
+                out += self._membership.read_alone(chunk, now_ns, announces=not self._rank(chunk))
+                return self._begin(chunk, out, now_ns)
+            if any(stripe.chunk.readers for stripe in self._stripes.reads.values()):
+                return False  # one way after the other: both together are slower, and would be measured so
             last = self.inflow.foreign_last_ns
             if last is not None and now_ns - last < self._pace[SILENCE]:
                 self._probed = True
@@ -502,6 +521,18 @@ class Schedule:
             if not self._read(chunk, out, now_ns):
                 return False
         return True
+
+    def _choose(self, chunk: Chunk, now_ns: int) -> Way:
+        """How a chunk comes that others want, too."""
+        if not chunk.provenance.any_readable or chunk.progress.missing_count < chunk.segments:
+            return Way.FANOUT  # what has begun goes on
+        segment_bytes, link = self.parameters.segment_bytes, self.inflow.link
+        return self._choice.choose(
+            chunk.interest.members.bit_count(),
+            chunk.segments * segment_bytes,
+            None if link is None else link * segment_bytes,
+            now_ns,
+        )
 
     def _read(self, chunk: Chunk, out: list[ReaderCommand], now_ns: int) -> bool:
         """Read a run of a chunk reliably; small gaps by GET, and all of it while reads are silent.

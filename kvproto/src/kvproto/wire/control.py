@@ -41,6 +41,8 @@ TAG_LEADS = 0x8000
 """In the tag of a JOIN, echoed to every member in its NOTICE: the joiner pulls this chunk for all from now on."""
 TAG_YIELDS = 0x4000
 """In the tag of a JOIN: the joiner no longer pulls this chunk, though it still wants it."""
+TAG_READS = 0x2000
+"""In the tag of a JOIN: the joiner, who would pull this chunk, found that it is here sooner if each reads it."""
 _REACTION_MASK = 0x003F
 """In the tag of a JOIN (echoed to every member) and of a GET: how long the sender takes to act on what it is sent."""
 

@@ -13,6 +13,7 @@ from typing import Final
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
 from kvproto.limits import MS
+from kvproto.session.choice import Chooser, Way
 from kvproto.session.relay.passing import Passing, run_pieces
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
 from kvproto.session.relay.relay_commands import (
@@ -59,10 +60,18 @@ KEEPER_SILENT_NS: Final = 1_000 * MS
 """A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
 """A chunk of which nothing comes for so long comes another way."""
+LOOK_NS: Final = 5 * MS
+"""Between two looks at what silence says, and at whether chunks end sooner if they are read: to look at each piece cost
+as much as all else that is decided of it."""
+LEFT_TO_READS_MAX: Final = 3
+"""Chunks at a time: one is read, one begins as it ends, and one is not begun."""
 LINK_IDLE_NS: Final = 5_000 * MS
 PARENTS_MAX: Final = 64
 PEERS_MAX: Final = 48
 """A parent more is asked as a keeper only."""
+
+
+_AS_EVER: Final = Chooser(is_free=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,10 +152,13 @@ class Gathering:
         out: list[RelayCommand],
         share: float,
         rails: int = 1,
+        choice: Callable[[], Chooser] = lambda: _AS_EVER,
+        reads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`endpoint`: where this node answers reads; `accepts(key, leaves)`: whether these make the chunk's digest, to
         be kept; `may_give(endpoint)`: whether a node answers there that the directory knows; `rails`: each has as much
-        under way as if it were the only one."""
+        under way as if it were the only one; `choice()`: what was measured of relays and reads; `reads()`: chunks that
+        were left to reads and are not here."""
         self._endpoint = endpoint
         self._piece_bytes = piece_bytes
         self._accepts = accepts
@@ -155,6 +167,9 @@ class Gathering:
         self._out = out
         self._share = share
         self._rails = rails
+        self._choice, self._reads = choice, reads
+        self._looked_ns: int | None = None
+        """When silence was last looked at; None: something has changed since that does not wait."""
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -190,7 +205,7 @@ class Gathering:
             pieces_of(0, pieces),
         )
         self._pieces_wanted += pieces
-        self._idle_ns = None
+        self._idle_ns = self._looked_ns = None
         self._ask_keeper(arriving, now_ns)
 
     def offer(self, key: ChunkKey, keepers: Iterable[str], now_ns: int) -> None:
@@ -244,7 +259,7 @@ class Gathering:
 
     def _end(self, arriving: Arriving, now_ns: int) -> None:
         """It is gathered no more: reads of it end, parents forget it."""
-        key = arriving.key
+        key, self._looked_ns = arriving.key, None
         del self.chunks[key], self._by_number[arriving.number]
         for parent in self._parents.values():
             self._give_back(parent, [read for read, one in parent.reads.items() if one.arriving is arriving])
@@ -311,7 +326,7 @@ class Gathering:
     def _take_leaves(self, parent: _Parent, arriving: Arriving, leaves: bytes, now_ns: int) -> None:
         if arriving.has_leaves or self._accepts(arriving.key, leaves):
             if not arriving.has_leaves:
-                arriving.has_leaves, arriving.moved_ns = True, now_ns
+                arriving.has_leaves, arriving.moved_ns, self._looked_ns = True, now_ns, None
             return
         self._out.append(Blamed(parent.endpoint, arriving.key))
         self._drop_source(parent, arriving, now_ns)
@@ -333,6 +348,7 @@ class Gathering:
 
     def _forget_source(self, parent: _Parent, arriving: Arriving, now_ns: int) -> None:
         """A parent has nothing of a chunk, or what it has is not to be had."""
+        self._looked_ns = None
         self._give_back(parent, [read for read, one in parent.reads.items() if one.arriving is arriving])
         parent.granted = deque(one for one in parent.granted if one.number != arriving.number)
         if parent.has.pop(arriving.key, None):
@@ -391,6 +407,8 @@ class Gathering:
         arriving.moved_ns = now_ns
         self._came_ns.extend([now_ns] * count)
         self._best_ns = min(self._best_ns, self._piece_ns) if self._best_ns and self._piece_ns else self._piece_ns
+        size_bytes = count * self._piece_bytes
+        self._choice().came(Way.FANOUT, self._readers_of(arriving), size_bytes, now_ns, now_ns)
         if one.is_granted:
             self._tell(parent.endpoint, Run(RunKind.DONE, arriving.number, first, count))
         if one.is_granted or self._share >= 1:
@@ -434,7 +452,11 @@ class Gathering:
 
     def run(self, now_ns: int) -> None:
         """Ask parents as far as there is something to ask for; draw conclusions from silence."""
-        self._find_silent(now_ns)
+        looks = self._looked_ns is None or now_ns - self._looked_ns >= LOOK_NS
+        if looks:
+            self._looked_ns = now_ns
+            self._find_silent(now_ns)
+            self._leave_to_reads(now_ns)
         for parent in self._parents.values():
             self._read_granted(parent, now_ns)
         # Whoever has the least to do is asked first: so uplinks carry alike.
@@ -444,9 +466,35 @@ class Gathering:
                 while left > 0 and len(parent.reads) < most and self._read_next(parent, now_ns):
                     left -= 1
         self._make_room()
-        self._beg(now_ns)
-        self._end_hopeless(now_ns)
-        self._set_wake(now_ns)
+        self._beg(now_ns, looks=looks)
+        if looks or self._looked_ns is None:
+            self._end_hopeless(now_ns)
+            self._set_wake(now_ns)
+        else:
+            self.wake_ns = self._looked_ns + LOOK_NS
+
+    def choose_again(self) -> None:
+        """A chunk is here that was left to reads."""
+        self._looked_ns = None
+
+    def _readers_of(self, arriving: Arriving) -> int:
+        """How many want a chunk, as far as its keeper said."""
+        return 1 + sum(arriving.key in parent.has for parent in self._parents.values())
+
+    def _leave_to_reads(self, now_ns: int) -> None:
+        """Chunks of which nothing was asked for are read by each who wants them, a few at a time, where that ends
+        sooner."""
+        left = LEFT_TO_READS_MAX - self._reads()
+        for arriving in list(self.chunks.values()):
+            is_begun = arriving.proven or arriving.lacking.bit_count() < arriving.pieces
+            if is_begun or not arriving.has_leaves:
+                continue
+            readers, size_bytes = self._readers_of(arriving), arriving.pieces * self._piece_bytes
+            if left <= 0 or self._choice().choose(readers, size_bytes, None, now_ns) is not Way.READ:
+                return
+            left -= 1
+            self._out.append(GaveUp(arriving.key, readers))
+            self.unwant(arriving.key, now_ns)
 
     def _read_granted(self, parent: _Parent, now_ns: int) -> None:
         waiting: deque[Run] = deque()
@@ -540,11 +588,12 @@ class Gathering:
             return 0.0
         return (self._came_ns[-1] - self._came_ns[0]) / RATE_PIECES
 
-    def _beg(self, now_ns: int) -> None:
+    def _beg(self, now_ns: int, *, looks: bool) -> None:
         """Of a keeper whose uplink has room, where the others give too little."""
         piece_ns = self._piece_ns
         for parent in self._keepers():
-            self._tell_orphans(parent, now_ns)
+            if looks:
+                self._tell_orphans(parent, now_ns)
             begged_ns = parent.begged_ns
             is_asked = begged_ns is not None and now_ns - begged_ns < SILENCE_NS_UNKNOWN
             if not parent.has_room or not piece_ns or parent.reads or parent.granted or is_asked:

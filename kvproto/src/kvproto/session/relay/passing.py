@@ -322,10 +322,12 @@ class Passing:
 
     def _grant(self, now_ns: int) -> None:
         """Whoever has room gets what nobody was given; then who begs."""
-        run = run_pieces(self._piece_ns)
+        if not self._kept:
+            return  # it is keeper of nothing
+        run, window = run_pieces(self._piece_ns), self._window
         for begs in (False, True):
             idle = 0
-            while self._granted_pieces < self._window and idle < len(self._turns):
+            while self._granted_pieces < window and idle < len(self._turns):
                 child = self._turns[0]
                 self._turns.rotate(-1)
                 is_given = self._serve_beg(child, now_ns) if begs else self._serve_room(child, run, now_ns)

@@ -66,9 +66,12 @@ class Whole(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """No way leads to a chunk by relays: it is to come another way. The relay gathers it no more."""
+    """No way leads to a chunk by relays, or reading it ends sooner: it is to come another way. The relay gathers it no
+    more."""
 
     key: ChunkKey
+    readers: int = 0
+    """So many nodes want it, of which each should read it for itself; 0: that was not chosen."""
 
 
 LinkCommand: TypeAlias = TellParent | TellChild | LeaveParent | EndChild | AbortRun

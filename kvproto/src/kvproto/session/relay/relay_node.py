@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kvchunk.ids import ChunkKey
 from kvproto.ids import ReadId
+from kvproto.session.choice import Chooser
 from kvproto.session.relay.gathering import Gathering
 from kvproto.session.relay.passing import Passing
 from kvproto.session.relay.relay_commands import EndChild, RelayCommand
@@ -27,12 +28,18 @@ class Relay:
         leaves: Callable[[ChunkKey], bytes],
         accepts: Callable[[ChunkKey, bytes], bool],
         may_give: Callable[[str], bool],
+        choice: Callable[[], Chooser] = lambda: Chooser(is_free=False),
+        reads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`share`: of what it gathers, so much it passes on as owner; 0: it passes on nothing. See `Passing` and
         `Gathering`."""
         self._out: list[RelayCommand] = []
+        self.is_held = False
+        """More events follow at once: nothing is decided before."""
         self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
-        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails)
+        self.gathering = Gathering(
+            endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails, choice, reads
+        )
 
     @property
     def wake_ns(self) -> int | None:
@@ -109,6 +116,8 @@ class Relay:
 
     def handle_timer(self, now_ns: int) -> list[RelayCommand]:
         """What is due. Calling it early or late is safe."""
+        if self.is_held:
+            return []
         self.gathering.run(now_ns)
         self.passing.run(now_ns)
         out = self._out.copy()
