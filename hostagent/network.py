@@ -72,7 +72,9 @@ class Network:
             SendControl: self._send_control,
             effects.CastSegments: lambda one: self._transport.casts.cast(
                 place_of(one.chunk), one.first, one.count, one.blocks
-            ),
+            )
+            if not one.rail
+            else self._transport.cast_by(one.rail, place_of(one.chunk), one.first, one.count, one.blocks),
             effects.FillSegments: lambda one: self._transport.casts.fill(
                 place_of(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),
@@ -89,13 +91,13 @@ class Network:
     def _send_control(self, effect: SendControl) -> None:
         if effect.message.op is Op.JOIN:
             self._transport.counters.joins_sent += 1
-        self._transport.send_control(effect.message, effect.address)
+        self._transport.send_control(effect.message, effect.address, effect.rail)
 
     # ------------------------------------------------------------------ from the transport (`TransportSink`)
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         """Control datagrams."""
-        received = tuple(protocol.ControlReceived(message, source) for message, source in arrivals)
+        received = tuple(protocol.ControlReceived(message, source, rail) for message, source, rail in arrivals)
         self._handle(events.ControlsReceived(received))
 
     def casts_placed(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
@@ -117,13 +119,13 @@ class Network:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
         return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.reader.patient else limits.CAST_POLL_S_MAX
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
+    def segments_sent(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """Segments left."""
-        self._handle(protocol.SegmentsSent(key, count))
+        self._handle(protocol.SegmentsSent(key, count, rail))
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """Segments could not leave."""
-        self._handle(protocol.SendFailed(key, count))
+        self._handle(protocol.SendFailed(key, count, rail))
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         """Segments of a fill left."""
@@ -131,7 +133,7 @@ class Network:
 
     def casts_queued_bytes(self) -> int:
         """Of casts that this node was asked for."""
-        return self._core.serving.queued_bytes
+        return sum(serving.queued_bytes for serving in self._core.serving_by_rail)
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""

@@ -189,6 +189,8 @@ class ControlArrival(NamedTuple):
 
     message: Control
     source: Address
+    rail: int = 0
+    """By which it came."""
 
 
 class Way(NamedTuple):
@@ -242,10 +244,10 @@ class TransportSink(Protocol):
     def cast_patience_segments(self) -> int:
         """How many segments may come before they are reported."""
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
-        """`count` segments of a cast left."""
+    def segments_sent(self, key: ChunkKey, count: int, rail: int = 0) -> None:
+        """`count` segments of a cast left by a rail."""
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """`count` segments of a cast could not leave."""
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
@@ -322,6 +324,9 @@ class CastPart(Protocol):
 
     def drain_receive(self) -> None:
         """Report now all cast segments that have come: the next decision depends on them."""
+
+    def give_up(self) -> None:
+        """Others send from now on: segments that have not left are reported as failed, later."""
 
     def data_socket(self) -> socket.socket | None:
         """What casts leave through: UDP, on the data address and Fabric.data_port, nobody reads it. None: none such."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.transport import socket_options
-from hostagent.transport.base import ChunkPlace
+from hostagent.transport.base import CastPart, ChunkPlace
 from hostagent.transport.endpoints import endpoint_of
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
@@ -51,6 +51,9 @@ class SocketsTransport(HostTransport):
 
     def _open_rail(self, host: Host) -> Parts:
         return rail_parts(host)
+
+    def _open_rail_casts(self, host: Host) -> CastPart:
+        return socket_casts(host)
 
 
 def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
@@ -117,11 +120,11 @@ class SegmentSocket:
 
     def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""
-        fabric, sink = self._fabric, self._host.sink
+        fabric, host = self._fabric, self._host
         run = SegmentRun(chunk, fabric, first, count)
         to = [self._group(block) for block in blocks] if blocks else [(fabric.group, 0)]
-        self._sender.send(run, to, self._host.config.cast_port, sink.segments_sent, sink.segments_failed)
-        self._host.counters.cast_packets_sent += count * len(to)
+        self._sender.send(run, to, host.config.cast_port, host.segments_sent, host.segments_failed)
+        host.counters.cast_packets_sent += count * len(to)
 
     def _group(self, block: int) -> Group:
         fabric = self._fabric
@@ -132,7 +135,7 @@ class SegmentSocket:
         """See `CastPart.fill`. The switch keeps the port that they come from."""
         sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
         if cast_too:
-            sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
+            sent, failed, flags = self._fill_cast, self._host.segments_failed, Flag.CAST_TOO
         run = SegmentRun(chunk, self._fabric, first, count, fill=flags)
         self._sender.send(run, [(pool, 0)], self._host.config.control_port, sent, failed)
 
@@ -292,9 +295,14 @@ class TcpReads:
         self._client.close()
 
 
+def socket_casts(host: Host) -> SocketCasts | NoCasts:
+    """As far as there is IPv4. Raises TransportError."""
+    return SocketCasts(host) if host.address else NoCasts(host)
+
+
 def socket_parts(host: Host) -> Parts:
     """Everything over sockets. Raises TransportError."""
-    casts, reads = SocketCasts(host) if host.address else NoCasts(host), TcpReads(host)
+    casts, reads = socket_casts(host), TcpReads(host)
 
     def bind_anew(now: Host) -> str:
         if isinstance(casts, SocketCasts):
@@ -322,7 +330,7 @@ class NoCasts:
 
     def cast(self, chunk: ChunkPlace, _first: int, count: int, _blocks: Sequence[int] = ()) -> None:
         """Whoever asked for them reads instead."""
-        self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+        self._host.loop.call_soon(self._host.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, _: Address, *, cast_too: bool = False) -> None:
         """See `CastPart.fill`."""
@@ -343,6 +351,9 @@ class NoCasts:
 
     def drain_receive(self) -> None:
         """Nothing has come."""
+
+    def give_up(self) -> None:
+        """Nothing waits to be sent."""
 
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`."""

@@ -136,7 +136,7 @@ class ChainCache:
             chain = CastChain(self._port, chunk, self._pool, self._fabric, self._groups[self._fabric.group])
         except VerbsError:
             self._host.counters.drop("cast_headers_unregistered", count)
-            self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+            self._host.loop.call_soon(self._host.segments_failed, chunk.key, count)
             return None
         self._chains[chunk.key] = chain
         if len(self._chains) > limits.CAST_PREPARED_CHUNKS_MAX:

@@ -226,8 +226,8 @@ class NativeCastQueue:
         self._port, self._library = port, library
         self._loop: asyncio.AbstractEventLoop = host.loop
         self._counters = host.counters
-        self._sent = host.sink.segments_sent
-        self._failed = host.sink.segments_failed
+        self._sent = host.segments_sent
+        self._failed = host.segments_failed
         self._broken = broken
         self._depth = queue_depth(port)
         self._chains = ChainCache(port, pool, host)

@@ -21,7 +21,7 @@ from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_parts
+from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_casts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
@@ -51,6 +51,9 @@ class VerbsTransport(HostTransport):
 
     def _open_rail(self, host: Host) -> Parts:
         return self._opened(host, lambda port, region: NoCasts(host), rail_parts)
+
+    def _open_rail_casts(self, host: Host) -> CastPart:
+        return socket_casts(host)
 
     def _open_parts(self, host: Host) -> Parts:
         return self._opened(host, lambda port, region: VerbsCasts(host, port, region), socket_parts)
@@ -177,7 +180,7 @@ class VerbsCasts(ExpectedCasts):
         elif self._sockets is not None:
             self._sockets.cast(chunk, first, count, blocks)
         else:
-            self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+            self._host.loop.call_soon(self._host.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `CastPart.fill`. The switch wants whole packets: those are made in software. What readers wait for, too,
@@ -190,6 +193,12 @@ class VerbsCasts(ExpectedCasts):
         else:
             self._host.counters.fill_packets_failed += count
             self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)
+
+    def give_up(self) -> None:
+        """See `CastPart.give_up`."""
+        for part in (self._queue, self._fills, self._sockets):
+            if part is not None:
+                part.give_up()
 
     def close(self) -> None:
         """End both directions."""

@@ -5,12 +5,14 @@ another one would be sooner, loses its reads to the others. One that is left is 
 nothing until it answers: no read waits for it.
 """
 
+import hashlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS, RAILS_MAX
 
 LOOK_NS: Final = 50 * MS
@@ -29,7 +31,23 @@ TRY_NS: Final = 500 * MS
 FORGET_NS: Final = 1_000 * MS
 """A rail's rate counts as twice as much after each of these without a read, at most as the best one's: a rail that was
 slow is tried."""
+WEIGHT_EXPONENT_MIN: Final = -10
+"""No rail is worth less than 1/1024 of the best."""
 _ENDS: Final = 5
+
+
+def rail_of(key: ChunkKey, weights: Sequence[float]) -> int:
+    """The rail of a chunk that several nodes want, by rendezvous hashing: each rail has its share of all chunks, and
+    when a weight changes, chunks move to or from that rail only. `weights`: above 0, of each rail."""
+    if len(weights) == 1:
+        return 0
+    digest = hashlib.blake2b(key, digest_size=8 * len(weights)).digest()
+
+    def score(index: int) -> float:
+        drawn = (int.from_bytes(digest[8 * index : 8 * index + 8], "big") + 0.5) / 2**64
+        return -math.log(drawn) / weights[index]
+
+    return min(range(len(weights)), key=score)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +133,34 @@ class Rails:
         read.rail = self._choose(read, idle or range(len(self.each)), now_ns)
         self._add(number, read, now_ns)
         return read.rail
+
+    def place(self, number: int, size_bytes: int, rail: int, now_ns: int) -> int:
+        """What others expect on this rail, too, is wanted: its rail, which is another one only if that is left."""
+        if not self._reads:
+            self._looked_ns = now_ns
+        read = self._reads[number] = _Read(size_bytes, rail, now_ns)
+        if self.each[rail].left:
+            read.rail = self._choose(read, range(len(self.each)), now_ns)
+        self._add(number, read, now_ns)
+        return read.rail
+
+    def steal(self, may: Callable[[int], bool], now_ns: int) -> list[tuple[int, int]]:
+        """Rails without reads get the last ones of others that `may` go and end sooner there, each with that rail."""
+        moved: list[tuple[int, int]] = []
+        for idle in [one for one in self.each if not one.reads and not one.left]:
+            busy = max(self.each, key=lambda one: one.queued_bytes)
+            number = next((one for one in reversed(busy.reads) if may(one)), None) if len(busy.reads) > 1 else None
+            if number is not None:
+                read, rate = self._reads[number], self._rate(busy, now_ns)
+                if self._needs_s(idle, read, now_ns) < busy.queued_bytes / rate:
+                    moved.append((number, self._move(number, read, [idle.index], now_ns)))
+        return moved
+
+    def weights(self, now_ns: int) -> tuple[float, ...]:
+        """What each rail is worth beside the best: a power of two, so that nodes which measure nearly the same agree."""
+        rates = [self._rate(rail, now_ns) for rail in self.each]
+        best = max(rates)
+        return tuple(2.0 ** max(WEIGHT_EXPONENT_MIN, round(math.log2(rate / best))) for rate in rates)
 
     def progress(self, number: int, now_ns: int) -> None:
         """Some of a read came."""
