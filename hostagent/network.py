@@ -70,11 +70,11 @@ class Network:
         """What carries out which effect."""
         return {
             SendControl: self._send_control,
-            effects.CastSegments: lambda one: self._transport.casts.cast(
-                place_of(one.chunk), one.first, one.count, one.blocks
-            )
-            if not one.rail
-            else self._transport.cast_by(one.rail, place_of(one.chunk), one.first, one.count, one.blocks),
+            effects.CastSegments: lambda one: (
+                self._transport.casts.cast(place_of(one.chunk), one.first, one.count, one.blocks)
+                if not one.rail
+                else self._transport.cast_by(one.rail, place_of(one.chunk), one.first, one.count, one.blocks)
+            ),
             effects.FillSegments: lambda one: self._transport.casts.fill(
                 place_of(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
             ),

@@ -27,7 +27,7 @@ from hostagent.core.cold import ColdIndex, ColdWrites
 from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
-from hostagent.core.fetch import MakeReader, Wanted
+from hostagent.core.fetch import MakeReader, ReaderMachine, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms
 from hostagent.core.lone_chunks import LoneChunks
@@ -56,6 +56,8 @@ from kvpolicy.tiers.lane import Lane
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import Member
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.rail_reader import RailReader
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Op
 

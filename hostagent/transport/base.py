@@ -325,9 +325,6 @@ class CastPart(Protocol):
     def drain_receive(self) -> None:
         """Report now all cast segments that have come: the next decision depends on them."""
 
-    def give_up(self) -> None:
-        """Others send from now on: segments that have not left are reported as failed, later."""
-
     def data_socket(self) -> socket.socket | None:
         """What casts leave through: UDP, on the data address and Fabric.data_port, nobody reads it. None: none such."""
 

@@ -36,7 +36,7 @@ from hostagent.transport.base import (
 from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.interface_watch import InterfaceWatch, Place, place_of
 from hostagent.transport.interfaces import sending_interface
-from hostagent.transport.rail_casts import RailCasts
+from hostagent.transport.rail_casts import RailCast, RailCasts
 from hostagent.transport.rail_reads import RailReads
 from hostagent.transport.read_tokens import TokenBook
 from kvchunk.ids import ChunkKey
@@ -161,7 +161,7 @@ class HostTransport:
         """The parts that carry reads on a further rail. Raises TransportError, leaving nothing open."""
         raise NotImplementedError
 
-    def _open_rail_casts(self, host: Host) -> CastPart:
+    def _open_rail_casts(self, host: Host) -> RailCast:
         """The part that carries casts there. Raises TransportError."""
         raise NotImplementedError
 
@@ -203,7 +203,10 @@ class HostTransport:
                 self._start_rail(other, undo)
             if others:
                 self.casts = self._rail_casts = RailCasts(
-                    parts.casts, 1 + len(others), lambda rail: self._open_rail_casts(self._rails[rail - 1].host), self._no_cast
+                    parts.casts,
+                    1 + len(others),
+                    lambda rail: self._open_rail_casts(self._rails[rail - 1].host),
+                    self._no_cast,
                 )
                 undo.callback(self.casts.close)
                 each = [parts.reads, *(rail.parts.reads for rail in self._rails)]

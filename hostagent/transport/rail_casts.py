@@ -5,8 +5,8 @@ The further rails cast only where holders keep interest: of kvcast switches a no
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,13 @@ from kvchunk.ids import ChunkKey
 from kvproto.wire.data import Fabric
 
 
+class RailCast(CastPart, Protocol):
+    """Casts of a further rail."""
+
+    def give_up(self) -> None:
+        """Others send from now on: segments that have not left are reported as failed, later."""
+
+
 class RailCasts:
     """See the module's docstring."""
 
@@ -23,7 +30,7 @@ class RailCasts:
         self,
         first: CastPart,
         count: int,
-        open_part: Callable[[int], CastPart],
+        open_part: Callable[[int], RailCast],
         failed: Callable[[int, ChunkKey, int], None],
     ) -> None:
         """`first`: of the first of `count` rails, which ends after this; `open_part(rail)` raises TransportError;
@@ -32,7 +39,7 @@ class RailCasts:
         self._count = count
         self._open_part = open_part
         self._failed = failed
-        self._further: list[CastPart] = []
+        self._further: list[RailCast] = []
         self._fabric: Fabric | None = None
         self.cast, self.fill, self.data_socket = first.cast, first.fill, first.data_socket
 

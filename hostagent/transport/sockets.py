@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hostagent import limits
 from hostagent.transport import socket_options
-from hostagent.transport.base import CastPart, ChunkPlace
+from hostagent.transport.base import ChunkPlace
 from hostagent.transport.endpoints import endpoint_of
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts, bound_udp, group_socket, leave_by
@@ -29,6 +29,7 @@ from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import Group, NativeSender, SegmentRun
+from hostagent.transport.rail_casts import RailCast
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
@@ -52,7 +53,7 @@ class SocketsTransport(HostTransport):
     def _open_rail(self, host: Host) -> Parts:
         return rail_parts(host)
 
-    def _open_rail_casts(self, host: Host) -> CastPart:
+    def _open_rail_casts(self, host: Host) -> RailCast:
         return socket_casts(host)
 
 

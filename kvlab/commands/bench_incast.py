@@ -120,8 +120,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
     modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
-    if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY}.issuperset(modes):
-        raise UsageError("--rails: casts go by the first rail; give --mode unicast, --fanout relay or both")
+    if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY, Mode.MULTICAST}.issuperset(modes):
+        raise UsageError(
+            "--rails: a kvcast switch is on the first one only; give --mode unicast, --fanout multicast or relay"
+        )
     if args.rails > 1 and "both" in (args.trust, args.form):
         raise UsageError("--rails and both of something: one of them at a time")
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}

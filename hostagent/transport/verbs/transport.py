@@ -20,6 +20,7 @@ from hostagent.transport.base import CastPart, ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts
 from hostagent.transport.host import Host, HostTransport, Parts
 from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.rail_casts import RailCast
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_casts, socket_parts
 from hostagent.transport.verbs import abi
@@ -52,7 +53,7 @@ class VerbsTransport(HostTransport):
     def _open_rail(self, host: Host) -> Parts:
         return self._opened(host, lambda port, region: NoCasts(host), rail_parts)
 
-    def _open_rail_casts(self, host: Host) -> CastPart:
+    def _open_rail_casts(self, host: Host) -> RailCast:
         return socket_casts(host)
 
     def _open_parts(self, host: Host) -> Parts:
@@ -193,12 +194,6 @@ class VerbsCasts(ExpectedCasts):
         else:
             self._host.counters.fill_packets_failed += count
             self._host.loop.call_soon(self._host.sink.fill_sent, chunk.key, count)
-
-    def give_up(self) -> None:
-        """See `CastPart.give_up`."""
-        for part in (self._queue, self._fills, self._sockets):
-            if part is not None:
-                part.give_up()
 
     def close(self) -> None:
         """End both directions."""

@@ -67,9 +67,10 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Tries:
-    """JOINs that ask whether a rail works: by keeper's address and rail, with whose it is and until when it is awaited."""
+    """JOINs that ask whether a rail works."""
 
     sent: dict[tuple[Address, int], tuple[NodeId, int]] = field(default_factory=dict)
+    """By the keeper's address and the rail: the keeper, and until when it is awaited."""
 
     def next_ns(self) -> int | None:
         """When the first of them has not been answered."""
@@ -217,9 +218,7 @@ class RailReader:
         if placed is None or placed.rail != event.rail:
             yield event.rail, event  # who has left the chunk there says so once more
 
-    def _read_event(
-        self, event: ReadProgress | ReadDone | ReadFailed | ChunkJudged, read: ReadId, now_ns: int
-    ) -> None:
+    def _read_event(self, event: ReadProgress | ReadDone | ReadFailed | ChunkJudged, read: ReadId, now_ns: int) -> None:
         key = self._reads.get(read)
         placed = None if key is None else self._placed.get(key)
         if placed is not None and isinstance(event, ReadProgress | ReadDone):
@@ -366,7 +365,7 @@ class RailReader:
 
 
 def _of_rail(parameters: ReaderParameters, rail: int) -> ReaderParameters:
-    """Casts come by one link. Reads go by all of them whoever asks, so the first reader has enough under way for all."""
+    """Casts come by one link. Reads go by all, whoever asks: the first reader has enough under way for all of them."""
     rate, rails = parameters.link_rate_bytes_per_s, parameters.rails
     return replace(
         parameters, link_rate_bytes_per_s=None if rate is None else rate // rails, rails=1 if rail else rails

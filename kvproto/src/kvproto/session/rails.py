@@ -157,7 +157,7 @@ class Rails:
         return moved
 
     def weights(self, now_ns: int) -> tuple[float, ...]:
-        """What each rail is worth beside the best: a power of two, so that nodes which measure nearly the same agree."""
+        """What each rail is worth beside the best: powers of two, so that nodes which measure nearly the same agree."""
         rates = [self._rate(rail, now_ns) for rail in self.each]
         best = max(rates)
         return tuple(2.0 ** max(WEIGHT_EXPONENT_MIN, round(math.log2(rate / best))) for rate in rates)
