@@ -15,6 +15,7 @@ from typing import Any
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
+from hostagent.lone_gets import LoneGets
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
 from hostagent.relaying import Relaying, place_of
@@ -26,6 +27,7 @@ from hostagent.transport.base import (
     ReadOutcome,
     ReadRequest,
     RelaySink,
+    Way,
 )
 from hostagent.transport.host import HostTransport
 from kvchunk.ids import ChunkKey
@@ -48,6 +50,7 @@ class Network:
         handle: Callable[[events.Event], None],
         lent: Callable[[int], None],
         relaying: Relaying,
+        lone_gets: LoneGets | None,
     ) -> None:
         """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be
         sooner."""
@@ -57,7 +60,7 @@ class Network:
         self._loop = loop
         self._handle = handle
         self._lent = lent
-        self._relaying = relaying
+        self._relaying, self._lone_gets = relaying, lone_gets
         self._reads: dict[ReadId, ReadHandle] = {}
         self._proven: list[events.ReadProven] = []
         """Reads that ended on this turn of the loop, hashed."""
@@ -154,6 +157,12 @@ class Network:
         """A peer wants to know which part of a chunk it got wrong."""
         chunk = self._core.pool.find(key)
         return chunk.leaves if chunk is not None and chunk.leaves else None
+
+    def way_left(self, endpoint: str, way: Way) -> None:
+        """What goes by it is made anew by another one."""
+        self._relaying.way_left(endpoint, way)
+        if self._lone_gets is not None:
+            self._lone_gets.way_left(way)
 
     def rails_of(self, endpoint: str) -> Sequence[str]:
         """Where else a node is read."""

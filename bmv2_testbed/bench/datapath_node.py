@@ -154,10 +154,10 @@ class HolderNode(Node):
             if message.op is not Op.GET:
                 self._notify(message, Member(source - HOLDER_ADDRESS - 1))
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
+    def segments_sent(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self._handle(SegmentsSent(key, count))
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self._handle(SendFailed(key, count))
 
     def _notify(self, cause: Control, member: Member) -> None:

@@ -279,6 +279,9 @@ class TransportSink(Protocol):
     def close_extent(self, extent: Extent) -> None:
         """The peer has read what `open_extent` gave."""
 
+    def way_left(self, endpoint: str, way: Way) -> None:
+        """Nothing comes by one of several ways to the peer that is read here."""
+
     def rails_of(self, endpoint: str) -> Sequence[str]:
         """Where else a peer is read that is read here: on its second and further rails, in their order."""
 

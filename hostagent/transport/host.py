@@ -130,6 +130,7 @@ class HostTransport:
     watch: InterfaceWatch | None = None
     """Of the data interface; there is none of the loopback."""
     _rail_casts: RailCasts | None = None
+    _rail_reads: RailReads | None = None
     """None: there is one rail."""
 
     def __init__(
@@ -210,8 +211,8 @@ class HostTransport:
                 )
                 undo.callback(self.casts.close)
                 each = [parts.reads, *(rail.parts.reads for rail in self._rails)]
-                self.reads = rails = RailReads(each, self.ways_to, self.counters)
-                undo.callback(rails.close)
+                self.reads = self._rail_reads = RailReads(each, self.ways_to, self.counters, sink.way_left)
+                undo.callback(self._rail_reads.close)
             granted = self.casts.use_fabric(fabric)
             self._open = undo.pop_all()
         self._in_use = fabric
@@ -241,6 +242,13 @@ class HostTransport:
             return (first,)
         theirs = self._host.sink.rails_of(endpoint)
         return (first, *(Way(one, own.host.read_address) for one, own in zip(theirs, self._rails, strict=False)))
+
+    def way_to(self, endpoint: str, turn: int = 0) -> Way:
+        """One of these, by which something comes as far as is known; by `turn`, another one."""
+        ways = self.ways_to(endpoint)
+        left = () if self._rail_reads is None else self._rail_reads.left_of(endpoint)
+        rails = [rail for rail in range(len(ways)) if rail not in left] or range(len(ways))
+        return ways[rails[turn % len(rails)]]
 
     async def close(self) -> None:
         """End everything."""

@@ -5,6 +5,7 @@ The further rails cast only where holders keep interest: of kvcast switches a no
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from hostagent.transport.base import CastPart, ChunkPlace
 from kvchunk.ids import ChunkKey
+from kvproto.ids import Address
 from kvproto.wire.data import Fabric
 
 
@@ -41,7 +43,6 @@ class RailCasts:
         self._failed = failed
         self._further: list[RailCast] = []
         self._fabric: Fabric | None = None
-        self.cast, self.fill, self.data_socket = first.cast, first.fill, first.data_socket
 
     def use_fabric(self, fabric: Fabric) -> int:
         """See `CastPart.use_fabric`."""
@@ -61,6 +62,18 @@ class RailCasts:
         if self._further and self._fabric is not None:
             self._end()
             self.use_fabric(self._fabric)
+
+    def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
+        """See `CastPart.cast`; by the first rail."""
+        self._first.cast(chunk, first, count, blocks)
+
+    def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
+        """See `CastPart.fill`; by the first rail, where the switch is."""
+        self._first.fill(chunk, first, count, pool, cast_too=cast_too)
+
+    def data_socket(self) -> socket.socket | None:
+        """See `CastPart.data_socket`; of the first rail."""
+        return self._first.data_socket()
 
     def cast_by(self, rail: int, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int]) -> None:
         """As `CastPart.cast`, by a further rail."""
