@@ -11,7 +11,7 @@ import pytest
 
 from hostagent.config import DataConfig
 from hostagent.memory.pool_memory import PoolMemory
-from hostagent.transport.base import ChunkPlace, ReadOutcome, ReadRequest, TransportFacts
+from hostagent.transport.base import ChunkPlace, ReadOutcome, ReadRequest, TransportFacts, Way
 from hostagent.transport.host import HostTransport
 from hostagent.transport.rail_casts import RailCasts
 from hostagent.transport.sockets import SocketsTransport
@@ -31,6 +31,9 @@ class RailSink(RecordingSink):
     """Knows on which rails the others are."""
 
     facts: tuple[TransportFacts, ...] = ()
+
+    def way_left(self, endpoint: str, way: Way) -> None:
+        raise AssertionError(f"{endpoint} is not read by {way} any more")
 
     def rails_of(self, endpoint: str) -> tuple[str, ...]:
         return next((one.rail_endpoints for one in self.facts if one.read_endpoint == endpoint), ())
