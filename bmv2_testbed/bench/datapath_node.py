@@ -147,10 +147,10 @@ class HolderNode(Node):
         return self.segments
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
-        gets = [ControlReceived(message, source) for message, source in arrivals if message.op is Op.GET]
+        gets = [ControlReceived(message, source) for message, source, _ in arrivals if message.op is Op.GET]
         if gets:
             self._carry_out(self._holder.handle_all(gets, time.monotonic_ns()))
-        for message, source in arrivals:
+        for message, source, _ in arrivals:
             if message.op is not Op.GET:
                 self._notify(message, Member(source - HOLDER_ADDRESS - 1))
 
@@ -219,7 +219,7 @@ class ReaderNode(Node):
         self._timer.cancel()
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
-        self._handle([ControlReceived(message, source) for message, source in arrivals])
+        self._handle([ControlReceived(message, source) for message, source, _ in arrivals])
 
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._handle(arrivals)

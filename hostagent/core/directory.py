@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
 
@@ -38,13 +37,14 @@ class NodeEntry:
     rail_endpoints: tuple[str, ...] = ()
     """Where it is read on its second and further rails."""
 
-    @property
-    def rail_addresses(self) -> tuple[Address | None, ...]:
-        """Where casts for it go on these; None: it has no IPv4 there."""
-        return tuple(map(_address_in, self.rail_endpoints)) if self.rail_endpoints else ()
+    rail_addresses: tuple[Address | None, ...] = field(init=False, default=())
+    """Where casts for it go on these; None: it has no IPv4 there."""
+
+    def __post_init__(self) -> None:
+        if self.rail_endpoints:
+            object.__setattr__(self, "rail_addresses", tuple(map(_address_in, self.rail_endpoints)))
 
 
-@lru_cache(maxsize=1024)
 def _address_in(endpoint: str) -> Address | None:
     """The IPv4 address in an endpoint of reads."""
     try:

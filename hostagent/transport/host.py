@@ -436,14 +436,17 @@ def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socke
     return sock
 
 
-def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.socket:
-    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError.
+def bound_udp(address: str, port: int, key: str, interface: str = "", *, shared: bool = False) -> socket.socket:
+    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had; `shared`: others may have
+    the port already. Raises TransportError.
 
     What it sends leaves by `interface`, else by the one that has `address`, whatever the routing table says: the
     switch's pool address is in no node's subnet, and a default route would take KV to the management network.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         leave_by(sock, address, interface)
     except TransportError:

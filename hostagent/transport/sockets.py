@@ -91,10 +91,10 @@ def _set_multicast(sock: socket.socket, ttl: int) -> None:
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
-    def __init__(self, host: Host, port: int) -> None:
-        """`port`: their source port; 0: any. Raises TransportError."""
+    def __init__(self, host: Host, port: int, *, shared: bool = False) -> None:
+        """`port`: their source port; 0: any; `shared`: sockets of other rails may have it. Raises TransportError."""
         self._host = host
-        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface, shared=shared)
         # Beside it, one may take what comes to several groups at this port. Not before: that it is free has to show.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _set_multicast(sock, limits.MULTICAST_TTL)
@@ -168,7 +168,7 @@ class SocketCasts(ExpectedCasts):
     def __init__(self, host: Host) -> None:
         """Raises TransportError."""
         super().__init__()
-        self._send_by(host, SegmentSocket(host, host.config.cast_port))
+        self._send_by(host, SegmentSocket(host, host.config.cast_port, shared=host.rail > 0))
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -178,8 +178,8 @@ class SocketCasts(ExpectedCasts):
         if host.address == self._host.address:
             self._outgoing.leave_by_interface(host)
             return
-        self._leave()  # with several groups it has the port at every address
-        fresh = SegmentSocket(host, host.config.cast_port)
+        self._leave()  # with several groups it has the port at every address, and so do those of other rails
+        fresh = SegmentSocket(host, host.config.cast_port, shared=True)
         self._outgoing.give_up()
         self._outgoing.close()
         self._send_by(host, fresh)
