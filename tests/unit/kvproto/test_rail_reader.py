@@ -80,8 +80,11 @@ class Script:
         return out
 
     def want(self, *keys: ChunkKey, holder: HolderRef = HOLDER) -> list[ReaderCommand]:
-        size = SEGMENTS * SEGMENT_BYTES
-        return self.tell(*(ChunkWanted(key, SEGMENTS, size, (holder,), KEYS.index(key)) for key in keys))
+        """One by one: each goes where its key says."""
+        size, out = SEGMENTS * SEGMENT_BYTES, list[ReaderCommand]()
+        for key in keys:
+            out += self.tell(ChunkWanted(key, SEGMENTS, size, (holder,), KEYS.index(key)))
+        return out
 
     def led(self, key: ChunkKey, rail: int) -> None:
         """The keeper says that another member pulls this chunk."""
@@ -117,6 +120,15 @@ def test_a_join_names_the_rail() -> None:
     assert set(by_rail) == set(KEYS)
     assert {by_rail[key] for key in BY_RAIL[0]} == {(HOLDER.address, 0)}
     assert {by_rail[key] for key in BY_RAIL[1]} == {(HOLDER.rail_addresses[0], 1)}
+
+
+def test_chunks_that_are_wanted_together_are_shared_out_evenly() -> None:
+    script = Script()
+    size = SEGMENTS * SEGMENT_BYTES
+    for keys in (KEYS[:8], BY_RAIL[0][4:8]):
+        out = script.tell(*(ChunkWanted(key, SEGMENTS, size, (HOLDER,), KEYS.index(key)) for key in keys))
+        rails = [rail for _, _, rail in joins(out)]
+        assert (rails.count(0), rails.count(1)) == (len(keys) // 2, len(keys) // 2)
 
 
 @pytest.mark.parametrize("there", [(), (None,)])

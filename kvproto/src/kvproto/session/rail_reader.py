@@ -7,7 +7,8 @@ the others, with what is here of them. It is tried by a JOIN for a chunk that no
 waits for it. A rail that has nothing to do takes chunks from the others that nobody has begun with.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -51,6 +52,8 @@ class _Keeper:
     ref: HolderRef
     """As it was named last."""
     rails: Rails
+    shares: list[float] = field(default_factory=list)
+    """Of the chunks that were wanted together last: bytes that each rail may get still."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +109,8 @@ class RailReader:
     def handle_all(self, events: Iterable[ReaderEvent], now_ns: int) -> list[ReaderCommand]:
         """See `Reader.handle_all`."""
         by_rail: list[list[ReaderEvent]] = [[] for _ in self.readers]
+        events = tuple(events)
+        self._share_out(events, now_ns)
         for event in events:
             for rail, one in self._routed(event, now_ns):
                 by_rail[rail].append(one)
@@ -247,25 +252,49 @@ class RailReader:
 
     # --- what is under way by which rail -----------------------------------------------------------------------------
 
-    def _count(self, placed: _Placed, now_ns: int) -> None:
-        """A chunk is wanted: choose its rail."""
-        holders, parameters = placed.wanted.holders, self._parameters
-        if not holders or not parameters.by_keepers or parameters.member is None:
-            return
-        key = placed.wanted.key
-        ref = min(holders, key=lambda one: (not one.castable, keeper_rank(key, one.node)))
+    def _keeper_of(self, wanted: ChunkWanted) -> _Keeper | None:
+        """Whom a chunk is asked of, if by several rails."""
+        parameters = self._parameters
+        if not wanted.holders or not parameters.by_keepers or parameters.member is None:
+            return None
+        ref = min(wanted.holders, key=lambda one: (not one.castable, keeper_rank(wanted.key, one.node)))
         count = min(len(self.readers), 1 + _rails_of(ref))
         if not ref.castable or count == 1:
-            return
+            return None
         keeper = self.keepers.get(ref.node)
         if keeper is None or (len(keeper.rails.each) != count and not keeper.rails.is_busy):
             keeper = self.keepers[ref.node] = _Keeper(ref, Rails(count, self._loads))
         keeper.ref = ref
+        return keeper
+
+    def _share_out(self, events: Sequence[ReaderEvent], now_ns: int) -> None:
+        """Of the chunks that are wanted together, no rail gets more than its share: few would fall unevenly. Who wants
+        the same chunks shares them out alike."""
+        wanted = [one for one in events if type(one) is ChunkWanted and one.key not in self._placed]
+        totals = Counter[NodeId]()
+        for one in wanted:
+            if (keeper := self._keeper_of(one)) is not None:
+                totals[keeper.ref.node] += one.size_bytes
+        for node, total_bytes in totals.items():
+            keeper = self.keepers[node]
+            weights = keeper.rails.weights(now_ns)
+            keeper.shares = [total_bytes * weight / sum(weights) for weight in weights]
+
+    def _count(self, placed: _Placed, now_ns: int) -> None:
+        """A chunk is wanted: choose its rail."""
+        keeper, key, size_bytes = self._keeper_of(placed.wanted), placed.wanted.key, placed.wanted.size_bytes
+        if keeper is None:
+            return
         self._last_number += 1
-        placed.keeper, placed.number = ref.node, self._last_number
+        placed.keeper, placed.number = keeper.ref.node, self._last_number
         self._counted[placed.number] = key
-        rail = rail_of(key, keeper.rails.weights(now_ns))
-        placed.rail = keeper.rails.place(placed.number, placed.wanted.size_bytes, rail, now_ns)
+        weights = keeper.rails.weights(now_ns)
+        left = [
+            weight if share >= size_bytes / 2 else 0.0 for weight, share in zip(weights, keeper.shares, strict=True)
+        ]
+        rail = rail_of(key, left if any(left) else weights)
+        keeper.shares[rail] -= size_bytes
+        placed.rail = keeper.rails.place(placed.number, size_bytes, rail, now_ns)
 
     def _uncount(self, placed: _Placed | None, now_ns: int, *, is_whole: bool = False) -> None:
         """It is whole, or does not come any more."""
@@ -332,7 +361,9 @@ class RailReader:
 
     def _move(self, number: int, rail: int, now_ns: int) -> list[ReaderCommand]:
         """A chunk comes by another rail from now on; what is here of it stays."""
-        key = self._counted[number]
+        key = self._counted.get(number)
+        if key is None:
+            return []  # what was moved before has ended it
         placed = self._placed[key]
         before, placed.rail = placed.rail, rail
         missing = self.readers[before].to_come(key)

@@ -38,14 +38,14 @@ _ENDS: Final = 5
 
 def rail_of(key: ChunkKey, weights: Sequence[float]) -> int:
     """The rail of a chunk that several nodes want, by rendezvous hashing: each rail has its share of all chunks, and
-    when a weight changes, chunks move to or from that rail only. `weights`: above 0, of each rail."""
+    when a weight changes, chunks move to or from that rail only. `weights`: of each rail, 0: none goes there."""
     if len(weights) == 1:
         return 0
     digest = hashlib.blake2b(key, digest_size=8 * len(weights)).digest()
 
     def score(index: int) -> float:
         drawn = (int.from_bytes(digest[8 * index : 8 * index + 8], "big") + 0.5) / 2**64
-        return -math.log(drawn) / weights[index]
+        return -math.log(drawn) / weights[index] if weights[index] else math.inf
 
     return min(range(len(weights)), key=score)
 
