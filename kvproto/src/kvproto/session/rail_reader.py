@@ -88,7 +88,10 @@ class RailReader:
         count = parameters.cast_rails
         self._parameters = parameters
         self.readers = tuple(
-            [Reader(_of_rail(parameters, rail), ReadNumbers(1 + rail, count)) for rail in range(count)]
+            [
+                Reader(_of_rail(parameters, rail), ReadNumbers(1 + rail, count), self._is_watched)
+                for rail in range(count)
+            ]
         )
         """By rail."""
         self.keepers: dict[NodeId, _Keeper] = {}
@@ -263,7 +266,7 @@ class RailReader:
             return None
         keeper = self.keepers.get(ref.node)
         if keeper is None or (len(keeper.rails.each) != count and not keeper.rails.is_busy):
-            keeper = self.keepers[ref.node] = _Keeper(ref, Rails(count, self._loads))
+            keeper = self.keepers[ref.node] = _Keeper(ref, Rails(count, self._loads, hears_all=True))
         keeper.ref = ref
         return keeper
 
@@ -354,6 +357,12 @@ class RailReader:
             dues.append(self._look_ns)
         self._look_ns = min(dues, default=None)
         return out
+
+    def _is_watched(self, key: ChunkKey, now_ns: int) -> bool:
+        placed = self._placed.get(key)
+        if placed is None or placed.keeper is None:
+            return False
+        return self.keepers[placed.keeper].rails.others_work(placed.number, now_ns)
 
     def _is_unbegun(self, number: int) -> bool:
         key = self._counted[number]

@@ -100,9 +100,10 @@ class _Rail:
 class Rails:
     """Owns which read is on which rail, and what each rail is worth, of one peer."""
 
-    def __init__(self, count: int, loads: list[int] | None = None) -> None:
-        """`loads`: bytes under way on each rail, from all peers of this node, which share it. Raises ValueError for a
-        number of rails that cannot be."""
+    def __init__(self, count: int, loads: list[int] | None = None, *, hears_all: bool = False) -> None:
+        """`loads`: bytes under way on each rail, from all peers of this node, which share it; `hears_all`: `progress`
+        tells of all that comes, not of whole reads alone. Raises ValueError for a number of rails that cannot be."""
+        self._hears_all = hears_all
         if not 1 <= count <= RAILS_MAX:
             raise ValueError(f"{count} rails: 1 to {RAILS_MAX} are possible")
         self._loads = [0] * count if loads is None else loads
@@ -202,12 +203,18 @@ class Rails:
         for index, rail in enumerate(self.each):
             others = [other for other, one in enumerate(self.each) if other != index and not one.left]
             alive = [other for other in others if not self.each[other].is_quiet(QUIET_NS // 2, now_ns)]
-            if alive and rail.is_quiet(_patience_ns(rail), now_ns):
+            if alive and rail.is_quiet(QUIET_NS if self._hears_all else _patience_ns(rail), now_ns):
                 self._leave(rail, now_ns)
                 moved += [(one, self._move(one, read, alive, now_ns)) for one, read in list(rail.reads.items())]
             elif alive:
                 moved += self._late(rail, alive, now_ns)
         return moved
+
+    def others_work(self, number: int, now_ns: int) -> bool:
+        """Whether a read would be moved if nothing came of it."""
+        here = self._reads[number].rail
+        others = [rail for rail in self.each if rail.index != here and not rail.left]
+        return any(not rail.is_quiet(QUIET_NS // 2, now_ns) for rail in others)
 
     def to_try(self, now_ns: int) -> list[int]:
         """Rails to which a connection is to be tried now; `tried` says how that ended."""

@@ -33,7 +33,7 @@ from kvproto.ids import Address
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks, Copies
 from kvproto.session.liveness import Liveness
-from kvproto.session.membership import Membership
+from kvproto.session.membership import Membership, nobody_watches
 from kvproto.session.pace import Pace
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.phases import Cause, Phase
@@ -59,14 +59,21 @@ _FREQUENT = frozenset({SegmentsReceived, ControlReceived, ReadProgress})
 class Reader:
     """One per node. Deterministic: the same events at the same times give the same commands."""
 
-    def __init__(self, parameters: ReaderParameters, numbers: ReadNumbers = ONE_READER) -> None:
+    def __init__(
+        self,
+        parameters: ReaderParameters,
+        numbers: ReadNumbers = ONE_READER,
+        is_watched: Callable[[ChunkKey, int], bool] = nobody_watches,
+    ) -> None:
+        """`is_watched(key, now_ns)`: see `nobody_watches`."""
+        self._is_watched = is_watched
         self._parameters = parameters
         self._out: list[ReaderCommand] = []
         self._pace = Pace()
         self._liveness = Liveness(self._pace)
         self._pull = Pull(parameters.receive_window_segments, self._pace)
         self._stripes = Stripes(self._pace, parameters.rails, numbers)
-        self._membership = Membership(parameters, self._pace)
+        self._membership = Membership(parameters, self._pace, is_watched)
         self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace)
         self._chunks = Chunks(self._schedule, self._membership, self._pull, self._stripes, self._out)
         self._copies = Copies(parameters, self._chunks, self._stripes, self._out)
@@ -411,7 +418,8 @@ class Reader:
         if count and first is not None:
             unread = [chunk for chunk in (first, *waiting) if not self._stripes.of_chunk(chunk)]
             for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
-                self._read_alone(chunk)
+                if not self._is_watched(chunk.key, now_ns):
+                    self._read_alone(chunk)
 
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
@@ -436,7 +444,8 @@ class Reader:
         if chunk.key not in self._chunks.open:
             return
         chunk.provenance.suspect(self._parameters)
-        if self._pull.timeouts >= PULL_FAILURES_MAX and chunk.provenance.any_readable:
+        fails = self._pull.timeouts >= PULL_FAILURES_MAX and chunk.provenance.any_readable
+        if fails and not self._is_watched(chunk.key, now_ns):
             chunk.move(Cause.UNHEARD)
             self._schedule.deposed(chunk)
         elif chunk.phase is Phase.JOINED:
