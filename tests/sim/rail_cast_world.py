@@ -1,10 +1,12 @@
 """Readers of one holder whose casts come by several rails, simulated: the product's readers, holders and keepers on
-networks that are a rate and a state. A rail's own uplink is all that takes time; reads go by the rail that is free
-first, as those of the transport do."""
+networks that are a rate and a state. The holder's uplinks are all that takes time; what goes to several by one of them
+goes by turns. Reads go by the rail that has least to send, as those of the transport do."""
 
 import heapq
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -29,6 +31,7 @@ from kvproto.events import (
     HolderRef,
     ReadDone,
     ReaderEvent,
+    ReadProgress,
     SegmentsReceived,
     SegmentsSent,
 )
@@ -46,6 +49,17 @@ _WAY_NS: Final = MS // 10
 """From one host to another, for a datagram that nothing is before."""
 _TTL_NS: Final = 10_000 * MS
 _HOLDER: Final = 0
+_CASTS: Final = 0
+_SLICE_SEGMENTS: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    left: int
+    """Segments."""
+    sent: Callable[[int], None]
+    """Called with how many have left, some at a time."""
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +68,9 @@ class CastRail:
 
     rate_bytes_s: float
     works: bool = True
-    free_ns: int = 0
-    """When the holder's uplink has sent all that it was given."""
+    flows: OrderedDict[int, deque[_Job]] = field(default_factory=OrderedDict)
+    """What the holder's uplink has to send, by turns: reads by their reader, casts under _CASTS."""
+    is_sending: bool = False
     sent_bytes: int = 0
 
 
@@ -92,10 +107,10 @@ class CastReader:
 class CastWorld:
     """See the module's docstring."""
 
-    def __init__(self, rates_bytes_s: Sequence[float], readers: int, keys: Sequence[ChunkKey], segments: int) -> None:
+    def __init__(self, rates_bytes_s: Sequence[float], readers: int, segments: int) -> None:
         self.rails = [CastRail(rate) for rate in rates_bytes_s]
         self.now_ns = 0
-        self._segments, self._keys = segments, keys
+        self._segments, self._order = segments, 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         parameters = HolderParameters(SEGMENT_BYTES)
@@ -122,17 +137,18 @@ class CastWorld:
         """Of whole chunks, of all readers."""
         return sum(len(node.wanted) for node in self.readers) * self._segments * SEGMENT_BYTES
 
-    def want(self, starts_ns: Sequence[int]) -> None:
-        """Each reader wants all chunks, from its start on."""
+    def want(self, starts_ns: Sequence[int], keys: Sequence[ChunkKey]) -> None:
+        """Each reader wants these chunks, from its start on."""
         ref = HolderRef(
             NodeId("holder"),
             _address(_HOLDER, 0),
             rail_addresses=tuple(_address(_HOLDER, rail) for rail in range(1, len(self.rails))),
         )
         size = self._segments * SEGMENT_BYTES
-        wanted = [ChunkWanted(key, self._segments, size, (ref,), order) for order, key in enumerate(self._keys)]
+        wanted = [ChunkWanted(key, self._segments, size, (ref,), order) for order, key in enumerate(keys, self._order)]
+        self._order += len(keys)
         for node, start_ns in zip(self.readers, starts_ns, strict=True):
-            node.wanted = set(self._keys)
+            node.wanted = set(keys)
             self.at(start_ns, lambda node=node: self._tell(node, wanted))
 
     def at(self, when_ns: int, call: Callable[[], None]) -> None:
@@ -165,10 +181,7 @@ class CastWorld:
                     self.at(self.now_ns + _WAY_NS, lambda said=said: self._ask(said.rail, said))
                 case StartRead(read, key, _, _, segments):
                     node.reads.add(read)
-                    rails = [rail for rail in range(len(self.rails)) if self.rails[rail].works]
-                    rail = min(rails, key=lambda one: self.rails[one].free_ns)
-                    at_ns = self._send(rail, segments) + _WAY_NS
-                    self.at(at_ns, lambda read=read: self._read_done(node, read))
+                    self._serve(node, read, segments)
                 case AbortRead(read):
                     node.reads.discard(read)
                 case VerifyChunk(key):
@@ -181,10 +194,25 @@ class CastWorld:
         if due_ns is not None:
             self.at(due_ns, lambda: self._wake(node, due_ns))
 
-    def _read_done(self, node: CastReader, read: ReadId) -> None:
-        if read in node.reads:
-            node.reads.remove(read)
-            self._tell(node, [ReadDone(read)])
+    def _serve(self, node: CastReader, read: ReadId, segments: int) -> None:
+        rails = [rail for rail in range(len(self.rails)) if self.rails[rail].works]
+        rail = min(rails, key=lambda one: sum(job.left for jobs in self.rails[one].flows.values() for job in jobs))
+        came = 0
+
+        def sent(count: int) -> None:
+            nonlocal came
+            came += count
+            event = ReadDone(read) if came == segments else ReadProgress(read, came)
+            if self.rails[rail].works:
+                self.at(self.now_ns + _WAY_NS, lambda: self._read_came(node, event))
+
+        self._send(rail, node.member, _Job(segments, sent, lambda: read in node.reads))
+
+    def _read_came(self, node: CastReader, event: ReadDone | ReadProgress) -> None:
+        if event.read in node.reads:
+            if isinstance(event, ReadDone):
+                node.reads.remove(event.read)
+            self._tell(node, [event])
 
     # -- the holder
 
@@ -206,26 +234,59 @@ class CastWorld:
                     self.at(self.now_ns + _WAY_NS, lambda node=node, said=said: self._tell(node, [said]))
                 case SendSegments(key, first, segments, to):
                     assert to is not None
-                    sent_ns = self._send(rail, segments)
-                    self.at(sent_ns, lambda key=key, segments=segments: self._ask(rail, SegmentsSent(key, segments)))
-                    came = np.arange(first, first + segments, dtype=np.uint32)
-                    event = SegmentsReceived(key, came, _address(_HOLDER, rail), rail=rail)
-                    self.at(sent_ns + _WAY_NS, lambda event=event, to=to: self._came(event, to))
+                    self._send(rail, _CASTS, self._cast(rail, key, first, segments, to))
         due_ns = self._holders[rail].next_timeout_ns()
         if due_ns is not None:
             self.at(due_ns, lambda: self._remind(rail, due_ns))
+
+    def _cast(self, rail: int, key: ChunkKey, first: int, segments: int, to: int) -> _Job:
+        at = first
+
+        def sent(count: int) -> None:
+            nonlocal at
+            came = np.arange(at, at + count, dtype=np.uint32)
+            at += count
+            event = SegmentsReceived(key, came, _address(_HOLDER, rail), rail=rail)
+            self.at(self.now_ns + _WAY_NS, lambda: self._came(event, to))
+            self._ask(rail, SegmentsSent(key, count))
+
+        return _Job(segments, sent)
 
     def _came(self, event: SegmentsReceived, to: int) -> None:
         if self.rails[event.rail].works:
             for member in members_of(to):
                 self._tell(self.readers[member - 1], [event])
 
-    def _send(self, rail: int, segments: int) -> int:
-        """When these have left."""
-        one, size = self.rails[rail], segments * SEGMENT_BYTES
-        one.sent_bytes += size
-        one.free_ns = max(one.free_ns, self.now_ns) + int(size * 1e9 / one.rate_bytes_s)
-        return one.free_ns
+    def _send(self, rail: int, flow: int, job: _Job) -> None:
+        self.rails[rail].flows.setdefault(flow, deque()).append(job)
+        if not self.rails[rail].is_sending:
+            self._send_next(rail)
+
+    def _send_next(self, rail: int) -> None:
+        one = self.rails[rail]
+        one.is_sending = False
+        while one.flows:
+            flow, jobs = next(iter(one.flows.items()))
+            while jobs and not jobs[0].is_wanted():
+                jobs.popleft()
+            if not jobs:
+                del one.flows[flow]
+                continue
+            one.flows.move_to_end(flow)
+            job = jobs[0]
+            count = min(job.left, _SLICE_SEGMENTS)
+            job.left -= count
+            if not job.left:
+                jobs.popleft()
+            one.is_sending = True
+            one.sent_bytes += count * SEGMENT_BYTES
+            left_ns = self.now_ns + int(count * SEGMENT_BYTES * 1e9 / one.rate_bytes_s)
+            self.at(left_ns, partial(self._left, rail, job, count))
+            return
+
+    def _left(self, rail: int, job: _Job, count: int) -> None:
+        job.sent(count)
+        self._send_next(rail)
 
 
 def _address(member: int, rail: int) -> Address:
