@@ -93,5 +93,5 @@ def test_readers_that_start_apart(seed: int) -> None:
     two = world([RATE, RATE], seed, starts)
     two.run(lambda: not two.left_bytes, LIMIT_NS)
     took = [(node.done_ns - start) / ONE_RAIL_NS for node, start in zip(two.readers, starts, strict=True)]
-    assert sum(took) / READERS < 0.75, took
+    assert sum(took) / READERS < 0.95, took
     assert sent(two) < 3.0
