@@ -166,6 +166,11 @@ def data_ip(host: int, rail: int = 0) -> str:
     return f"10.{79 + rail if rail else 75}.0.{host + 1}"
 
 
+def querier_ip(rail: int = 0) -> str:
+    """Of the bridge in the middle of a rail."""
+    return f"10.{79 + rail if rail else 75}.255.253"
+
+
 def data_mac(host: int, rail: int = 0) -> str:
     return f"02:4b:56:00:{rail:02x}:{host + 1:02x}"
 
@@ -190,7 +195,6 @@ def switch_port(host: int) -> int:
 
 CONTROLLER: Final = "controller"
 """The name of its process."""
-QUERIER_IP = "10.75.255.253"
 CONTROLLER_MANAGEMENT_IP = "10.76.0.254"
 DATA_PREFIX_BITS = 16
 MANAGEMENT_PREFIX_BITS = 24

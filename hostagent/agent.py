@@ -176,8 +176,7 @@ class Agent:
             self.store,
             self.cold,
         )
-        # A lone get knows one rail: with several, all goes by the core, which is told when one fails.
-        library = datapath() if self._leases is not None and len(rails) == 1 else None
+        library = datapath() if self._leases is not None else None
         self.core = AgentCore(
             replace(core_options(config), lone_gets=library is not None),
             knowledge,
@@ -189,12 +188,12 @@ class Agent:
         self._alarms = self.core.alarms
         self.lone_gets: LoneGets | None = None
         if library is not None:
-            self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self._read_address)
+            self.lone_gets = LoneGets(library, self.memory, self._loop, self.handle, self.tokens, self.transport.way_to)
             self.metrics.registry.register(WatchedLoneGets(self.lone_gets))
-        self.relaying = Relaying(
-            self._loop, self.handle, self.transport, self.memory, self.tokens, self._read_address, self.core.lend_part
+        self.relaying = Relaying(self._loop, self.handle, self.transport, self.memory, self.tokens, self.core.lend_part)
+        network = Network(
+            self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying, self.lone_gets
         )
-        network = Network(self.core, self.transport, self.memory, self._loop, self.handle, self._arm, self.relaying)
         self._carriers = {
             **self._own_carriers(),
             **network.carriers(),

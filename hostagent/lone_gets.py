@@ -31,6 +31,7 @@ from hostagent.memory import seals
 from hostagent.memory.pool_memory import PoolMemory, address_of
 from hostagent.native.library import DECLARED, NativeThread, counters, structure
 from hostagent.tier_metrics import PREFIX
+from hostagent.transport.base import Way
 from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import ANSWER_HEAD, READ_HEAD, pack_tokens
 from hostagent.transport.read_tokens import TokenBook
@@ -52,6 +53,10 @@ class _Peer:
     number: int
     node: str
     endpoint: str
+    turn: int
+    """Which of several ways is next: one peer begins with this, another with that."""
+    way: Way | None = None
+    """Of the last connection."""
     shown: bytes = b""
     """Tokens that it has seen on its connection."""
     connecting: socket.socket | None = None
@@ -71,12 +76,12 @@ class LoneGets:
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[events.Event], None],
         tokens: TokenBook,
-        own_address: Callable[[], str],
+        way_to: Callable[[str, int], Way],
     ) -> None:
-        """`handle` feeds the core an event; `own_address()`: where connections come from, known once the transport has
-        started. Raises MemoryError, or OSError when the system has no more threads or descriptors."""
+        """`handle` feeds the core an event; `way_to`: see `HostTransport.way_to`, once the transport has started.
+        Raises MemoryError, or OSError when the system has no more threads or descriptors."""
         self._library, self._memory, self._loop, self._handle = library, memory, loop, handle
-        self._tokens, self._own_address = tokens, own_address
+        self._tokens, self._way_to = tokens, way_to
         self._landings: dict[EngineId, mmap.mmap] = {}
         self.peers: dict[str, _Peer] = {}
         self._numbered: dict[int, _Peer] = {}
@@ -203,13 +208,20 @@ class LoneGets:
 
     # ------------------------------------------------------------------ peers
 
+    def way_left(self, left: Way) -> None:
+        """See `TransportSink.way_left`."""
+        for peer in self.peers.values():
+            if peer.way == left:
+                peer.tried_s = None  # the next one goes by another way, at once
+                self._leave(peer)
+
     def _peer(self, node: str, endpoint: str) -> _Peer | None:
         """None: there are as many as the thread knows. A node that has begun anew listens elsewhere."""
         peer = self.peers.get(node)
         if peer is None:
             if len(self.peers) == _PEERS_MAX:
                 return None
-            peer = self.peers[node] = _Peer(len(self.peers), node, endpoint)
+            peer = self.peers[node] = _Peer(len(self.peers), node, endpoint, len(self.peers))
             self._numbered[peer.number] = peer
         elif peer.endpoint != endpoint:
             peer.endpoint = endpoint
@@ -238,7 +250,9 @@ class LoneGets:
     def _connect(self, peer: _Peer) -> None:
         self._end_connecting(peer)
         peer.tried_s = self._loop.time()
-        peer.connecting, code = begin_connecting(peer.endpoint, self._own_address())
+        peer.way = self._way_to(peer.endpoint, peer.turn)
+        peer.turn += 1
+        peer.connecting, code = begin_connecting(*peer.way)
         if code not in (0, errno.EINPROGRESS):
             self._leave(peer)
             return

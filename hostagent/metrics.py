@@ -160,14 +160,14 @@ def _pool_figures(core: AgentCore) -> Iterator[Metric]:
             core.fetches.look_ups.elsewhere_count,
         ),
     )
-    counts = core.serving.counts
+    counts = [serving.counts for serving in core.serving_by_rail]
     segments = (
-        ("queued", counts.segments_queued),
-        ("answered_already", counts.answered_already),
-        ("queue_full", counts.segments_refused),
+        ("queued", sum(one.segments_queued for one in counts)),
+        ("answered_already", sum(one.answered_already for one in counts)),
+        ("queue_full", sum(one.segments_refused for one in counts)),
     )
     yield labelled_counter("get_segments", "Segments that GETs asked this node for", "outcome", segments)
-    yield from counters(("naks", "Requests for chunks that are not here", counts.naks))
+    yield from counters(("naks", "Requests for chunks that are not here", sum(one.naks for one in counts)))
 
 
 def _refused(name: str, text: str, refused: Mapping[str, int]) -> tuple[Metric, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 from hostagent import limits
 from hostagent.core import effects, events
 from hostagent.core.core import AgentCore
+from hostagent.lone_gets import LoneGets
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.pool.chunks import Chunk
 from hostagent.relaying import Relaying, place_of
@@ -26,6 +27,7 @@ from hostagent.transport.base import (
     ReadOutcome,
     ReadRequest,
     RelaySink,
+    Way,
 )
 from hostagent.transport.host import HostTransport
 from kvchunk.ids import ChunkKey
@@ -48,6 +50,7 @@ class Network:
         handle: Callable[[events.Event], None],
         lent: Callable[[int], None],
         relaying: Relaying,
+        lone_gets: LoneGets | None,
     ) -> None:
         """`handle` feeds the core an event; `lent(now_ns)`: the core lent a chunk, its next timeout may be
         sooner."""
@@ -57,7 +60,7 @@ class Network:
         self._loop = loop
         self._handle = handle
         self._lent = lent
-        self._relaying = relaying
+        self._relaying, self._lone_gets = relaying, lone_gets
         self._reads: dict[ReadId, ReadHandle] = {}
         self._proven: list[events.ReadProven] = []
         """Reads that ended on this turn of the loop, hashed."""
@@ -70,8 +73,10 @@ class Network:
         """What carries out which effect."""
         return {
             SendControl: self._send_control,
-            effects.CastSegments: lambda one: self._transport.casts.cast(
-                place_of(one.chunk), one.first, one.count, one.blocks
+            effects.CastSegments: lambda one: (
+                self._transport.casts.cast(place_of(one.chunk), one.first, one.count, one.blocks)
+                if not one.rail
+                else self._transport.cast_by(one.rail, place_of(one.chunk), one.first, one.count, one.blocks)
             ),
             effects.FillSegments: lambda one: self._transport.casts.fill(
                 place_of(one.chunk), one.first, one.count, one.pool_address, cast_too=one.cast_too
@@ -89,13 +94,13 @@ class Network:
     def _send_control(self, effect: SendControl) -> None:
         if effect.message.op is Op.JOIN:
             self._transport.counters.joins_sent += 1
-        self._transport.send_control(effect.message, effect.address)
+        self._transport.send_control(effect.message, effect.address, effect.rail)
 
     # ------------------------------------------------------------------ from the transport (`TransportSink`)
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
         """Control datagrams."""
-        received = tuple(protocol.ControlReceived(message, source) for message, source in arrivals)
+        received = tuple(protocol.ControlReceived(message, source, rail) for message, source, rail in arrivals)
         self._handle(events.ControlsReceived(received))
 
     def casts_placed(self, arrivals: Sequence[protocol.SegmentsReceived]) -> None:
@@ -117,13 +122,13 @@ class Network:
         """While others pull and much is still to come, nothing depends on a segment being seen at once."""
         return limits.CAST_FOLLOWER_POLL_S_MAX if self._core.fetches.arrivals.reader.patient else limits.CAST_POLL_S_MAX
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
+    def segments_sent(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """Segments left."""
-        self._handle(protocol.SegmentsSent(key, count))
+        self._handle(protocol.SegmentsSent(key, count, rail))
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """Segments could not leave."""
-        self._handle(protocol.SendFailed(key, count))
+        self._handle(protocol.SendFailed(key, count, rail))
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
         """Segments of a fill left."""
@@ -131,7 +136,7 @@ class Network:
 
     def casts_queued_bytes(self) -> int:
         """Of casts that this node was asked for."""
-        return self._core.serving.queued_bytes
+        return sum(serving.queued_bytes for serving in self._core.serving_by_rail)
 
     def open_extent(self, key: ChunkKey) -> Extent | None:
         """A peer reads."""
@@ -152,6 +157,12 @@ class Network:
         """A peer wants to know which part of a chunk it got wrong."""
         chunk = self._core.pool.find(key)
         return chunk.leaves if chunk is not None and chunk.leaves else None
+
+    def way_left(self, endpoint: str, way: Way) -> None:
+        """What goes by it is made anew by another one."""
+        self._relaying.way_left(endpoint, way)
+        if self._lone_gets is not None:
+            self._lone_gets.way_left(way)
 
     def rails_of(self, endpoint: str) -> Sequence[str]:
         """Where else a node is read."""

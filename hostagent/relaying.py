@@ -22,6 +22,7 @@ from hostagent.transport.base import (
     ReadHandle,
     ReadOutcome,
     ReadRequest,
+    Way,
 )
 from hostagent.transport.host import HostTransport
 from hostagent.transport.read_tokens import TokenBook
@@ -48,18 +49,16 @@ class Relaying:
         transport: HostTransport,
         memory: PoolMemory,
         tokens: TokenBook,
-        own_address: Callable[[], str],
         lend: Callable[[ChunkKey, int, int, int], Chunk | None],
     ) -> None:
-        """`lend`: see `AgentCore.lend_part`; `own_address()`: where connections come from, once it has started."""
+        """`lend`: see `AgentCore.lend_part`."""
         self._loop = loop
         self._handle = handle
         self._transport = transport
         self._memory = memory
         self._tokens = tokens
-        self._own_address = own_address
         self._lend = lend
-        self._parents: dict[str, RelayLink] = {}
+        self._parents: dict[str, tuple[RelayLink, Way]] = {}
         self._children: dict[int, ChildLink] = {}
         self._last_child = 0
         self._reads: dict[ReadId, ReadHandle | None] = {}
@@ -82,7 +81,7 @@ class Relaying:
 
     def close(self) -> None:
         """End all links; reads end with the transport."""
-        for parent in self._parents.values():
+        for parent, _ in self._parents.values():
             parent.close()
         self._parents.clear()
         for child in list(self._children.values()):
@@ -132,12 +131,12 @@ class Relaying:
 
     def _tell_parent(self, effect: TellParent) -> None:
         endpoint = effect.endpoint
-        link = self._parents.get(endpoint)
+        link, way = self._parents.get(endpoint, (None, None))
         if link is None:
+            way = self._transport.way_to(endpoint)
             link = connect(
                 self._loop,
-                endpoint,
-                self._own_address(),
+                way,
                 self._tokens.shown,
                 lambda messages: self._note(events.RelayHeard(endpoint, messages)),
                 partial(self._parent_lost, endpoint),
@@ -145,7 +144,7 @@ class Relaying:
             if link is None:
                 self._note(events.RelayHeard(endpoint, lost=True))
                 return
-            self._parents[endpoint] = link
+            self._parents[endpoint] = link, way
         link.send(effect.message)
 
     def _parent_lost(self, endpoint: str, why: str) -> None:
@@ -155,9 +154,16 @@ class Relaying:
         self._note(events.RelayHeard(endpoint, lost=True))
 
     def _leave_parent(self, effect: LeaveParent) -> None:
-        link = self._parents.pop(effect.endpoint, None)
+        link, _ = self._parents.pop(effect.endpoint, (None, None))
         if link is not None:
             link.close()
+
+    def way_left(self, endpoint: str, left: Way) -> None:
+        """See `TransportSink.way_left`: a link by it has ended; the next one goes by another way."""
+        link, way = self._parents.get(endpoint, (None, None))
+        if link is not None and way == left:
+            link.close()
+            self._parent_lost(endpoint, "")
 
     def _tell_child(self, effect: TellChild) -> None:
         child = self._children.get(effect.link)

@@ -147,17 +147,17 @@ class HolderNode(Node):
         return self.segments
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
-        gets = [ControlReceived(message, source) for message, source in arrivals if message.op is Op.GET]
+        gets = [ControlReceived(message, source) for message, source, _ in arrivals if message.op is Op.GET]
         if gets:
             self._carry_out(self._holder.handle_all(gets, time.monotonic_ns()))
-        for message, source in arrivals:
+        for message, source, _ in arrivals:
             if message.op is not Op.GET:
                 self._notify(message, Member(source - HOLDER_ADDRESS - 1))
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
+    def segments_sent(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self._handle(SegmentsSent(key, count))
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self._handle(SendFailed(key, count))
 
     def _notify(self, cause: Control, member: Member) -> None:
@@ -219,7 +219,7 @@ class ReaderNode(Node):
         self._timer.cancel()
 
     def controls_received(self, arrivals: Sequence[ControlArrival]) -> None:
-        self._handle([ControlReceived(message, source) for message, source in arrivals])
+        self._handle([ControlReceived(message, source) for message, source, _ in arrivals])
 
     def casts_placed(self, arrivals: Sequence[SegmentsReceived]) -> None:
         self._handle(arrivals)

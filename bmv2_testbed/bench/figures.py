@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.table import Table
@@ -56,7 +56,8 @@ class IncastFigures:
     fanout: str = ""
     """How kvcast's casts reach readers (`fabric.fanout`); empty: a peer."""
     unasked_rx_S: float = 0.0  # noqa: N815
-    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for."""
+    """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for. Of random sets:
+    what came to each port that did not ask."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,9 +76,11 @@ def incast_figures(
     readers: Sequence[InterfaceCounters],
     cpu_s: Mapping[str, float],
     counters: str,
+    others: Sequence[InterfaceCounters] = (),
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
-    indices into `reports`; `holder`, `readers` are what the counters grew by."""
+    indices into `reports`; `holder`, `readers` are what the counters grew by; `others`: the same of nodes that did not
+    ask."""
     ideal_s = size_bytes * 8 / rate_bit_s
     times = [report.time_s if report is not None else float("inf") for report in reports]
     full_rate = [time_s / ideal_s for index, time_s in enumerate(times) if index not in slow_readers]
@@ -109,7 +112,11 @@ def incast_figures(
         cpu_s=dict(cpu_s),
         counters=counters,
         problems=problems,
-        unasked_rx_S=max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1),
+        unasked_rx_S=(
+            statistics.fmean(value.rx_bytes for value in others) / size_bytes
+            if others
+            else max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1)
+        ),
     )
 
 
@@ -135,6 +142,20 @@ def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, 
             "yes" if case.verified else f"NO: {case.problems[0]}",
         )
     return table
+
+
+def mean_of(sets: Sequence[IncastFigures]) -> IncastFigures:
+    """Means over several sets of readers, the greatest of maxima; all else is of the typical set."""
+    return replace(
+        typical(sets),
+        mean_ratio=statistics.fmean(one.mean_ratio for one in sets),
+        max_ratio=max(one.max_ratio for one in sets),
+        holder_tx_S=statistics.fmean(one.holder_tx_S for one in sets),
+        readers_tx_S=statistics.fmean(one.readers_tx_S for one in sets),
+        unasked_rx_S=statistics.fmean(one.unasked_rx_S for one in sets),
+        verified=all(one.verified for one in sets),
+        problems=[problem for one in sets for problem in one.problems],
+    )
 
 
 def typical(runs: Sequence[IncastFigures]) -> IncastFigures:

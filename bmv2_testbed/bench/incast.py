@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from bmv2_testbed import client
-from bmv2_testbed.bench.figures import IncastFigures, incast_figures
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures, mean_of
 from bmv2_testbed.bench.group import ReaderGroup, agent_socket, await_prefix, await_way, put_prefix
 from bmv2_testbed.bench.peer_servers import Peer, peer_running
 from bmv2_testbed.bench.relay import chain
@@ -84,6 +84,18 @@ class Trust(StrEnum):
     """xxh3, `insecure: true`, no meters."""
 
 
+SET_READERS: Final = 3
+"""In a random set."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSet:
+    """Hosts that fetch a prefix of their own."""
+
+    prefix: Prefix
+    hosts: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class IncastPlan:
     """One incast benchmark; sizes in bytes, rates in bit/s, reader indices from 0."""
@@ -110,6 +122,10 @@ class IncastPlan:
     chooses: bool | None = None
     """Readers have fetched other prefixes before, alone and together, and measured what each way brings. True: they
     choose by that; False: the mode's way it is. None: they have measured nothing."""
+    sets: int = 0
+    """So often SET_READERS of the readers, drawn at random, fetch a prefix of their own; 0: all fetch one."""
+    unasked_weight: float | None = None
+    """The controller's `fabric.unasked_weight`; None: its default."""
     form: FormChoice | None = None
     """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
@@ -130,6 +146,17 @@ class IncastPlan:
         rng = random.Random(self.seed)
         return [0.0, *(rng.random() * self.ideal_s for _ in range(self.readers - 1))]
 
+    def drawn_sets(self) -> list[DrawnSet]:
+        """Who fetches what, set by set."""
+        rng = random.Random(self.seed)
+        return [
+            DrawnSet(
+                replace(self.prefix, seed=self.seed + 1 + index),
+                sorted(rng.sample(range(1, self.readers + 1), SET_READERS)),
+            )
+            for index in range(self.sets)
+        ]
+
     def testbed(self, mode: Mode) -> TestbedSpec:
         """The testbed that a mode runs on: host 0 holds, host i + 1 is reader i."""
         segment_bytes = self.target.segment_bytes
@@ -143,7 +170,9 @@ class IncastPlan:
             uplink_bit_s=self.uplink_bit_s,
             faults=self.faults,
             seed=self.seed,
-            pool_bytes=max(_POOL_BYTES_MIN, (3 if self.chooses is None else 4 + _ROUNDS) * self.size_bytes),
+            pool_bytes=max(
+                _POOL_BYTES_MIN, (3 + self.sets + (1 + _ROUNDS) * (self.chooses is not None)) * self.size_bytes
+            ),
             slots=max(_SLOTS_MIN, 2 * self.size_bytes // segment_bytes),
             plain=mode.is_plain,
             tls=self.trust is Trust.ON,
@@ -160,6 +189,8 @@ class IncastPlan:
         """Of the controller."""
         settings: dict[str, Any] = {"policy": {"admission": mode is Mode.CACHE, "price_fills": False}}
         fabric: dict[str, Any] = {"fanout": mode.fanout} if mode.is_plain else {}
+        if self.unasked_weight is not None:
+            fabric["unasked_weight"] = self.unasked_weight
         if self.trust is Trust.OFF:
             fabric["integrity"] = "xxh3"
             settings |= {"switch": {"meters": False}}
@@ -194,7 +225,10 @@ class IncastRun:
                 testbed.serve_from_switch(plan.prefix.chunk_keys()[-1], plan.prefix.chunks)
             if plan.chooses is not None:
                 self._measure_ways(testbed, mode)
-            figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
+            if plan.sets:
+                figures = mean_of([self._one_set(testbed, mode, readers) for readers in plan.drawn_sets()])
+            else:
+                figures = self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host))
         return replace(figures, fanout=way), found
 
     def _measure_ways(self, testbed: Testbed, mode: Mode) -> None:
@@ -208,6 +242,13 @@ class IncastRun:
             with ReaderGroup(testbed, prefix, hosts) as readers:
                 readers.start(None if turn else [_TURN_S * reader for reader in range(plan.readers)])
                 readers.reports()
+
+    def _one_set(self, testbed: Testbed, mode: Mode, drawn: DrawnSet) -> IncastFigures:
+        """Some of the readers fetch a prefix that nobody has had."""
+        put_prefix(testbed, drawn.prefix)
+        for host in drawn.hosts:
+            await_prefix(testbed, drawn.prefix, host)
+        return self._incast(testbed, mode.value, "pool", lambda host: agent_socket(testbed, host), drawn)
 
     def peers(self, peers: Sequence[Peer]) -> dict[str, IncastFigures]:
         """Only the peers, on a plain bridge."""
@@ -232,15 +273,24 @@ class IncastRun:
 
         return address
 
-    def _incast(self, testbed: Testbed, mode: str, source: str, address: Callable[[int], str]) -> IncastFigures:
+    def _incast(
+        self,
+        testbed: Testbed,
+        mode: str,
+        source: str,
+        address: Callable[[int], str],
+        drawn: DrawnSet | None = None,
+    ) -> IncastFigures:
+        """`drawn`: who fetches what; None: all, the plan's prefix."""
         plan = self._plan
-        hosts = [reader + 1 for reader in range(plan.readers)]
-        offsets = plan.offsets_s()
+        everybody = [reader + 1 for reader in range(plan.readers)]
+        hosts, prefix = (everybody, plan.prefix) if drawn is None else (drawn.hosts, drawn.prefix)
+        offsets = plan.offsets_s()[: len(hosts)]
         self._say(f"{mode}: readers get ready")
-        with ReaderGroup(testbed, plan.prefix, hosts, source=source, address=address) as readers:
+        with ReaderGroup(testbed, prefix, hosts, source=source, address=address) as readers:
             cpu_before = testbed.cpu_s()
             before = testbed.counters()
-            self._say(f"{mode}: {plan.readers} readers fetch")
+            self._say(f"{mode}: {len(hosts)} readers fetch")
             readers.start(offsets)
             self._to_cut = plan.cut
             tick_s = _CUT_TICK_S if plan.cut else _TICK_S
@@ -260,6 +310,7 @@ class IncastRun:
             reports=reports,
             holder=grown[host_name(0)],
             readers=[grown[host_name(host)] for host in hosts],
+            others=[grown[host_name(host)] for host in everybody if host not in hosts],
             cpu_s=cpu,
             counters="interfaces",
         )

@@ -28,7 +28,6 @@ from bmv2_testbed.spec import (
     CONTROLLER_MANAGEMENT_IP,
     DATA_PREFIX_BITS,
     MANAGEMENT_PREFIX_BITS,
-    QUERIER_IP,
     Faults,
     Target,
     TestbedSpec,
@@ -37,6 +36,7 @@ from bmv2_testbed.spec import (
     data_mac,
     host_name,
     management_ip,
+    querier_ip,
     switch_name,
     switch_port,
 )
@@ -91,12 +91,13 @@ def netem_arguments(faults: Faults) -> str:
     return " ".join(["netem", *words])
 
 
-_SNOOPING: Final = (
-    # A querier without an address is none; who does not answer within a second is taken to be gone.
-    f"ip addr add {QUERIER_IP}/{DATA_PREFIX_BITS} dev sw",
-    "ip link set dev sw type bridge mcast_query_use_ifaddr 1 mcast_query_response_interval 100",
-    "ip link set dev sw type bridge mcast_snooping 1 mcast_querier 1",
-)
+def _snooping(bridge: str, rail: int) -> list[str]:
+    return [
+        # A querier without an address is none; who does not answer within a second is taken to be gone.
+        f"ip addr add {querier_ip(rail)}/{DATA_PREFIX_BITS} dev {bridge}",
+        f"ip link set dev {bridge} type bridge mcast_query_use_ifaddr 1 mcast_query_response_interval 100",
+        f"ip link set dev {bridge} type bridge mcast_snooping 1 mcast_querier 1",
+    ]
 
 
 class WiredNetwork:
@@ -189,6 +190,8 @@ def _build(spec: TestbedSpec) -> Any:
     # Mininet would raise limits of the whole machine (sysctl fs.*, kernel.*); what we need is per namespace.
     net_module.Mininet.inited = True
 
+    rails = {switch_name(rail): rail for rail in range(spec.rails)}
+
     class Bridge(node_module.Switch):  # type: ignore[misc,name-defined]
         """A plain Linux bridge: the network without kvcast."""
 
@@ -198,8 +201,8 @@ def _build(spec: TestbedSpec) -> Any:
                 f"ip link set dev {self.name} mtu {LINK_MTU_BYTES} up",
                 *(f"ip link set dev {name} master {self.name}" for name in self.nameToIntf if name != "lo"),
             ]
-            if self.name == "sw" and spec.bridge is BridgeKind.SNOOPS:
-                commands += _SNOOPING
+            if self.name in rails and spec.bridge is BridgeKind.SNOOPS:
+                commands += _snooping(self.name, rails[self.name])
             if self.name != "mg" and spec.bridge is BridgeKind.DROPS:
                 ports = (name for name in self.nameToIntf if name != "lo")
                 commands += (f"bridge link set dev {name} mcast_flood off" for name in ports)

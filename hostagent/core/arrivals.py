@@ -334,6 +334,8 @@ class Arrivals:
             inbound = self.under_way.get(arrived.key)
             if inbound is not None and self.reader.missing(arrived.key) is not None:
                 inbound.last_source = arrived.source
+                if arrived.rail and (sender := self._directory.node_at(arrived.source)) is not None:
+                    inbound.last_source = sender.address
                 inbound.from_switch += arrived.from_switch
                 inbound.from_casts += len(arrived.segments)
                 inbound.unlooked += len(arrived.segments)
@@ -560,9 +562,9 @@ class Arrivals:
         inbound.whole = hashed.digest == inbound.entry.digest
         self._tell((events.ChunkVerified(chunk.key, inbound.whole, bool(hashed.leaves)),))
 
-    def had_from(self, key: ChunkKey) -> Address | None:
-        """Where the interest was that brought a chunk which may be in flight still."""
-        return self.reader.left_at(key, self._clock.now_ns)
+    def had_from(self, key: ChunkKey, rail: int = 0) -> Address | None:
+        """Where the interest was that brought a chunk, by this rail, which may be in flight still."""
+        return self.reader.left_at(key, self._clock.now_ns, rail)
 
     def configure(self, parameters: ReaderParameters) -> None:
         """The node's parameters changed, but not its segment size."""

@@ -27,7 +27,7 @@ from hostagent.core.cold import ColdIndex, ColdWrites
 from hostagent.core.directory_news import DirectoryNews
 from hostagent.core.disk_index import DiskIndex
 from hostagent.core.engines import Engines
-from hostagent.core.fetch import MakeReader, Wanted
+from hostagent.core.fetch import MakeReader, ReaderMachine, Wanted
 from hostagent.core.fetches import Fetches
 from hostagent.core.forms import Forms
 from hostagent.core.lone_chunks import LoneChunks
@@ -56,12 +56,19 @@ from kvpolicy.tiers.lane import Lane
 from kvpolicy.value import Tier, Touch
 from kvproto import events as protocol
 from kvproto.ids import Member
+from kvproto.session.parameters import ReaderParameters
+from kvproto.session.rail_reader import RailReader
 from kvproto.session.reader import Reader
 from kvproto.wire.control import Op
 
 _FOR_READER = frozenset({Op.NOTICE, Op.NAK})
 _FOR_HOLDER = frozenset({Op.JOIN, Op.GET, Op.FILL_ACK})
 _FOR_KEEPER = _FOR_HOLDER | {Op.LEAVE}
+
+
+def reader_for(parameters: ReaderParameters) -> ReaderMachine:
+    """Of a node with these rails."""
+    return RailReader(parameters) if parameters.cast_rails > 1 else Reader(parameters)
 
 
 class AgentCore:
@@ -73,7 +80,7 @@ class AgentCore:
         options: CoreOptions,
         knowledge: Knowledge,
         disk: DiskIndex | None = None,
-        make_reader: MakeReader = Reader,
+        make_reader: MakeReader = reader_for,
         served_reads: ServedReads | None = None,
         index: PoolIndex | None = None,
         catalog: Catalog | None = None,
@@ -119,13 +126,20 @@ class AgentCore:
         self.parts = PartFetches(node, self.fetches)
         self._peer_loads = PeerLoads(node, self.fetches)
         had_from = self.fetches.arrivals.had_from
-        self.serving = Serving(node, self._peer_loads.load, self._peer_asked, had_from)
+        self.serving_by_rail = tuple(
+            [
+                Serving(node, self._peer_loads.load, self._peer_asked, partial(had_from, rail=rail), rail)
+                for rail in range(options.rails)
+            ]
+        )
+        """A rail that takes nothing holds up nobody on another one."""
+        self.serving = self.serving_by_rail[0]
         self._tasks = Tasks(node, self.fetches, self.serving, self.drop)
         self._reports = Reports(node, self._tasks.pinned_keys, self.gate.take_measurements)
         self._load_reports = LoadReports(node, served_reads or NoReads(), self.serving)
         heartbeat = Heartbeat(node, self.fetches, self._tasks, self.gate)
         self._membership = Membership(
-            node, self.fetches, self.serving, self.claims, self._reports, self._load_reports, heartbeat
+            node, self.fetches, self.serving_by_rail, self.claims, self._reports, self._load_reports, heartbeat
         )
         self.engines = Engines(node, self.fetches, self.parts, self.claims, self.cold, self._reports, self)
         self.lone_gets = LoneChunks(node, self.fetches, self, self.forms, self.engines.tenant_of)
@@ -203,8 +217,8 @@ class AgentCore:
             protocol.ReadFailed: self._read_event,
             events.LeavesRead: self._leaves_read,
             events.ReadsProven: fetches.arrivals.reads_proven,
-            protocol.SegmentsSent: lambda event: self.serving.segments_sent(event.key, event.count),
-            protocol.SendFailed: lambda event: self.serving.segments_failed(event.key, event.count),
+            protocol.SegmentsSent: lambda event: self.serving_by_rail[event.rail].segments_sent(event.key, event.count),
+            protocol.SendFailed: lambda event: self.serving_by_rail[event.rail].segments_failed(event.key, event.count),
             events.FillSent: lambda event: self.serving.fill_sent(event.key, event.count),
             events.HolderTold: self._directory_news.holder_told,
             events.PathProbed: self.paths.probed,
@@ -424,7 +438,12 @@ class AgentCore:
         asked = _FOR_KEEPER if self.serving.keeps_interest else _FOR_HOLDER
         for_holder = [arrival for arrival in event.arrivals if arrival.message.op in asked]
         if for_holder:
-            self.serving.controls_received(for_holder)
+            if len(self.serving_by_rail) == 1:
+                self.serving.controls_received(for_holder)
+            else:
+                for rail, serving in enumerate(self.serving_by_rail):
+                    if there := [arrival for arrival in for_holder if arrival.rail == rail]:
+                        serving.controls_received(there)
             self._load_reports.queue_grew()
         for arrival in event.arrivals:
             operation = arrival.message.op
@@ -545,5 +564,6 @@ class AgentCore:
             self.tiering.close()
         if self.cold_writes is not None:
             self.cold_writes.close()
-        self.serving.close()
+        for serving in self.serving_by_rail:
+            serving.close()
         self.engines.local_reads.close()

@@ -19,7 +19,7 @@ from hostagent.limits import STALE_AT_ONCE
 from kvchunk.ids import ChunkKey
 from kvpolicy.tiers.holder_load import HolderLoad
 from kvpolicy.value import Tier
-from kvproto.ids import Address, Member
+from kvproto.ids import Address, Member, parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,21 @@ class NodeEntry:
     """Several others cannot reach it on the data network, says the controller."""
     rail_endpoints: tuple[str, ...] = ()
     """Where it is read on its second and further rails."""
+
+    rail_addresses: tuple[Address | None, ...] = field(init=False, default=())
+    """Where casts for it go on these; None: it has no IPv4 there."""
+
+    def __post_init__(self) -> None:
+        if self.rail_endpoints:
+            object.__setattr__(self, "rail_addresses", tuple(map(_address_in, self.rail_endpoints)))
+
+
+def _address_in(endpoint: str) -> Address | None:
+    """The IPv4 address in an endpoint of reads."""
+    try:
+        return parse_address(endpoint.rpartition(":")[0])
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +126,9 @@ class _Content:
         """A node is known so from now on."""
         self.leave(node.node)
         self.nodes[node.node] = self.named[node.name] = self.at[node.address] = node
+        for address in node.rail_addresses:
+            if address is not None:
+                self.at.setdefault(address, node)
         self.reading_at[node.read_endpoint] = node
         if node.member is not None:
             self.numbered[node.member] = node
@@ -121,8 +139,9 @@ class _Content:
         if node is not None:
             if self.named.get(node.name) is node:
                 del self.named[node.name]
-            if self.at.get(node.address) is node:
-                del self.at[node.address]
+            for address in (node.address, *node.rail_addresses):
+                if address is not None and self.at.get(address) is node:
+                    del self.at[address]
             if self.reading_at.get(node.read_endpoint) is node:
                 del self.reading_at[node.read_endpoint]
             if node.member is not None and self.numbered.get(node.member) is node:
@@ -257,7 +276,7 @@ class DirectoryReplica:
         return self._current.named.keys()
 
     def node_at(self, address: Address) -> NodeEntry | None:
-        """The node with this address on the data network."""
+        """The node with this address on the data network, on any rail."""
         node = self._current.at.get(address)
         return node if node is not None or self._stale is None else self._stale.at.get(address)
 
@@ -271,12 +290,14 @@ class DirectoryReplica:
         node = self.node_at(address)
         return None if node is None or node.member is None else Member(node.member)
 
-    def address_of(self, member: Member) -> Address | None:
-        """Where a member is."""
+    def address_of(self, member: Member, rail: int = 0) -> Address | None:
+        """Where a member is, on this rail."""
         node = self._current.numbered.get(member)
         if node is None and self._stale is not None:
             node = self._stale.numbered.get(member)
-        return None if node is None else node.address
+        if node is None or not rail:
+            return None if node is None else node.address
+        return node.rail_addresses[rail - 1] if rail <= len(node.rail_addresses) else None
 
     @property
     def members(self) -> int:

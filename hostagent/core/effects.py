@@ -135,6 +135,8 @@ class CastSegments(AgentEffect):
     count: int
     blocks: tuple[int, ...] = ()
     """Of multicast: to the groups of these blocks of members, in place of the fabric's."""
+    rail: int = 0
+    """By which they leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ class ReaderMachine(Protocol):
     def unsettled(self, key: ChunkKey, /) -> npt.NDArray[np.bool_] | None:
         """Segments of a chunk that may still be written, shape (segments,); None: it is not on its way."""
 
-    def left_at(self, key: ChunkKey, now_ns: int, /) -> Address | None:
-        """Where the interest is of those who still want a chunk that this node has; None: nobody does."""
+    def left_at(self, key: ChunkKey, now_ns: int, rail: int = 0, /) -> Address | None:
+        """Where the interest is of those who still want a chunk that this node has, by this rail; None: nobody does."""
 
     def configure(self, parameters: ReaderParameters, now_ns: int, /) -> list[ReaderCommand]:
         """The node's parameters changed."""

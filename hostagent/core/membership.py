@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hostagent import limits
@@ -26,7 +27,7 @@ class Membership:
         self,
         node: Node,
         fetches: Fetches,
-        serving: Serving,
+        serving_by_rail: Sequence[Serving],
         claims: Claims,
         reports: Reports,
         load_reports: LoadReports,
@@ -36,7 +37,7 @@ class Membership:
         self._directory = node.directory
         self._fabric = node.fabric
         self._fetches = fetches
-        self._serving = serving
+        self._serving_by_rail = serving_by_rail
         self._claims = claims
         self._reports = reports
         self._load_reports = load_reports
@@ -48,7 +49,7 @@ class Membership:
     def started(self, event: events.Started) -> None:
         """The transport is there: the window follows from its receive buffer."""
         self._receive_buffer_bytes = event.receive_buffer_bytes
-        self._serving.use_casts(made_by_nic=event.casts_by_nic)
+        self._serving_by_rail[0].use_casts(made_by_nic=event.casts_by_nic)
         self._configure(self.parameters)
 
     def welcomed(self, event: events.Welcomed) -> None:
@@ -56,7 +57,8 @@ class Membership:
         fabric = self._fabric
         fabric.pool_address = event.pool_address or fabric.pool_address
         fabric.segment_bytes = event.segment_bytes
-        self._serving.use_segment_bytes(event.segment_bytes)
+        for serving in self._serving_by_rail:
+            serving.use_segment_bytes(event.segment_bytes)
         self._configure(
             replace(
                 self.parameters,
@@ -86,7 +88,9 @@ class Membership:
         self._fanout, self._unasked_weight = fanout, unasked_weight
         self._fetches.arrivals.relays.is_way = fanout is Fanout.RELAY
         self._configure(replace(self.parameters, member=member, by_keepers=fanout.keeps))
-        self._serving.keep_interest(Keeping(fanout, member, self.parameters.interest_ttl_ns, unasked_weight))
+        keeping = Keeping(fanout, member, self.parameters.interest_ttl_ns, unasked_weight)
+        for serving in self._serving_by_rail:
+            serving.keep_interest(keeping)
 
     def switch_state_given(self, event: events.SwitchStateGiven) -> None:
         """Another epoch: the switch's tables are empty."""

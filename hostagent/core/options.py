@@ -53,7 +53,7 @@ class CoreOptions:
     wire_form: FormChoice = FormChoice.RAW
     """What crosses the network in fewer bytes."""
     rails: int = 1
-    """NICs that bring chunks to this node."""
+    """NICs that bring chunks to this node, and casts where holders keep interest."""
     relay_share: float = 1.0
     """Of what comes by relays, this part is passed on at most."""
 
@@ -70,4 +70,5 @@ class CoreOptions:
             link_rate_bytes_per_s=self.link_rate_bytes_per_s,
             rails=self.rails,
             chooses=self.chooses_way,
+            cast_rails=self.rails,
         )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import assert_never
 
 from hostagent.core import effects
+from hostagent.core.directory import DirectoryReplica
 from hostagent.core.node import Node
 from hostagent.core.work import FillWork
 from hostagent.pool.chunks import Chunk, ChunkPool
@@ -58,6 +59,22 @@ class PoolInventory:
         return None if chunk is None else -(-chunk.size_bytes // self._segment_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _RailMembers:
+    """Members as they are known on a further rail."""
+
+    directory: DirectoryReplica
+    rail: int
+
+    def member_at(self, address: Address) -> Member | None:
+        """See `Members.member_at`."""
+        return self.directory.member_at(address)
+
+    def address_of(self, member: Member) -> Address | None:
+        """See `Members.address_of`."""
+        return self.directory.address_of(member, self.rail)
+
+
 @dataclass(slots=True)
 class _Orphan:
     """Segments that a former holder gave to the transport: their chunk stays until they are reported."""
@@ -76,9 +93,11 @@ class Serving:
         load: LoadForPeer,
         asked: Callable[[ChunkKey], None],
         had_from: Callable[[ChunkKey], Address | None],
+        rail: int = 0,
     ) -> None:
         """`asked(key)`: a peer reads a chunk that is here, or has it cast, or the switch is filled with it;
-        `had_from(key)`: whose cast brought a chunk that may be in flight still."""
+        `had_from(key)`: whose cast brought a chunk that may be in flight still; `rail`: what is cast leaves by it."""
+        self._rail = rail
         self._asked = asked
         self._had_from = had_from
         self._directory = node.directory
@@ -118,7 +137,8 @@ class Serving:
         self._keeping = keeping
         if keeping.fanout.keeps:
             table = InterestTable(keeping.ttl_ns)
-            self._keeper = Keeper(table, self._directory, keeping.member, self._had_from)
+            members = _RailMembers(self._directory, self._rail) if self._rail else self._directory
+            self._keeper = Keeper(table, members, keeping.member, self._had_from)
         else:
             self._keeper = None
         self._holder.use_keeper(self._keeper)
@@ -274,11 +294,11 @@ class Serving:
     def _carry_out(self, commands: list[HolderCommand]) -> None:
         for command in commands:
             match command:
-                case SendControl():
-                    self._emit(command)
+                case SendControl(message, address):
+                    self._emit(SendControl(message, address, self._rail) if self._rail else command)
                 case SendSegments(key, first, count, to):
                     self._on_way[key] += count
-                    self._emit(effects.CastSegments(self._pinned[key], first, count, self._blocks(to)))
+                    self._emit(effects.CastSegments(self._pinned[key], first, count, self._blocks(to), self._rail))
                 case SendFill(key, first, count, pool_address, cast_too=True):
                     self._on_way[key] += count
                     self._emit(effects.FillSegments(self._pinned[key], first, count, pool_address, cast_too=True))

@@ -120,7 +120,15 @@ class Sources:
             # A share below 1 tells holders apart whose queues differ by a factor, from a MiB on.
             busy = min(_BUSY_MAX, (load.queued_bytes >> 20).bit_length() / 32)
             rank = (_ON_DISK if from_disk else _IN_DRAM) + node.draining + busy
-            refs.append(HolderRef(NodeId(node.name), node.address, rank, castable=node.member is not None))
+            refs.append(
+                HolderRef(
+                    NodeId(node.name),
+                    node.address,
+                    rank,
+                    castable=node.member is not None,
+                    rail_addresses=node.rail_addresses,
+                )
+            )
         if not refs:
             pool_address = self._fabric.pool_address
             if not served or pool_address is None:

@@ -189,6 +189,8 @@ class ControlArrival(NamedTuple):
 
     message: Control
     source: Address
+    rail: int = 0
+    """By which it came."""
 
 
 class Way(NamedTuple):
@@ -242,10 +244,10 @@ class TransportSink(Protocol):
     def cast_patience_segments(self) -> int:
         """How many segments may come before they are reported."""
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
-        """`count` segments of a cast left."""
+    def segments_sent(self, key: ChunkKey, count: int, rail: int = 0) -> None:
+        """`count` segments of a cast left by a rail."""
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, rail: int = 0) -> None:
         """`count` segments of a cast could not leave."""
 
     def fill_sent(self, key: ChunkKey, count: int) -> None:
@@ -276,6 +278,9 @@ class TransportSink(Protocol):
 
     def close_extent(self, extent: Extent) -> None:
         """The peer has read what `open_extent` gave."""
+
+    def way_left(self, endpoint: str, way: Way) -> None:
+        """Nothing comes by one of several ways to the peer that is read here."""
 
     def rails_of(self, endpoint: str) -> Sequence[str]:
         """Where else a peer is read that is read here: on its second and further rails, in their order."""

@@ -27,8 +27,10 @@ class ControlIntake:
         sink: TransportSink,
         counters: TransportCounters,
         own_address: Address,
+        rail: int = 0,
     ) -> None:
-        """`sock`: non-blocking; it outlives this."""
+        """`sock`: non-blocking, of this rail; it outlives this."""
+        self._rail = rail
         self._socket = sock
         self._loop = loop
         self._sink = sink
@@ -63,7 +65,7 @@ class ControlIntake:
             self._counters.drop("own_control")
             return None
         try:
-            return ControlArrival(decode_control(datagram), source)
+            return ControlArrival(decode_control(datagram), source, self._rail)
         except WireError as error:
             self._counters.drop(f"control_{error.reason.name.lower()}")
             return None

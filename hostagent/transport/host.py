@@ -25,6 +25,7 @@ from hostagent.native.library import datapath
 from hostagent.transport.base import (
     AskingPart,
     CastPart,
+    ChunkPlace,
     ReadPart,
     TransportCounters,
     TransportError,
@@ -35,8 +36,10 @@ from hostagent.transport.base import (
 from hostagent.transport.control_intake import ControlIntake
 from hostagent.transport.interface_watch import InterfaceWatch, Place, place_of
 from hostagent.transport.interfaces import sending_interface
+from hostagent.transport.rail_casts import RailCast, RailCasts
 from hostagent.transport.rail_reads import RailReads
 from hostagent.transport.read_tokens import TokenBook
+from kvchunk.ids import ChunkKey
 from kvproto.ids import Address, format_address, parse_address
 from kvproto.wire.control import Control
 from kvproto.wire.data import Fabric
@@ -77,6 +80,16 @@ class Host:
     """Who may read; None: everybody."""
     leases: LocalLeases | None = None
     """Where the thread that answers reads finds chunks; None: the event loop answers."""
+    rail: int = 0
+    """Which of the node's networks this is."""
+
+    def segments_sent(self, key: ChunkKey, count: int) -> None:
+        """See `TransportSink.segments_sent`."""
+        self.sink.segments_sent(key, count, self.rail)
+
+    def segments_failed(self, key: ChunkKey, count: int) -> None:
+        """See `TransportSink.segments_failed`."""
+        self.sink.segments_failed(key, count, self.rail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +107,14 @@ class Parts:
 
 @dataclass(slots=True, eq=False)
 class _Rail:
-    """The second rail of a node, or a further one: it carries reads only."""
+    """The second rail of a node, or a further one."""
 
     host: Host
     parts: Parts
+    """Of reads."""
     endpoint: str
+    control: _Control | None = None
+    """None: there is no IPv4."""
     watch: InterfaceWatch | None = None
 
 
@@ -113,6 +129,9 @@ class HostTransport:
     """None: there is no IPv4."""
     watch: InterfaceWatch | None = None
     """Of the data interface; there is none of the loopback."""
+    _rail_casts: RailCasts | None = None
+    _rail_reads: RailReads | None = None
+    """None: there is one rail."""
 
     def __init__(
         self,
@@ -141,6 +160,10 @@ class HostTransport:
 
     def _open_rail(self, host: Host) -> Parts:
         """The parts that carry reads on a further rail. Raises TransportError, leaving nothing open."""
+        raise NotImplementedError
+
+    def _open_rail_casts(self, host: Host) -> RailCast:
+        """The part that carries casts there. Raises TransportError."""
         raise NotImplementedError
 
     async def start(
@@ -174,16 +197,23 @@ class HostTransport:
             for close in (parts.close, parts.reads.close, parts.casts.close):
                 undo.callback(close)
             endpoint = parts.reads.listen()
-            granted = self.casts.use_fabric(fabric)
             if place.interface:
                 self.watch = InterfaceWatch(config, place, self._place_changed)
                 undo.callback(self.watch.close)
             for other in others:
                 self._start_rail(other, undo)
             if others:
+                self.casts = self._rail_casts = RailCasts(
+                    parts.casts,
+                    1 + len(others),
+                    lambda rail: self._open_rail_casts(self._rails[rail - 1].host),
+                    self._no_cast,
+                )
+                undo.callback(self.casts.close)
                 each = [parts.reads, *(rail.parts.reads for rail in self._rails)]
-                self.reads = rails = RailReads(each, self.ways_to, self.counters)
-                undo.callback(rails.close)
+                self.reads = self._rail_reads = RailReads(each, self.ways_to, self.counters, sink.way_left)
+                undo.callback(self._rail_reads.close)
+            granted = self.casts.use_fabric(fabric)
             self._open = undo.pop_all()
         self._in_use = fabric
         endpoints = tuple(rail.endpoint for rail in self._rails)
@@ -192,11 +222,14 @@ class HostTransport:
 
     def _start_rail(self, config: DataConfig, undo: contextlib.ExitStack) -> None:
         place = _place_of(config)
-        host = replace(self._host, config=config, **_addresses_of(place))
+        host = replace(self._host, config=config, rail=len(self._rails) + 1, **_addresses_of(place))
         parts = self._open_rail(host)
         for close in (parts.close, parts.reads.close):
             undo.callback(close)
         rail = _Rail(host, parts, parts.reads.listen())
+        if host.address:
+            rail.control = _Control(host)
+            undo.callback(rail.control.close)
         if place.interface:
             rail.watch = InterfaceWatch(config, place, functools.partial(self._rail_moved, rail))
             undo.callback(rail.watch.close)
@@ -209,6 +242,13 @@ class HostTransport:
             return (first,)
         theirs = self._host.sink.rails_of(endpoint)
         return (first, *(Way(one, own.host.read_address) for one, own in zip(theirs, self._rails, strict=False)))
+
+    def way_to(self, endpoint: str, turn: int = 0) -> Way:
+        """One of these, by which something comes as far as is known; by `turn`, another one."""
+        ways = self.ways_to(endpoint)
+        left = () if self._rail_reads is None else self._rail_reads.left_of(endpoint)
+        rails = [rail for rail in range(len(ways)) if rail not in left] or range(len(ways))
+        return ways[rails[turn % len(rails)]]
 
     async def close(self) -> None:
         """End everything."""
@@ -262,16 +302,30 @@ class HostTransport:
                 raise TransportError("restart kvcast-agent, whose RDMA connections went with what was there before")
             host = replace(rail.host, **_addresses_of(place))
             rail.endpoint = rail.parts.bind_anew(host)
+            if rail.control is not None and host.address:
+                rail.control.bind_anew(host)
             rail.host = host
+            if self._rail_casts is not None:
+                self._rail_casts.bind_anew()
         facts = replace(self._facts, rail_endpoints=tuple(one.endpoint for one in self._rails))
         if facts != self._facts:
             self._facts = facts
             self._moved(facts)
 
-    def send_control(self, message: Control, destination: Address) -> None:
-        """One control datagram to UDP port 4793 of an address. Best effort."""
-        if self._control is not None:
-            self._control.send(message, destination)
+    def _no_cast(self, rail: int, key: ChunkKey, count: int) -> None:
+        self._host.loop.call_soon(self._rails[rail - 1].host.segments_failed, key, count)
+
+    def cast_by(self, rail: int, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int]) -> None:
+        """See `CastPart.cast`, by a further rail."""
+        if self._rail_casts is None:
+            raise IndexError(f"rail {rail} of 1")
+        self._rail_casts.cast_by(rail, chunk, first, count, blocks)
+
+    def send_control(self, message: Control, destination: Address, rail: int = 0) -> None:
+        """One control datagram to UDP port 4793 of an address, by a rail. Best effort."""
+        control = self._rails[rail - 1].control if rail else self._control
+        if control is not None:
+            control.send(message, destination)
         else:
             self.counters.drop("control_send_no_ipv4")
 
@@ -350,7 +404,7 @@ class _Control:
 
     def _take(self, sock: socket.socket) -> ControlIntake:
         host = self._host
-        return ControlIntake(sock, host.loop, host.sink, host.counters, host.own)
+        return ControlIntake(sock, host.loop, host.sink, host.counters, host.own, host.rail)
 
 
 def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socket:
@@ -382,14 +436,17 @@ def group_socket(address: str, groups: Sequence[str], port: int) -> socket.socke
     return sock
 
 
-def bound_udp(address: str, port: int, key: str, interface: str = "") -> socket.socket:
-    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had. Raises TransportError.
+def bound_udp(address: str, port: int, key: str, interface: str = "", *, shared: bool = False) -> socket.socket:
+    """A non-blocking UDP socket; `key` of the configuration is named when it cannot be had; `shared`: others may have
+    the port already. Raises TransportError.
 
     What it sends leaves by `interface`, else by the one that has `address`, whatever the routing table says: the
     switch's pool address is in no node's subnet, and a default route would take KV to the management network.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         leave_by(sock, address, interface)
     except TransportError:

@@ -90,7 +90,7 @@ class NativeIntake:
         """
         library, loop = host.native, host.loop
         self._library, self._loop, self._sink, self._counters = library, loop, host.sink, host.counters
-        self._memory, self._fabric = host.memory, fabric
+        self._memory, self._fabric, self._rail = host.memory, fabric, host.rail
         self._pool_address = host.memory.bytes_.ctypes.data
         self._expected: dict[ChunkKey, _Expected] = {}
         self._tickets: dict[int, _Expected] = {}
@@ -177,7 +177,9 @@ class NativeIntake:
         placed: list[SegmentsReceived] = []
         unexpected: list[SegmentsReceived] = []
         for key, ticket, source, _, first, count, from_switch, _ in _REPORT.iter_unpack(reports):
-            arrived = SegmentsReceived(ChunkKey(key), segments[first : first + count], Address(source), from_switch)
+            arrived = SegmentsReceived(
+                ChunkKey(key), segments[first : first + count], Address(source), from_switch, self._rail
+            )
             if not ticket:
                 unexpected.append(arrived)
             elif ticket in self._tickets:

@@ -83,10 +83,16 @@ class RailReads:
     """See the module's docstring; the first of `parts` is read by peers that have one rail only."""
 
     def __init__(
-        self, parts: Sequence[ReadPart], ways_to: Callable[[str], Sequence[Way]], counters: TransportCounters
+        self,
+        parts: Sequence[ReadPart],
+        ways_to: Callable[[str], Sequence[Way]],
+        counters: TransportCounters,
+        way_left: Callable[[str, Way], None],
     ) -> None:
-        """`parts`: of the rails, which end after this; `ways_to`: see `HostTransport.ways_to`."""
+        """`parts`: of the rails, which end after this; `ways_to`: see `HostTransport.ways_to`; `way_left`: see
+        `TransportSink.way_left`."""
         self._parts = parts
+        self._way_left = way_left
         self._ways_to = ways_to
         self._counters = counters
         self._loop = asyncio.get_running_loop()
@@ -123,6 +129,11 @@ class RailReads:
         if self._timer is None:
             self._look_later()
         return read
+
+    def left_of(self, endpoint: str) -> Sequence[int]:
+        """Rails by which nothing comes from a peer, as far as is known."""
+        peer = self.peers.get(endpoint)
+        return () if peer is None else peer.rails.left
 
     def close(self) -> None:
         """Look no more; reads under way get their outcome from their rail's part."""
@@ -196,3 +207,5 @@ class RailReads:
             self._counters.rails_left += 1
             first, gone = peer.ways[0].endpoint, peer.ways[rail].endpoint
             log.warning("nothing comes from %s at %s: the other rails carry it", first, gone)
+            # Not at once: what follows may cancel the read at hand.
+            self._loop.call_soon(self._way_left, first, peer.ways[rail])

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from hostagent.transport.base import Way
 from hostagent.transport.peer_connection import begin_connecting
 from hostagent.transport.read_protocol import KIND_RELAY, pack_request, pack_tokens
 from kvproto.errors import WireError
@@ -132,14 +133,13 @@ class RelayLink:
 
 def connect(
     loop: asyncio.AbstractEventLoop,
-    endpoint: str,
-    own_address: str,
+    way: Way,
     shown: bytes,
     told: Callable[[tuple[Message, ...]], None],
     lost: Callable[[str], None],
 ) -> RelayLink | None:
     """A link to a peer, which `shown` tokens admit; None: it cannot be made."""
-    sock, code = begin_connecting(endpoint, own_address)
+    sock, code = begin_connecting(way.endpoint, way.own_address)
     if code not in (0, errno.EINPROGRESS):
         with contextlib.suppress(OSError):
             sock.close()

@@ -29,6 +29,7 @@ from hostagent.transport.native_pulls import NativePulls
 from hostagent.transport.native_reads import NativeReads
 from hostagent.transport.native_receiver import NativeIntake
 from hostagent.transport.native_sender import Group, NativeSender, SegmentRun
+from hostagent.transport.rail_casts import RailCast
 from hostagent.transport.read_client import ReadClient
 from hostagent.transport.read_server import ReadServer
 from kvchunk.ids import ChunkKey
@@ -51,6 +52,9 @@ class SocketsTransport(HostTransport):
 
     def _open_rail(self, host: Host) -> Parts:
         return rail_parts(host)
+
+    def _open_rail_casts(self, host: Host) -> RailCast:
+        return socket_casts(host)
 
 
 def casting_threads(link_rate_bytes_s: int, cores: int) -> int:
@@ -87,10 +91,10 @@ def _set_multicast(sock: socket.socket, ttl: int) -> None:
 class SegmentSocket:
     """Sends segments as whole datagrams, with our own headers and ICRCs, to the group or into the switch's memory."""
 
-    def __init__(self, host: Host, port: int) -> None:
-        """`port`: their source port; 0: any. Raises TransportError."""
+    def __init__(self, host: Host, port: int, *, shared: bool = False) -> None:
+        """`port`: their source port; 0: any; `shared`: sockets of other rails may have it. Raises TransportError."""
         self._host = host
-        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface)
+        self.socket = sock = bound_udp(host.address, port, "data.cast_port", host.config.interface, shared=shared)
         # Beside it, one may take what comes to several groups at this port. Not before: that it is free has to show.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _set_multicast(sock, limits.MULTICAST_TTL)
@@ -115,11 +119,11 @@ class SegmentSocket:
 
     def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""
-        fabric, sink = self._fabric, self._host.sink
+        fabric, host = self._fabric, self._host
         run = SegmentRun(chunk, fabric, first, count)
         to = [self._group(block) for block in blocks] if blocks else [(fabric.group, 0)]
-        self._sender.send(run, to, self._host.config.cast_port, sink.segments_sent, sink.segments_failed)
-        self._host.counters.cast_packets_sent += count * len(to)
+        self._sender.send(run, to, host.config.cast_port, host.segments_sent, host.segments_failed)
+        host.counters.cast_packets_sent += count * len(to)
 
     def _group(self, block: int) -> Group:
         fabric = self._fabric
@@ -130,7 +134,7 @@ class SegmentSocket:
         """See `CastPart.fill`. The switch keeps the port that they come from."""
         sent, failed, flags = self._fill_sent, self._fill_failed, Flag.NONE
         if cast_too:
-            sent, failed, flags = self._fill_cast, self._host.sink.segments_failed, Flag.CAST_TOO
+            sent, failed, flags = self._fill_cast, self._host.segments_failed, Flag.CAST_TOO
         run = SegmentRun(chunk, self._fabric, first, count, fill=flags)
         self._sender.send(run, [(pool, 0)], self._host.config.control_port, sent, failed)
 
@@ -162,7 +166,7 @@ class SocketCasts(ExpectedCasts):
     def __init__(self, host: Host) -> None:
         """Raises TransportError."""
         super().__init__()
-        self._send_by(host, SegmentSocket(host, host.config.cast_port))
+        self._send_by(host, SegmentSocket(host, host.config.cast_port, shared=host.rail > 0))
         self._group_socket: socket.socket | None = None
         self._intake: NativeIntake | None = None
         self._segment_bytes = 0
@@ -172,8 +176,8 @@ class SocketCasts(ExpectedCasts):
         if host.address == self._host.address:
             self._outgoing.leave_by_interface(host)
             return
-        self._leave()  # with several groups it has the port at every address
-        fresh = SegmentSocket(host, host.config.cast_port)
+        self._leave()  # with several groups it has the port at every address, and so do those of other rails
+        fresh = SegmentSocket(host, host.config.cast_port, shared=True)
         self._outgoing.give_up()
         self._outgoing.close()
         self._send_by(host, fresh)
@@ -290,9 +294,14 @@ class TcpReads:
         self._client.close()
 
 
+def socket_casts(host: Host) -> SocketCasts | NoCasts:
+    """As far as there is IPv4. Raises TransportError."""
+    return SocketCasts(host) if host.address else NoCasts(host)
+
+
 def socket_parts(host: Host) -> Parts:
     """Everything over sockets. Raises TransportError."""
-    casts, reads = SocketCasts(host) if host.address else NoCasts(host), TcpReads(host)
+    casts, reads = socket_casts(host), TcpReads(host)
 
     def bind_anew(now: Host) -> str:
         if isinstance(casts, SocketCasts):
@@ -320,7 +329,7 @@ class NoCasts:
 
     def cast(self, chunk: ChunkPlace, _first: int, count: int, _blocks: Sequence[int] = ()) -> None:
         """Whoever asked for them reads instead."""
-        self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+        self._host.loop.call_soon(self._host.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, _: Address, *, cast_too: bool = False) -> None:
         """See `CastPart.fill`."""
@@ -341,6 +350,9 @@ class NoCasts:
 
     def drain_receive(self) -> None:
         """Nothing has come."""
+
+    def give_up(self) -> None:
+        """Nothing waits to be sent."""
 
     def data_socket(self) -> socket.socket | None:
         """See `CastPart.data_socket`."""

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
-from bmv2_testbed.bench.incast import UNSHAPED_BIT_S, IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.incast import SET_READERS, UNSHAPED_BIT_S, IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.scale import SCALES
 from bmv2_testbed.spec import Faults, Target
@@ -80,6 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="by turns on one network of links of --rate, on N of them, and on N of which one is cut at the holder "
         "when half the bytes are there, with the ratios (--fanout relay, unless --mode is given)",
     )
+    parser.add_argument(
+        "--sets",
+        type=whole(1),
+        default=0,
+        metavar="N",
+        help=f"N times {SET_READERS} readers drawn at random fetch a prefix of their own; unasked_rx_S is what each "
+        "port gets that did not ask",
+    )
+    parser.add_argument("--unasked-weight", type=float, metavar="W", help="the controller's fabric.unasked_weight")
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
@@ -121,16 +130,22 @@ def run(args: argparse.Namespace) -> int:
         faults=Faults(loss=args.loss),
         target=target,
         trust=Trust(args.trust) if args.trust in list(Trust) else None,
+        sets=args.sets,
+        unasked_weight=args.unasked_weight,
         form=FormChoice(args.form) if args.form in [form.value for form in FormChoice] else None,
     )
     if (args.form == "both") + (args.trust == "both") + args.choice > 1:
         raise UsageError("--trust both, --form both and --choice: one of them at a time")
+    if args.sets and (args.nodes <= SET_READERS or args.slow is not None or args.stagger or args.peer):
+        raise UsageError(f"--sets N: of more than {SET_READERS} --nodes, at once, without --slow, --stagger and --peer")
     if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
         raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
     modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
-    if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY}.issuperset(modes):
-        raise UsageError("--rails: casts go by the first rail; give --mode unicast, --fanout relay or both")
+    if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY, Mode.MULTICAST}.issuperset(modes):
+        raise UsageError(
+            "--rails: a kvcast switch is on the first one only; give --mode unicast, --fanout multicast or relay"
+        )
     if args.rails > 1 and ("both" in (args.trust, args.form) or args.choice):
         raise UsageError("--rails and both of something: one of them at a time")
     absent = {peer: reason for peer in Peer if (reason := missing(peer))} if "all" in (args.peer or []) else {}
@@ -158,6 +173,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s or UNSHAPED_BIT_S, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
+    for name, case in cases.items() if plan.sets else ():
+        console.print(f"{name}: to each port that did not ask {case.unasked_rx_S:.3f} S")
     for name, over_one in by_rails.items():
         console.print(f"{name}: {over_one:.3f} of the time on one rail")
     for name, over_best in of_choice.items():
@@ -287,6 +304,8 @@ def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[s
         "stagger": plan.stagger,
         "form": None if plan.form is None else plan.form.value,
         "seed": plan.seed,
+        "sets": plan.sets,
+        "unasked_weight": plan.unasked_weight,
         "slow": {str(reader): rate for reader, rate in plan.slow.items()},
         "loss": plan.faults.loss,
         "machine": machine_facts(),

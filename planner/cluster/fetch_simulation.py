@@ -89,7 +89,7 @@ class FlowReader:
     def handle_timer(self, now_ns: int, /) -> list[ReaderCommand]:
         return []
 
-    def left_at(self, _key: ChunkKey, _now_ns: int) -> Address | None:
+    def left_at(self, _key: ChunkKey, _now_ns: int, _rail: int = 0) -> Address | None:
         """Nobody keeps interest here: flows are not casts."""
         return None
 

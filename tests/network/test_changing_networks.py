@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ class Cluster:
             lambda: self.fetch(node, model)[:2] == (self.count, "OK"),
             lambda: f"n{node} to fetch {model}: {self.logs()}",
         )
+
+    def fetch_at_once(self, nodes: Sequence[int], model: str) -> list[tuple[str, str]]:
+        """(chunks, outcome) of each."""
+        with ThreadPoolExecutor(len(nodes)) as threads:
+            return [found[:2] for found in threads.map(lambda node: self.fetch(node, model), nodes)]
 
     def _work(self, node: int, what: str, model: str) -> subprocess.CompletedProcess[str]:
         path = str(self.folder / f"n{node}.sock")
@@ -196,6 +202,30 @@ def test_two_rails_of_which_each_fails(tmp_path: Path) -> None:
             made.middle.ip("link", "set", port, "master", bridge)
             until(lambda: made.log("n2").count("is read at") == made.log("n2").count("nothing comes from"), made.logs)
         assert "nothing comes from" in made.log("n2")
+        assert set(made.states().values()) == {"attached"}
+
+
+def test_casts_by_two_rails_of_which_each_fails(tmp_path: Path) -> None:
+    """Two readers at once: each byte leaves about once, on either rail, whatever fails."""
+    rails = "192.168.77.{}/24", "192.168.79.{}/24"
+    with cluster(tmp_path, *rails, shape=("16", "1048576"), fanout="multicast") as made:
+        holder = made.nodes[3]
+        for port in ("data", "rail1_"):
+            for node, there in made.nodes.items():
+                made.middle.ip("link", "set", f"{port}{node}", "mtu", "9000")
+                there.ip("link", "set", "data0" if port == "data" else "data1", "mtu", "9000")
+        for model, port, bridge in (("a", "", ""), ("b", "rail1_3", "rail1_"), ("c", "data3", "data")):
+            made.put(3, model)
+            before = [holder.sent_bytes(f"data{rail}") for rail in (0, 1)]
+            if port:
+                made.middle.ip("link", "set", port, "nomaster")  # the carrier stays
+            # Until the directory knows it.
+            until(lambda model=model: made.fetch_at_once((1, 2), model) == [("16", "OK")] * 2, made.logs)
+            sent = [holder.sent_bytes(f"data{rail}") - was for rail, was in zip((0, 1), before, strict=True)]
+            if port:
+                made.middle.ip("link", "set", port, "master", bridge)
+            else:
+                assert min(sent) > 4 << 20, sent
         assert set(made.states().values()) == {"attached"}
 
 

@@ -46,6 +46,7 @@ static void describe(const struct queue_intake *from, const struct verbs_complet
     row->bytes = start + BTH_WOULD_BE_AT;
     row->length = done->bytes > BTH_WOULD_BE_AT ? done->bytes - BTH_WOULD_BE_AT : 0;
     row->source = get32(start + IP_AT + 12);
+    row->destination = get32(start + IP_AT + 16);
     row->from_switch = (uint32_t)(start[IP_AT + 1] >> 2) == from->from_switch_dscp;
 }
 

@@ -105,43 +105,49 @@ class ChainCache:
         self._port = port
         self._pool = pool
         self._host = host
-        self._chains: OrderedDict[ChunkKey, CastChain] = OrderedDict()
+        self._chains: OrderedDict[tuple[ChunkKey, Address], CastChain] = OrderedDict()
+        """By chunk and group."""
         self._retired: list[CastChain] = []
         """Evicted, maybe with requests in the queue."""
         self._groups: dict[Address, AddressHandle] = {}
 
     def use_fabric(self, fabric: Fabric, in_use: Iterable[CastChain]) -> None:
-        """Forget chains of other fabrics, except those in use. Raises VerbsError."""
+        """Forget chains of other fabrics, except those in use."""
         self._retired.extend(self._chains.values())
         self._chains.clear()
         self.close_retired(in_use)
         self._fabric = fabric
-        if fabric.group not in self._groups:
-            gid = gid_of(format_address(fabric.group))
-            self._groups[fabric.group] = AddressHandle(self._port, gid, limits.MULTICAST_TTL)
 
-    def of(self, chunk: ChunkPlace, first: int, count: int) -> CastChain | None:
-        """The chunk's chain, built before or now. None where the NIC takes no more memory: then these segments are
-        reported as failed, later. Raises ValueError for segments that the chunk does not have."""
+    def of(self, chunk: ChunkPlace, first: int, count: int, group: Address) -> CastChain | None:
+        """The chunk's chain to a group, built before or now. None where the NIC takes no more memory. Raises ValueError
+        for segments that the chunk does not have."""
         segments = -(-chunk.size_bytes // self._fabric.segment_bytes)
         if not 0 <= first < first + count <= segments:
             raise ValueError(f"segments {first}+{count} of {segments}")
-        known = self._chains.get(chunk.key)
+        name = chunk.key, group
+        known = self._chains.get(name)
         if known is not None and known.chunk == chunk:
-            self._chains.move_to_end(chunk.key)
+            self._chains.move_to_end(name)
             return known
         if known is not None:
-            self._retired.append(self._chains.pop(chunk.key))
+            self._retired.append(self._chains.pop(name))
         try:
-            chain = CastChain(self._port, chunk, self._pool, self._fabric, self._groups[self._fabric.group])
+            chain = CastChain(self._port, chunk, self._pool, self._fabric, self._handle_of(group))
         except VerbsError:
             self._host.counters.drop("cast_headers_unregistered", count)
-            self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
             return None
-        self._chains[chunk.key] = chain
+        self._chains[name] = chain
         if len(self._chains) > limits.CAST_PREPARED_CHUNKS_MAX:
             self._retired.append(self._chains.popitem(last=False)[1])
         return chain
+
+    def _handle_of(self, group: Address) -> AddressHandle:
+        """Raises VerbsError."""
+        handle = self._groups.get(group)
+        if handle is None:
+            gid = gid_of(format_address(group))
+            handle = self._groups[group] = AddressHandle(self._port, gid, limits.MULTICAST_TTL)
+        return handle
 
     def close_retired(self, in_use: Iterable[CastChain]) -> None:
         """Close those that are neither cached nor in use."""

@@ -58,6 +58,8 @@ class PortFacts:
     completions_max: int
     multicast: bool
     """Whether queue pairs can be attached to multicast groups."""
+    groups_max: int = 1 << 16
+    """To so many."""
 
 
 class MemoryRegion:
@@ -301,6 +303,7 @@ def _find_port(library: ctypes.CDLL, name: str, context: int, address: str) -> P
             queue_entries_max=device.max_qp_wr,
             completions_max=device.max_cqe,
             multicast=device.max_mcast_grp > 0 and device.max_mcast_qp_attach > 0,
+            groups_max=device.max_mcast_grp,
         )
     return None
 

@@ -2,7 +2,7 @@
 the event loop.
 
 They leave by a queue pair that `NativeCastQueue` owns and replaces; the thread reports what left, many segments at
-once. They arrive at a queue pair attached to the fabric's group (`CastEnd`), in a ring of receives that is built once.
+once. They arrive at a queue pair attached to the fabric's groups (`CastEnd`), in a ring of receives that is built once.
 Each row of the ring begins with the 40 bytes that stand for a GRH and carry the IP header over RoCEv2: source and DSCP
 are read there. The NIC has checked Q_Key and ICRC.
 """
@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -35,7 +35,7 @@ from hostagent.transport.verbs.cast_chains import (
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, gid_of
 from hostagent.transport.verbs.queues import CompletionChannel, CompletionQueue, QueuePair
 from kvchunk.ids import ChunkKey
-from kvproto.ids import format_address
+from kvproto.ids import Address, format_address
 from kvproto.wire.data import Fabric
 
 _CACHE_LINE_BYTES = 64
@@ -82,7 +82,8 @@ class ReceiveRing:
 
 
 class CastEnd:
-    """The end at which casts to one fabric's group arrive: ring, completion queue, and a queue pair in the group."""
+    """The end at which casts to a fabric's groups for this node arrive: ring, completion queue, and a queue pair in all
+    of them."""
 
     def __init__(self, port: RdmaPort, fabric: Fabric, host: Host) -> None:
         """Raises VerbsError."""
@@ -124,7 +125,8 @@ class CastEnd:
             pair.modify(abi.QPS_INIT, mask, port_num=port.facts.port, qkey=self._fabric.qkey)
             self.ring.post_all(pair)
             pair.modify(abi.QPS_RTR)
-            pair.attach(gid_of(format_address(self._fabric.group)))
+            for group in self._fabric.groups:
+                pair.attach(gid_of(format_address(group)))
         except VerbsError:
             pair.destroy()
             raise
@@ -132,7 +134,7 @@ class CastEnd:
 
 
 class NativeCastReceiver:
-    """Receives casts to one fabric's group into their places in the pool; the sink hears of many at once."""
+    """Receives casts to a fabric's groups into their places in the pool; the sink hears of many at once."""
 
     def __init__(
         self,
@@ -226,13 +228,15 @@ class NativeCastQueue:
         self._port, self._library = port, library
         self._loop: asyncio.AbstractEventLoop = host.loop
         self._counters = host.counters
-        self._sent = host.sink.segments_sent
-        self._failed = host.sink.segments_failed
+        self._sent = host.segments_sent
+        self._failed = host.segments_failed
         self._broken = broken
         self._depth = queue_depth(port)
         self._chains = ChainCache(port, pool, host)
         self._runs: dict[int, CastChain] = {}
         """Those that are not over, by id."""
+        self._silent: set[int] = set()
+        """Of these, those to one of several groups, but for the last one: it reports for all."""
         self._last_run = 0
         self._outcomes = (structure("outcome") * _OUTCOMES)()
         self._open = True
@@ -250,20 +254,26 @@ class NativeCastQueue:
             self._closing = undo.pop_all()
 
     def use_fabric(self, fabric: Fabric) -> None:
-        """Forget chains of other fabrics; runs already queued still leave as they were. Raises VerbsError."""
+        """Forget chains of other fabrics; runs already queued still leave as they were."""
         self._chains.use_fabric(fabric, self._runs.values())
 
-    def add(self, chunk: ChunkPlace, first: int, count: int) -> None:
-        """Queue segments [first, first + count); their outcome is reported later, maybe in parts."""
-        chain = self._chains.of(chunk, first, count)
-        if chain is None:
-            return
-        self._chains.close_retired([chain, *self._runs.values()])
-        self._last_run += 1
-        run = _Chain(requests=chain.requests_address, id=self._last_run, first=first, count=count)
-        if self._library.dp_queue_sender_add(self._sender, ctypes.byref(run)):
-            raise MemoryError("no memory for a run of the data path's sender")
-        self._runs[self._last_run] = chain
+    def add(self, chunk: ChunkPlace, first: int, count: int, groups: Sequence[Address]) -> None:
+        """Queue segments [first, first + count) for each of these groups; their outcome is reported later, once, maybe
+        in parts."""
+        for group in groups:
+            chain = self._chains.of(chunk, first, count, group)
+            if chain is None:
+                if group == groups[-1]:
+                    self._loop.call_soon(self._failed, chunk.key, count)
+                continue
+            self._chains.close_retired([chain, *self._runs.values()])
+            self._last_run += 1
+            run = _Chain(requests=chain.requests_address, id=self._last_run, first=first, count=count)
+            if self._library.dp_queue_sender_add(self._sender, ctypes.byref(run)):
+                raise MemoryError("no memory for a run of the data path's sender")
+            self._runs[self._last_run] = chain
+            if group != groups[-1]:
+                self._silent.add(self._last_run)
 
     def give_up(self) -> None:
         """Others send from now on: segments not known to have left are reported as failed, later. Then close."""
@@ -317,13 +327,15 @@ class NativeCastQueue:
                 self._sender, self._outcomes, _OUTCOMES, ctypes.byref(broken), ctypes.byref(status)
             )
             for outcome in self._outcomes[:taken]:
-                key = self._runs[outcome.id].chunk.key
-                if outcome.sent:
-                    sent[key] += outcome.sent
-                if outcome.failed:
-                    failed[key] += outcome.failed
+                if outcome.id not in self._silent:
+                    key = self._runs[outcome.id].chunk.key
+                    if outcome.sent:
+                        sent[key] += outcome.sent
+                    if outcome.failed:
+                        failed[key] += outcome.failed
                 if outcome.over:
                     del self._runs[outcome.id]
+                    self._silent.discard(outcome.id)
         return sent, failed, Broken(broken.value), status.value
 
     def _renew(self, broken: Broken, status: int) -> None:

@@ -18,16 +18,17 @@ from hostagent.memory.leases import LocalLeases
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.transport.base import CastPart, ChunkPlace, TransportError
 from hostagent.transport.expected_casts import ExpectedCasts
-from hostagent.transport.host import Host, HostTransport, Parts
+from hostagent.transport.host import Host, HostTransport, Parts, group_socket
 from hostagent.transport.native_receiver import NativeIntake
+from hostagent.transport.rail_casts import RailCast
 from hostagent.transport.read_tokens import TokenBook
-from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_parts
+from hostagent.transport.sockets import NoCasts, SegmentSocket, SocketCasts, rail_parts, socket_casts, socket_parts
 from hostagent.transport.verbs import abi
 from hostagent.transport.verbs.device import MemoryRegion, RdmaPort, VerbsError, device_names
 from hostagent.transport.verbs.native_casts import NativeCastQueue, NativeCastReceiver
 from hostagent.transport.verbs.reads import VerbsReads
 from kvproto.fanout import Fanout
-from kvproto.ids import Address
+from kvproto.ids import Address, format_address
 from kvproto.wire.data import Fabric
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
@@ -51,6 +52,9 @@ class VerbsTransport(HostTransport):
 
     def _open_rail(self, host: Host) -> Parts:
         return self._opened(host, lambda port, region: NoCasts(host), rail_parts)
+
+    def _open_rail_casts(self, host: Host) -> RailCast:
+        return socket_casts(host)
 
     def _open_parts(self, host: Host) -> Parts:
         return self._opened(host, lambda port, region: VerbsCasts(host, port, region), socket_parts)
@@ -113,6 +117,7 @@ class VerbsCasts(ExpectedCasts):
         self._fills: SegmentSocket | None = None
         self._queue: NativeCastQueue | None = None
         self._receiver: NativeCastReceiver | None = None
+        self._memberships: socket.socket | None = None
         self._sockets: SocketCasts | None = None
         self._segment_bytes = 0
         self._said = ""
@@ -172,12 +177,13 @@ class VerbsCasts(ExpectedCasts):
     def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""
         if self._queue is not None:
-            self._queue.add(chunk, first, count)
-            self._host.counters.cast_packets_sent += count
+            groups = [self._fabric.group_of(block) for block in blocks] or [self._fabric.group]
+            self._queue.add(chunk, first, count, groups)
+            self._host.counters.cast_packets_sent += count * len(groups)
         elif self._sockets is not None:
             self._sockets.cast(chunk, first, count, blocks)
         else:
-            self._host.loop.call_soon(self._host.sink.segments_failed, chunk.key, count)
+            self._host.loop.call_soon(self._host.segments_failed, chunk.key, count)
 
     def fill(self, chunk: ChunkPlace, first: int, count: int, pool: Address, *, cast_too: bool = False) -> None:
         """See `CastPart.fill`. The switch wants whole packets: those are made in software. What readers wait for, too,
@@ -216,10 +222,12 @@ class VerbsCasts(ExpectedCasts):
     def _cannot_carry(self, fabric: Fabric) -> str:
         """Why this port cannot cast on this fabric; empty when it can."""
         facts = self._port.facts
-        if fabric.fanout is Fanout.MULTICAST:
-            return "fabric.fanout is multicast, and queue pairs are attached to one group"
         if not facts.multicast:
             return f"{facts.device} has no multicast for UD queue pairs"
+        if facts.groups_max < len(fabric.groups):
+            return (
+                f"{facts.device} has {facts.groups_max} multicast groups, and fabric.fanout needs {len(fabric.groups)}"
+            )
         if fabric.message_bytes > facts.mtu_bytes:
             return (
                 f"a segment of {fabric.segment_bytes} bytes and its header do not fit the RDMA MTU of {facts.device},"
@@ -231,9 +239,7 @@ class VerbsCasts(ExpectedCasts):
     def _use_verbs(self, fabric: Fabric) -> int:
         host, port = self._host, self._port
         self._leave_sockets()
-        if self._receiver is not None:
-            self._receiver.close()
-            self._receiver = None
+        self._leave_groups()
         if self._queue is None:
             self._queue = NativeCastQueue(port, self._region, host, host.native, self._casts_broke)
         self._queue.use_fabric(fabric)
@@ -241,6 +247,9 @@ class VerbsCasts(ExpectedCasts):
             # Any port but RoCE's own, which the NIC (or the kernel's soft-RoCE) has.
             self._fills = SegmentSocket(host, 0)
         self._fills.use_fabric(fabric)
+        if fabric.fanout is Fanout.MULTICAST and fabric.groups:
+            # An attached queue pair tells no switch that snoops: a socket that nothing comes to does.
+            self._memberships = group_socket(host.address, tuple(map(format_address, fabric.groups)), 0)
         self._receiver = NativeCastReceiver(port, fabric, host, self._casts_broke)
         return self._receiver.waiting_bytes_max
 
@@ -282,10 +291,18 @@ class VerbsCasts(ExpectedCasts):
         self._close_sockets()
 
     def _close_verbs(self) -> None:
-        for part in (self._receiver, self._queue, self._fills):
+        self._leave_groups()
+        for part in (self._queue, self._fills):
             if part is not None:
                 part.close()
-        self._receiver = self._queue = self._fills = None
+        self._queue = self._fills = None
+
+    def _leave_groups(self) -> None:
+        """Receive nothing."""
+        for part in (self._receiver, self._memberships):
+            if part is not None:
+                part.close()
+        self._receiver = self._memberships = None
 
     def _close_sockets(self) -> None:
         if self._sockets is not None:

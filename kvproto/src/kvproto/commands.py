@@ -23,6 +23,8 @@ class SendControl:
 
     message: Control
     address: Address
+    rail: int = 0
+    """By which it leaves."""
 
 
 # --- of the reader ----------------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ class HolderRef:
     """Under the same switch as this node; otherwise it is read reliably only."""
     readable: bool = True
     """Answers reliable reads. The switch does not: where it alone has the chunk, asking again is all there is."""
+    rail_addresses: tuple[Address | None, ...] = ()
+    """The same as `address` on the second and further rails; None: no casts go there."""
 
 
 # --- to the reader --------------------------------------------------------------------------------------------------
@@ -51,6 +53,8 @@ class ChunkWanted(NamedTuple):
     """True: as long as nobody else wants it, read it from a holder, even if the switch serves it."""
     readers: int = 0
     """So many nodes read it, each for itself, because that ends sooner; 0: nobody chose that."""
+    missing: npt.NDArray[np.bool_] | None = None
+    """Segments that are not here, where some are already (shape: segments); None: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class ControlReceived:
 
     message: Control
     source: Address
+    rail: int = 0
+    """By which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class SegmentsReceived:
     source: Address
     from_switch: int = 0
     """How many of them carried the from-switch code point."""
+    rail: int = 0
+    """By which they came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,8 @@ class SegmentsSent:
 
     key: ChunkKey
     count: int
+    rail: int = 0
+    """By which they left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,8 @@ class SendFailed:
 
     key: ChunkKey
     count: int
+    rail: int = 0
+    """By which they were to leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,7 @@ class FakeNic:
                     head[_IP_AT] = 0x45
                     head[_IP_AT + 1] = dscp << 2
                     head[_IP_AT + 12 : _IP_AT + 16] = socket.inet_aton(source)
+                    head[_IP_AT + 16 :] = (group or min(pair.groups))[-4:]
                     whole = bytes(head) + message
                     ctypes.memmove(address, whole[:room], min(room, len(whole)))
                     pair.receives.add(work_id, abi.WC_SUCCESS, len(whole), pair.number)

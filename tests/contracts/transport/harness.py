@@ -101,11 +101,11 @@ class RecordingSink:
     def cast_patience_segments(self) -> int:
         return 16
 
-    def segments_sent(self, key: ChunkKey, count: int) -> None:
+    def segments_sent(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self.sent[key] = self.sent.get(key, 0) + count
         self._changed.set()
 
-    def segments_failed(self, key: ChunkKey, count: int) -> None:
+    def segments_failed(self, key: ChunkKey, count: int, _rail: int = 0) -> None:
         self.failed[key] = self.failed.get(key, 0) + count
         self._changed.set()
 

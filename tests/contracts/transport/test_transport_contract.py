@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_control_reaches_the_addressee_with_its_source(play: Callable[..., None]
         message = Control(Op.GET, KEY, segments=9, segment=2, count=3, tag=77)
         one.transport.send_control(message, two.facts.address)
         await two.sink.until(lambda: two.sink.controls)
-        assert two.sink.controls == [(message, one.facts.address)]
+        assert two.sink.controls == [(message, one.facts.address, 0)]
         assert one.sink.controls == []
         assert one.transport.counters.control_sent == 1
         assert two.transport.counters.control_received == 1
@@ -406,6 +407,30 @@ def test_a_place_is_kept_through_a_change_of_fabric_and_given_up_with_another_se
         await network.close()
 
     asyncio.run(scenario())
+
+
+def test_a_cast_to_several_groups_comes_once_and_is_reported_once(play: Callable[..., None]) -> None:
+    async def scenario(one, two) -> None:  # type: ignore[no-untyped-def]
+        fabric = Fabric(segment_bytes=SEGMENT, fanout=Fanout.MULTICAST)
+        for number, node in enumerate((one, two)):
+            node.transport.use_fabric(replace(fabric, member=Member(number)))
+        chunk = content(90 * SEGMENT + 5)
+        place = one.hold(KEY, chunk)
+        two.expect(KEY, len(chunk), SEGMENT)
+        # Of the first two groups it is in neither: members 6 and 7, and 4.
+        one.transport.casts.cast(place, 0, 91, (MEMBERS_MAX // 2 + 3, MEMBERS_MAX + 4, MEMBERS_MAX + 1))
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == 91)
+        await two.sink.until(lambda: len(two.sink.casts.get(KEY, {})) == 91)
+        assert bytes(two.memory.view(0, len(chunk))) == chunk
+        assert one.transport.counters.cast_packets_sent == 3 * 91
+        assert two.transport.counters.cast_packets_received == 91
+        # The last group tells how all ended, whoever is in it.
+        one.transport.casts.cast(place, 0, 91, (MEMBERS_MAX + 1, MEMBERS_MAX + 4))
+        await one.sink.until(lambda: one.sink.sent.get(KEY) == 2 * 91)
+        await two.sink.until(lambda: two.transport.counters.cast_packets_received == 2 * 91)
+        assert one.sink.failed == {}
+
+    play(scenario)
 
 
 def test_a_cast_to_blocks_reaches_their_members_and_what_nobody_expects_is_not_looked_at() -> None:

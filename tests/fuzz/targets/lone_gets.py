@@ -19,6 +19,7 @@ from hostagent.lone_gets import LoneGets
 from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
 from hostagent.transport import read_protocol as wire
+from hostagent.transport.base import Way
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import hashed
 from kvchunk.ids import ChunkKey
@@ -70,7 +71,12 @@ class EnginesAndPeers:
         self._servers = [await asyncio.start_server(part, "127.0.0.1", 0) for part in (self._lie, self._hold)]
         liar, holder = (server.sockets[0].getsockname() for server in self._servers)
         self._gets = LoneGets(
-            datapath(), self._memory, self._loop, self._handle, TokenBook(demands=False), lambda: "127.0.0.1"
+            datapath(),
+            self._memory,
+            self._loop,
+            self._handle,
+            TokenBook(demands=False),
+            lambda endpoint, _: Way(endpoint, "127.0.0.1"),
         )
         for key, body in _BODIES.items():
             node, (host, port) = ("holder", holder) if key == _HONEST else ("liar", liar)

@@ -21,6 +21,7 @@ from hostagent.memory.pool_memory import PoolMemory
 from hostagent.native.library import datapath
 from hostagent.pool.chunks import Chunk, ChunkState
 from hostagent.transport import read_protocol as wire
+from hostagent.transport.base import Way
 from hostagent.transport.read_tokens import TokenBook
 from hostagent.tree import ROOT_CONTEXT, hashed
 from kvclient import lone
@@ -87,8 +88,13 @@ class Scene:
         self.server = await asyncio.start_server(self._hold, "127.0.0.1", 0)
         host, port = self.server.sockets[0].getsockname()
         self.endpoint = f"{host}:{port}"
-        self.gets = LoneGets(datapath(), self.memory, loop, self._handle, self.tokens, lambda: "127.0.0.1")
+        self.rails: list[str] = []
+        """Where the peer is, in place of the endpoint that it was offered at."""
+        self.gets = LoneGets(datapath(), self.memory, loop, self._handle, self.tokens, self._way_to)
         self.client = self.engine(ENGINE)
+
+    def _way_to(self, endpoint: str, turn: int) -> Way:
+        return Way(self.rails[turn % len(self.rails)] if self.rails else endpoint, "127.0.0.1")
 
     async def close(self) -> None:
         self.client.close()
@@ -313,6 +319,28 @@ def test_native_holder_that_answers_late_keeps_its_connection(
             released.set()
             await one.connected()
             assert (len(one.shown), one.gets.counts()["refused"]) == (1, 0)
+
+    run(work())
+
+
+def test_native_get_goes_by_another_rail_when_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LONE_GET_WAIT_S", 0.02)
+    monkeypatch.setattr(limits, "LONE_GET_RECONNECT_S", WAIT_S)
+
+    async def work() -> None:
+        async with scene() as one:
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
+                one.rails = [nowhere, one.endpoint]
+                one.offer(1)
+                async with asyncio.timeout(WAIT_S):
+                    while not one.gets.counts()["late"]:
+                        assert await one.get() is None
+                        await asyncio.sleep(0.001)
+                one.gets.way_left(Way(one.endpoint, "127.0.0.1"))
+                assert await one.get() is None, "that is not the rail in use"
+                one.gets.way_left(Way(nowhere, "127.0.0.1"))
+                await one.connected()
 
     run(work())
 

@@ -342,6 +342,9 @@ class Sending:
         self.queue.use_fabric(FABRIC)
         self.chunk = ChunkPlace(KEY, 0, LONG * SEGMENT)
 
+    def add(self, chunk: ChunkPlace, first: int, count: int) -> None:
+        self.queue.add(chunk, first, count, [FABRIC.group])
+
     async def until_held(self, count: int) -> None:
         while self.nic.held_count != count:
             await asyncio.sleep(0)
@@ -369,8 +372,8 @@ def test_no_more_is_posted_than_fits_and_what_left_is_told_in_order() -> None:
     async def scenario(made: Sending) -> None:
         depth, step = limits.VERBS_CAST_QUEUE_SEGMENTS, limits.VERBS_CAST_CHAIN_SEGMENTS
         made.nic.holds_sends = True
-        made.queue.add(made.chunk, 0, LONG)
-        made.queue.add(ChunkPlace(ChunkKey(b"o" * 16), 0, SEGMENT), 0, 1)
+        made.add(made.chunk, 0, LONG)
+        made.add(ChunkPlace(ChunkKey(b"o" * 16), 0, SEGMENT), 0, 1)
         await made.until_held(depth)
         assert made.sink.sent == {}, "the NIC has confirmed nothing"
         for told in range(step, LONG - depth + 1, step):
@@ -389,7 +392,7 @@ def test_what_was_in_the_queue_of_a_pair_that_broke_has_failed_and_the_rest_leav
     async def scenario(made: Sending) -> None:
         depth, step = limits.VERBS_CAST_QUEUE_SEGMENTS, limits.VERBS_CAST_CHAIN_SEGMENTS
         made.nic.holds_sends = True
-        made.queue.add(made.chunk, 0, LONG)
+        made.add(made.chunk, 0, LONG)
         await made.until_held(depth)
         made.nic.holds_sends = False
         made.nic.release(2 * step, status=1)
@@ -407,10 +410,10 @@ def test_what_was_in_the_queue_of_a_pair_that_broke_has_failed_and_the_rest_leav
 def test_a_post_that_is_refused_fails_its_run_alone() -> None:
     async def scenario(made: Sending) -> None:
         made.nic.refuses_posts = True
-        made.queue.add(made.chunk, 0, LONG)
+        made.add(made.chunk, 0, LONG)
         await made.sink.until(lambda: made.sink.failed == {KEY: LONG})
         made.nic.refuses_posts = False
-        made.queue.add(made.chunk, 5, 7)
+        made.add(made.chunk, 5, 7)
         await made.sink.until(lambda: made.sink.sent == {KEY: 7})
         assert made.counters.dropped == {"cast_post": 1}
 
@@ -421,7 +424,7 @@ def test_a_post_that_is_refused_fails_its_run_alone() -> None:
 def test_where_nothing_more_can_be_sent_that_is_told(completions: bool, says: str) -> None:
     async def scenario(made: Sending) -> None:
         made.nic.holds_sends = made.nic.refuses_pairs = True
-        made.queue.add(made.chunk, 0, 3)
+        made.add(made.chunk, 0, 3)
         await made.until_held(3)
         (pair,) = made.nic.pairs()
         with made.wire.lock:
@@ -439,7 +442,7 @@ def test_where_nothing_more_can_be_sent_that_is_told(completions: bool, says: st
 def test_what_is_given_up_is_told_once_and_not_inside_the_call() -> None:
     async def scenario(made: Sending) -> None:
         made.nic.holds_sends = True
-        made.queue.add(made.chunk, 0, LONG)
+        made.add(made.chunk, 0, LONG)
         await made.until_held(limits.VERBS_CAST_QUEUE_SEGMENTS)
         made.queue.give_up()
         made.queue.close()
@@ -453,6 +456,6 @@ def test_what_is_given_up_is_told_once_and_not_inside_the_call() -> None:
 def test_segments_that_no_chunk_has_are_misuse() -> None:
     async def scenario(made: Sending) -> None:
         with pytest.raises(ValueError, match=f"segments {LONG - 1}\\+2 of {LONG}"):
-            made.queue.add(made.chunk, LONG - 1, 2)
+            made.add(made.chunk, LONG - 1, 2)
 
     send(scenario)

@@ -60,7 +60,8 @@ class Rails:
             clients.append(ReadClient(self.memory, self.counters, pulls, stall_timeout_s=30.0))
             stack.callback(clients[-1].close)
         self.ways = ways
-        self.reads = RailReads(clients, lambda _: ways, self.counters)  # type: ignore[arg-type]
+        self.left: list[tuple[str, Way]] = []
+        self.reads = RailReads(clients, lambda _: ways, self.counters, lambda *way: self.left.append(way))  # type: ignore[arg-type]
         stack.callback(self.reads.close)
 
     async def read(self) -> ReadOutcome:
@@ -77,6 +78,9 @@ def test_a_read_leaves_a_silent_rail(caplog: pytest.LogCaptureFixture) -> None:
             assert await rails.read() is ReadOutcome.DONE
             assert bytes(rails.memory.bytes_[4096 : 4096 + SIZE]) == rails.content
             assert rails.counters.rails_left == 1
+            await eventually(lambda: rails.left, "who uses the rail to hear of it")
+            assert rails.left == [(rails.ways[0].endpoint, rails.ways[0])]
+            assert list(rails.reads.left_of(rails.ways[0].endpoint)) == [0]
 
     asyncio.run(run())
     assert "nothing comes from 127.0.0.2" in caplog.text

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bmv2_testbed.bench.figures import IncastFigures, incast_figures, spread_table, typical
-from bmv2_testbed.bench.incast import IncastPlan, Mode, Trust
+from bmv2_testbed.bench.figures import IncastFigures, incast_figures, mean_of, spread_table, typical
+from bmv2_testbed.bench.incast import SET_READERS, IncastPlan, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.configs import agent_config, controller_config, namespace_endpoints
@@ -20,7 +20,7 @@ from controlplane.config import parse
 from kvlab.commands.bench_incast import choice_ratios, trust_ratios
 
 
-def _figures(mean_ratio: float) -> IncastFigures:
+def _figures(mean_ratio: float, *others: InterfaceCounters) -> IncastFigures:
     counters = InterfaceCounters(0, 0, 0, 0)
     made = incast_figures(
         mode="cast",
@@ -34,6 +34,7 @@ def _figures(mean_ratio: float) -> IncastFigures:
         readers=[counters],
         cpu_s={},
         counters="interfaces",
+        others=others,
     )
     return replace(made, mean_ratio=mean_ratio)
 
@@ -42,6 +43,32 @@ def test_the_typical_run_is_the_one_in_the_middle() -> None:
     runs = [_figures(ratio) for ratio in (1.3, 1.1, 9.0)]
     assert typical(runs) is runs[0]
     assert typical(runs[:2]) is runs[1]
+
+
+def test_random_sets_say_what_came_to_ports_that_did_not_ask() -> None:
+    assert _figures(1.0).unasked_rx_S == 0.0
+    sets = [
+        _figures(ratio, *(InterfaceCounters(rx, 9, 0, 0) for rx in came))
+        for ratio, came in ((1.0, (0, 600)), (1.4, (800, 600)))
+    ]
+    assert [one.unasked_rx_S for one in sets] == [0.3, 0.7]
+    mean = mean_of(sets)
+    assert (mean.mean_ratio, mean.max_ratio, mean.unasked_rx_S) == (
+        pytest.approx(1.2),
+        float("inf"),
+        pytest.approx(0.5),
+    )
+    assert not mean.verified
+    assert len(mean.problems) == 2
+
+
+def test_random_sets_are_drawn_by_the_seed() -> None:
+    plan = IncastPlan(sets=20, seed=7)
+    drawn = plan.drawn_sets()
+    assert drawn == plan.drawn_sets()
+    assert {len(set(one.hosts)) for one in drawn} == {SET_READERS}
+    assert {host for one in drawn for host in one.hosts} == set(range(1, 9)), "the holder, host 0, is none of them"
+    assert len({one.prefix.seed for one in drawn} | {plan.seed}) == 21
 
 
 def test_the_spread_names_least_median_and_greatest() -> None:

@@ -112,6 +112,13 @@ class Progress:
         self.busy_count = 0
         """Missing segments that are asked for or under a read."""
 
+    def begin_with(self, missing: npt.NDArray[np.bool_]) -> int:
+        """Only these are missing, of a chunk that has just begun: it goes on with the same array, which whoever places
+        segments has. Returns how many are here."""
+        self.missing = missing
+        self.missing_count = int(np.count_nonzero(missing))
+        return self.segments - self.missing_count
+
     def lose(self, segments: npt.NDArray[np.uint32]) -> None:
         """These are not right: they are missing again. Nothing is asked for, nothing is under a read."""
         self.missing[segments] = True
@@ -450,6 +457,8 @@ class Chunk:
         """Under way while the phase is PROVING."""
         self.interest = Interest()
         self.provenance = Provenance(wanted.holders, wanted.order, wanted.key)
+        if wanted.missing is not None:
+            self.provenance.note_cast(self.progress.begin_with(wanted.missing), 0)
 
     def wipe(self) -> None:
         """Nothing of it is here."""

@@ -1,7 +1,7 @@
 """Joining and leaving: keeps the switch's interest in step with what this reader wants."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvchunk.ids import ChunkKey
@@ -44,10 +44,16 @@ KEEPER_TRIES_MAX = 3
 """JOINs that a keeper may leave without an answer before the next holder is asked."""
 
 
+def nobody_watches(_key: ChunkKey, _now_ns: int) -> bool:
+    """Whether a chunk that does not come goes by another rail before long: then it is not read instead."""
+    return False
+
+
 class Membership:
     """JOIN, renewal, announcement, LEAVE and what NOTICE says. It decides nothing about who pulls."""
 
     __slots__ = (
+        "_is_watched",
         "_left",
         "_no_switch_until_ns",
         "_pace",
@@ -57,8 +63,14 @@ class Membership:
         "tend_ns",
     )
 
-    def __init__(self, parameters: ReaderParameters, pace: Pace) -> None:
+    def __init__(
+        self,
+        parameters: ReaderParameters,
+        pace: Pace,
+        is_watched: Callable[[ChunkKey, int], bool] = nobody_watches,
+    ) -> None:
         self.parameters = parameters
+        self._is_watched = is_watched
         self._pace = pace
         self._left: OrderedDict[ChunkKey, _Left] = OrderedDict()
         self._no_switch_until_ns = -1
@@ -233,7 +245,7 @@ class Membership:
                 chunk.interest.join_tries = 0
             return self.join(chunk, now_ns)
         if chunk.interest.join_tries >= JOIN_TRIES_MAX:
-            if not chunk.provenance.any_readable:
+            if not chunk.provenance.any_readable or self._is_watched(chunk.key, now_ns):
                 chunk.interest.join_tries = JOIN_TRIES_MAX - 1
                 return self.join(chunk, now_ns)
             chunk.move(Cause.UNHEARD)

@@ -21,6 +21,8 @@ class ReaderParameters:
     """Rate of this node's link if the configuration gives it; None: it is learnt."""
     rails: int = 1
     """NICs that bring chunks to this node, each by a network of its own."""
+    cast_rails: int = 1
+    """Of these, the first ones that bring casts, too."""
     by_keepers: bool = False
     """Holders keep the interest in their chunks: all readers of a chunk join at the same one."""
     chooses: bool = True

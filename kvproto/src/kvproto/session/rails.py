@@ -5,12 +5,14 @@ another one would be sooner, loses its reads to the others. One that is left is 
 nothing until it answers: no read waits for it.
 """
 
+import hashlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvchunk.ids import ChunkKey
 from kvproto.limits import MS, RAILS_MAX
 
 LOOK_NS: Final = 50 * MS
@@ -29,7 +31,23 @@ TRY_NS: Final = 500 * MS
 FORGET_NS: Final = 1_000 * MS
 """A rail's rate counts as twice as much after each of these without a read, at most as the best one's: a rail that was
 slow is tried."""
+WEIGHT_EXPONENT_MIN: Final = -10
+"""No rail is worth less than 1/1024 of the best."""
 _ENDS: Final = 5
+
+
+def rail_of(key: ChunkKey, weights: Sequence[float]) -> int:
+    """The rail of a chunk that several nodes want, by rendezvous hashing: each rail has its share of all chunks, and
+    when a weight changes, chunks move to or from that rail only. `weights`: of each rail, 0: none goes there."""
+    if len(weights) == 1:
+        return 0
+    digest = hashlib.blake2b(key, digest_size=8 * len(weights)).digest()
+
+    def score(index: int) -> float:
+        drawn = (int.from_bytes(digest[8 * index : 8 * index + 8], "big") + 0.5) / 2**64
+        return -math.log(drawn) / weights[index] if weights[index] else math.inf
+
+    return min(range(len(weights)), key=score)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,9 +100,10 @@ class _Rail:
 class Rails:
     """Owns which read is on which rail, and what each rail is worth, of one peer."""
 
-    def __init__(self, count: int, loads: list[int] | None = None) -> None:
-        """`loads`: bytes under way on each rail, from all peers of this node, which share it. Raises ValueError for a
-        number of rails that cannot be."""
+    def __init__(self, count: int, loads: list[int] | None = None, *, hears_all: bool = False) -> None:
+        """`loads`: bytes under way on each rail, from all peers of this node, which share it; `hears_all`: `progress`
+        tells of all that comes, not of whole reads alone. Raises ValueError for a number of rails that cannot be."""
+        self._hears_all = hears_all
         if not 1 <= count <= RAILS_MAX:
             raise ValueError(f"{count} rails: 1 to {RAILS_MAX} are possible")
         self._loads = [0] * count if loads is None else loads
@@ -115,6 +134,34 @@ class Rails:
         read.rail = self._choose(read, idle or range(len(self.each)), now_ns)
         self._add(number, read, now_ns)
         return read.rail
+
+    def place(self, number: int, size_bytes: int, rail: int, now_ns: int) -> int:
+        """What others expect on this rail, too, is wanted: its rail, which is another one only if that is left."""
+        if not self._reads:
+            self._looked_ns = now_ns
+        read = self._reads[number] = _Read(size_bytes, rail, now_ns)
+        if self.each[rail].left:
+            read.rail = self._choose(read, range(len(self.each)), now_ns)
+        self._add(number, read, now_ns)
+        return read.rail
+
+    def steal(self, may: Callable[[int], bool], now_ns: int) -> list[tuple[int, int]]:
+        """Rails without reads get the last ones of others that `may` go and end sooner there, each with that rail."""
+        moved: list[tuple[int, int]] = []
+        for idle in [one for one in self.each if not one.reads and not one.left]:
+            busy = max(self.each, key=lambda one: one.queued_bytes)
+            number = next((one for one in reversed(busy.reads) if may(one)), None) if len(busy.reads) > 1 else None
+            if number is not None:
+                read, rate = self._reads[number], self._rate(busy, now_ns)
+                if self._needs_s(idle, read, now_ns) < busy.queued_bytes / rate:
+                    moved.append((number, self._move(number, read, [idle.index], now_ns)))
+        return moved
+
+    def weights(self, now_ns: int) -> tuple[float, ...]:
+        """What each rail is worth beside the best: powers of two, so that nodes which measure nearly the same agree."""
+        rates = [self._rate(rail, now_ns) for rail in self.each]
+        best = max(rates)
+        return tuple(2.0 ** max(WEIGHT_EXPONENT_MIN, round(math.log2(rate / best))) for rate in rates)
 
     def progress(self, number: int, now_ns: int) -> None:
         """Some of a read came."""
@@ -156,12 +203,18 @@ class Rails:
         for index, rail in enumerate(self.each):
             others = [other for other, one in enumerate(self.each) if other != index and not one.left]
             alive = [other for other in others if not self.each[other].is_quiet(QUIET_NS // 2, now_ns)]
-            if alive and rail.is_quiet(_patience_ns(rail), now_ns):
+            if alive and rail.is_quiet(QUIET_NS if self._hears_all else _patience_ns(rail), now_ns):
                 self._leave(rail, now_ns)
                 moved += [(one, self._move(one, read, alive, now_ns)) for one, read in list(rail.reads.items())]
             elif alive:
                 moved += self._late(rail, alive, now_ns)
         return moved
+
+    def others_work(self, number: int, now_ns: int) -> bool:
+        """Whether a read would be moved if nothing came of it."""
+        here = self._reads[number].rail
+        others = [rail for rail in self.each if rail.index != here and not rail.left]
+        return any(not rail.is_quiet(QUIET_NS // 2, now_ns) for rail in others)
 
     def to_try(self, now_ns: int) -> list[int]:
         """Rails to which a connection is to be tried now; `tried` says how that ended."""

@@ -34,13 +34,13 @@ from kvproto.session.choice import Chooser, Way
 from kvproto.session.chunk import Chunk
 from kvproto.session.chunks import Chunks, Copies
 from kvproto.session.liveness import Liveness
-from kvproto.session.membership import Membership
+from kvproto.session.membership import Membership, nobody_watches
 from kvproto.session.pace import Pace
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.phases import Cause, Phase
 from kvproto.session.pull import Pull
 from kvproto.session.schedule import Schedule
-from kvproto.session.stripes import Stripe, Stripes
+from kvproto.session.stripes import ONE_READER, ReadNumbers, Stripe, Stripes
 from kvproto.session.timing import (
     EVALUATE,
     LIVENESS,
@@ -60,14 +60,21 @@ _FREQUENT = frozenset({SegmentsReceived, ControlReceived, ReadProgress})
 class Reader:
     """One per node. Deterministic: the same events at the same times give the same commands."""
 
-    def __init__(self, parameters: ReaderParameters) -> None:
+    def __init__(
+        self,
+        parameters: ReaderParameters,
+        numbers: ReadNumbers = ONE_READER,
+        is_watched: Callable[[ChunkKey, int], bool] = nobody_watches,
+    ) -> None:
+        """`is_watched(key, now_ns)`: see `nobody_watches`."""
+        self._is_watched = is_watched
         self._parameters = parameters
         self._out: list[ReaderCommand] = []
         self._pace = Pace()
         self._liveness = Liveness(self._pace)
         self._pull = Pull(parameters.receive_window_segments, self._pace)
-        self._stripes = Stripes(self._pace, parameters.rails)
-        self._membership = Membership(parameters, self._pace)
+        self._stripes = Stripes(self._pace, parameters.rails, numbers)
+        self._membership = Membership(parameters, self._pace, is_watched)
         self.choice = Chooser(is_free=parameters.chooses)
         self._schedule = Schedule(parameters, self._membership, self._pull, self._stripes, self._pace, self.choice)
         self._chunks = Chunks(self._schedule, self._membership, self._pull, self._stripes, self._out)
@@ -147,7 +154,21 @@ class Reader:
         others keep the path busy."""
         return self._pull.window.segments // 2
 
-    def left_at(self, key: ChunkKey, now_ns: int) -> Address | None:
+    def to_come(self, key: ChunkKey) -> npt.NDArray[np.bool_] | None:
+        """Segments of a wanted chunk that are not here (changes later); None: it is not wanted."""
+        chunk = self._chunks.wanted.get(key)
+        return None if chunk is None else chunk.progress.missing
+
+    def is_unbegun(self, key: ChunkKey) -> bool:
+        """Whether nobody has begun with a chunk that is wanted, as far as this reader knows."""
+        chunk = self._chunks.wanted.get(key)
+        if chunk is None or chunk.alone or self._schedule.leads(chunk):
+            return False
+        progress = chunk.progress
+        idle = not progress.busy_count and progress.missing_count == progress.segments
+        return idle and progress.arrived_ns is None and chunk.interest.leader is None
+
+    def left_at(self, key: ChunkKey, now_ns: int, _rail: int = 0) -> Address | None:
         """See `Membership.left_at`."""
         return self._membership.left_at(key, now_ns)
 
@@ -424,7 +445,8 @@ class Reader:
         if count and first is not None:
             unread = [chunk for chunk in (first, *waiting) if not self._stripes.of_chunk(chunk)]
             for chunk in sorted(unread, key=lambda chunk: chunk.order)[:count]:
-                self._read_alone(chunk)
+                if not self._is_watched(chunk.key, now_ns):
+                    self._read_alone(chunk)
 
     def _heard(self, now_ns: int) -> None:
         """The network is alive."""
@@ -449,7 +471,8 @@ class Reader:
         if chunk.key not in self._chunks.open:
             return
         chunk.provenance.suspect(self._parameters)
-        if self._pull.timeouts >= PULL_FAILURES_MAX and chunk.provenance.any_readable:
+        fails = self._pull.timeouts >= PULL_FAILURES_MAX and chunk.provenance.any_readable
+        if fails and not self._is_watched(chunk.key, now_ns):
             chunk.move(Cause.UNHEARD)
             self._schedule.deposed(chunk)
         elif chunk.phase is Phase.JOINED:

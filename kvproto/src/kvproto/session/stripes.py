@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kvproto.events import HolderRef
 from kvproto.ids import NodeId, ReadId
@@ -24,6 +25,20 @@ _ENDED_REMEMBERED = 4
 """Twice as many reads as are under way at a time, mostly."""
 
 
+class ReadNumbers(NamedTuple):
+    """How one of several readers of a node names its reads, so that no two are alike."""
+
+    first: int
+    step: int
+
+    def has(self, read: ReadId) -> bool:
+        """Whether it is one of them."""
+        return (read - self.first) % self.step == 0
+
+
+ONE_READER: Final = ReadNumbers(1, 1)
+
+
 @dataclass(slots=True, eq=False)
 class Stripe:
     """One reliable read: consecutive segments of one chunk from one holder."""
@@ -44,15 +59,16 @@ class Stripe:
 class Stripes:
     """All reliable reads of one reader that have not ended."""
 
-    __slots__ = ("_ended", "_next", "_pace", "_rails", "_rate", "_size", "_tested", "health", "reads")
+    __slots__ = ("_ended", "_next", "_pace", "_rails", "_rate", "_size", "_step", "_tested", "health", "reads")
 
-    def __init__(self, pace: Pace, rails: int = 1) -> None:
+    def __init__(self, pace: Pace, rails: int = 1, numbers: ReadNumbers = ONE_READER) -> None:
         """`rails`: each is to have as much under way as if it were the only one."""
         self._pace = pace
         self._rails = rails
+        self._step = numbers.step
         self.health = Health()
         self.reads: dict[ReadId, Stripe] = {}
-        self._next = 1
+        self._next = numbers.first
         self._size = STRIPE_START_SEGMENTS
         self._rate = 0.0
         """Segments per second of the last stripe that said something."""
@@ -82,16 +98,16 @@ class Stripes:
 
     def next_read(self) -> ReadId:
         """A name for a read that no other has."""
-        self._next += 1
-        return ReadId(self._next - 1)
+        self._next += self._step
+        return ReadId(self._next - self._step)
 
     def start(self, chunk: Chunk, holder: HolderRef, first: int, count: int, now_ns: int) -> Stripe:
         """A read of free segments goes out."""
         if not self.reads:
             self._ended.clear()
             self._ended.append((now_ns, 0))
-        self._next += 1
-        stripe = Stripe(ReadId(self._next - 1), chunk, holder, first, count, now_ns, now_ns)
+        self._next += self._step
+        stripe = Stripe(ReadId(self._next - self._step), chunk, holder, first, count, now_ns, now_ns)
         self.reads[stripe.read] = stripe
         chunk.progress.begin_read(first, count)
         return stripe
