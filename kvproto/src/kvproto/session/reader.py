@@ -271,10 +271,12 @@ class Reader:
             self._schedule.followed(chunk)
 
     def _follow_choice(self, chunk: Chunk, now_ns: int) -> None:
-        """Another member found that each should read a chunk; not so where nothing of it can be read, or where this
-        node knows better."""
+        """Another member found that each should read a chunk; not so where nothing of it can be read, where the switch
+        serves it, or where this node knows better."""
         is_begun = chunk.progress.missing_count < chunk.segments
-        if not chunk.joined or is_begun or not chunk.provenance.any_readable or self._schedule.leads(chunk):
+        if not chunk.joined or chunk.interest.cached or is_begun or self._schedule.leads(chunk):
+            return
+        if not chunk.provenance.any_readable:
             return
         if self.choice.agrees(chunk.interest.members.bit_count()):
             self._out += self._membership.read_alone(chunk, now_ns, announces=False)
