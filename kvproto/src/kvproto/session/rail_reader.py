@@ -34,6 +34,7 @@ from kvproto.events import (
 )
 from kvproto.ids import Address, NodeId, ReadId
 from kvproto.limits import MS
+from kvproto.session.choice import Chooser
 from kvproto.session.chunk import NO_KEY, keeper_rank
 from kvproto.session.parameters import ReaderParameters
 from kvproto.session.rails import Rails, rail_of
@@ -130,6 +131,11 @@ class RailReader:
             if reader.wake_ns is not None and reader.wake_ns <= now_ns:
                 out += self._said(rail, reader.handle_timer(now_ns), now_ns)
         return self._finish(out, now_ns)
+
+    @property
+    def choice(self) -> Chooser:
+        """Of the first rail, and of relays. Each rail's reader chooses by what its own chunks brought."""
+        return self.readers[0].choice
 
     @property
     def wake_ns(self) -> int | None:
