@@ -61,8 +61,8 @@ class AgentProcess:
             self._process = subprocess.Popen([sys.executable, *program, "--config", config], stdout=log, stderr=log)
         until(lambda: "kvcast-agent ready" in self.log() or self._process.poll() is not None, self.log)
         assert self._process.poll() is None, self.log()
-        self._socket = str(socket)
-        self.client = AgentClient(self._socket)
+        self.socket = str(socket)
+        self.client = AgentClient(self.socket)
 
     def log(self) -> str:
         return self._log.read_text()
@@ -130,7 +130,7 @@ def test_an_agent_follows_when_the_directory_outgrows_it_and_no_fetch_notices(
             nonlocal reads
             rng = random.Random(1)
             try:
-                with AgentClient(small._socket) as client:
+                with AgentClient(small.socket) as client:
                     while not is_over.is_set():
                         small.read(rng.randrange(FEW // RUN) * RUN, client)
                         reads += 1
