@@ -29,7 +29,8 @@ DEFINES = {"DASH": {"TARGET_BMV2_V1MODEL": "1"}, "sonic-pins": {"PLATFORM_BMV2":
 
 def programs(folder: Path) -> Iterator[Path]:
     """Files with a `main`, or that include one from beside them, as DASH's does."""
-    texts = {path: path.read_text(errors="replace") for path in sorted(folder.rglob("*.p4"))}
+    files = (path for path in sorted(folder.rglob("*.p4")) if path.is_file())
+    texts = {path: path.read_text(errors="replace") for path in files}
     with_main = {path for path, text in texts.items() if MAIN.search(text)}
     pieces: set[Path] = set()
     for path, text in texts.items():
