@@ -27,12 +27,15 @@ class Relay:
         leaves: Callable[[ChunkKey], bytes],
         accepts: Callable[[ChunkKey, bytes], bool],
         may_give: Callable[[str], bool],
+        rack_of: Callable[[str], str] = lambda _endpoint: "",
     ) -> None:
         """`share`: of what it gathers, so much it passes on as owner; 0: it passes on nothing. See `Passing` and
         `Gathering`."""
         self._out: list[RelayCommand] = []
-        self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
-        self.gathering = Gathering(endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails)
+        self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out, endpoint, rack_of)
+        self.gathering = Gathering(
+            endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails, rack_of
+        )
 
     @property
     def wake_ns(self) -> int | None:
