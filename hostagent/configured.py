@@ -37,6 +37,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         wire_form=config.wire.form,
         rails=rails,
         relay_share=config.relay_share,
+        rack=config.rack,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

@@ -196,6 +196,7 @@ class Node:
             reader.link_rate_bytes_per_s,
             has_cold=equipment.cold is not None,
             relay_share=equipment.relay_share,
+            rack=equipment.rack,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
             replica_bytes=equipment.replica_bytes,
             tenant_namespaces=equipment.namespaces,

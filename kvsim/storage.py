@@ -45,6 +45,8 @@ class Equipment:
     """How long an engine reads what a fetch gave it."""
     relay_share: float = 1.0
     """See `CoreOptions.relay_share`."""
+    rack: str = ""
+    """See `CoreOptions.rack`."""
     keeps_pool: bool = False
     """The pool outlives the agent's process."""
     chunk_bytes: int = 0

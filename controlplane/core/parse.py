@@ -63,7 +63,11 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         raise RecordError(
             f"{len(rails)} rail_endpoints: a node has {RAILS_MAX} rails at most, the first of which is apart"
         )
-    texts = (("version", hello.version), ("rack", hello.rack), *(("read_endpoint", one) for one in (hello.read_endpoint, *rails)))
+    texts = (
+        ("version", hello.version),
+        ("rack", hello.rack),
+        *(("read_endpoint", one) for one in (hello.read_endpoint, *rails)),
+    )
     for field, text in texts:
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
             raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")

@@ -108,7 +108,8 @@ def _delivered(board: Board) -> Text:
 
 def _nodes(nodes: Sequence[rpc.LiveNode], *, wide: bool) -> Table:
     has_racks = any(row.node.rack for row in nodes)
-    table = _table("NODE", *(["RACK"] if has_racks else []), "STATE", "PORT>", "POOL>", "CHUNKS>", "LAST COPIES>", "SENT>", "RECEIVED>")
+    head = ("STATE", "PORT>", "POOL>", "CHUNKS>", "LAST COPIES>", "SENT>", "RECEIVED>")
+    table = _table("NODE", *(("RACK",) if has_racks else ()), *head)
     for row in nodes:
         node = row.node
         pool = f"{node.pool_used_bytes * 100 // max(1, node.pool_bytes)}% of {format_bytes(node.pool_bytes)}"

@@ -29,7 +29,7 @@ def node_of(emitted: list[Any]) -> Any:
             node_named=lambda name: SimpleNamespace(name=name, read_endpoint=f"{name}:1"),
             node_reading_at=lambda _endpoint: None,
         ),
-        options=SimpleNamespace(relay_share=1.0, rails=1, reader=SimpleNamespace(segment_bytes=4096)),
+        options=SimpleNamespace(relay_share=1.0, rails=1, rack="", reader=SimpleNamespace(segment_bytes=4096)),
         alarms=SimpleNamespace(add=lambda _call: SimpleNamespace(set=lambda _due: None)),
     )
 

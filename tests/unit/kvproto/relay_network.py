@@ -221,6 +221,8 @@ class Network:
         self.at(self.now_ns + DELAY_NS, lambda: self._queue(giver, host, read))
 
     def _queue(self, giver: Host, reader: Host, read: commands.ReadRun) -> None:
+        if self._is_cut(giver, reader):
+            return
         proven = giver.relay.proven_pieces(read.key)
         part = pieces_of(read.first, read.count)
         assert read.key in giver.whole or (proven is not None and proven[1] & part == part), (

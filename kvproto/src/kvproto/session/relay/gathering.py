@@ -35,7 +35,7 @@ GRANTS_MAX: Final = 1 << 10
 """No keeper grants so many runs that wait: a reader gives it room for a few."""
 READS_MAX: Final = 6
 """Of peers, in all: what waits in front of this node's own link makes grants wait, too."""
-READS_OUTSIDE_MAX: Final = 4
+READS_OUTSIDE_MAX: Final = 2
 """Of peers in other racks, besides."""
 UNSPREAD_RUNS: Final = 24
 """A reader takes no more grants while more runs that it was granted are with none of its peers: its uplink is slow. So
@@ -57,7 +57,7 @@ SILENCE_TIMES: Final = 4
 """and of others, so many times what a read took of late."""
 ORPHAN_NS: Final = 80 * MS
 """A piece that nobody has is begged for when nothing has come for so long; of a keeper in another rack, when nothing
-has come of the chunk, to anybody."""
+has come of the chunk to anybody, in the time of some pieces."""
 KEEPER_SILENT_NS: Final = 1_000 * MS
 """A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
@@ -601,9 +601,10 @@ class Gathering:
         self.orphans_ns = {one: at for one, at in self.orphans_ns.items() if now_ns - at < ORPHAN_AGAIN_NS}
         end = parent.frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
-            if parent.is_outside and now_ns - max(arriving.moved_ns, arriving.told_ns) < ORPHAN_NS:
-                continue
             orphans = arriving.lacking & ~arriving.some
+            news_ns = max(arriving.moved_ns, arriving.told_ns)
+            if parent.is_outside and orphans and now_ns - news_ns < max(ORPHAN_NS, RATE_PIECES * self._piece_ns):
+                return  # its rack's entry is at work, and has later chunks to bring, too
             if now_ns - self._last_ns(arriving) < ORPHAN_NS:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
@@ -613,6 +614,8 @@ class Gathering:
                     if (arriving.number, piece) not in self.orphans_ns:
                         self.orphans_ns[arriving.number, piece] = now_ns
                         self._tell(parent.endpoint, Run(RunKind.ORPHAN, arriving.number, piece, 1))
+            if parent.is_outside and orphans:
+                return
 
     # --- time --------------------------------------------------------------------------------------------------------
 

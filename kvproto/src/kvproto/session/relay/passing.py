@@ -140,8 +140,9 @@ class Passing:
         endpoint: str,
         rack_of: Callable[[str], str],
     ) -> None:
-        """`endpoint`, `rack_of`: see `Gathering`; `whole_pieces(key)`: of a chunk that is here whole and may be had, 0: it is not; `leaves`: of such a one;
-        `arriving(key)`: how many pieces one has that is on its way, and which of them are proven."""
+        """`whole_pieces(key)`: of a chunk that is here whole and may be had, 0: it is not; `leaves`: of such a one;
+        `arriving(key)`: how many pieces one has that is on its way, and which of them are proven; `endpoint`,
+        `rack_of`: see `Gathering`."""
         self._whole_pieces = whole_pieces
         self._leaves = leaves
         self._arriving = arriving
