@@ -13,7 +13,7 @@ from rich.console import Console
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
 from bmv2_testbed.bench.incast import IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
-from bmv2_testbed.scale import SCALES
+from bmv2_testbed.scale import CORE_BIT_S, SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
@@ -29,7 +29,7 @@ FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench incast`."""
-    parser.add_argument("--nodes", type=whole(1), default=8, help="readers (default 8)")
+    parser.add_argument("--nodes", type=whole(1), help="readers (default 8; with --racks 15)")
     parser.add_argument(
         "--rate", type=rate, help="rate of every link, both ways (default 100mbit; tna 25mbit, bmv2 6.25mbit)"
     )
@@ -71,6 +71,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="by turns on one network of links of --rate, on N of them, and on N of which one is cut at the holder "
         "when half the bytes are there, with the ratios (--fanout relay, unless --mode is given)",
     )
+    parser.add_argument(
+        "--racks",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="holder and readers in N racks (--fanout relay, unless --mode unicast is given); B is the slower rate of "
+        "links and --core",
+    )
+    parser.add_argument(
+        "--core", type=rate, default=CORE_BIT_S, metavar="RATE", help="of each rack's link to the others (50mbit)"
+    )
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
@@ -100,8 +111,11 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     target = Target(args.target)
     scale = SCALES[target]
+    readers = args.nodes or (15 if args.racks > 1 else 8)
     plan = IncastPlan(
-        readers=args.nodes,
+        readers=readers,
+        racks=args.racks,
+        core_bit_s=args.core,
         rate_bit_s=args.rate or scale.link_bit_s,
         size_bytes=args.size or scale.incast_bytes,
         chunk_bytes=args.chunk or scale.chunk_bytes,
@@ -116,10 +130,14 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.form == "both" and args.trust == "both":
         raise UsageError("--trust both and --form both: one of them at a time")
-    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
-        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
+    if args.slow is not None and not 0 <= args.slow_reader < readers:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {readers - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
-    modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
+    modes = _chosen(wanted or [(Mode.CAST if args.rails == args.racks == 1 else Mode.RELAY).value], Mode)
+    if args.racks > 1 and (args.rails > 1 or not {Mode.UNICAST, Mode.RELAY}.issuperset(modes)):
+        raise UsageError(
+            "--racks: no cast leaves its rack; give --mode unicast, --fanout relay or both, and no --rails"
+        )
     if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY}.issuperset(modes):
         raise UsageError("--rails: casts go by the first rail; give --mode unicast, --fanout relay or both")
     if args.rails > 1 and "both" in (args.trust, args.form):
@@ -145,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.runs > 1:
         what += f", the median run of {args.runs}"
-    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s, what))
+    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.narrowest_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
     for name, over_one in by_rails.items():
@@ -251,6 +269,8 @@ def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[s
         "benchmark": "incast",
         "nodes": plan.readers,
         "rate_bit_s": plan.rate_bit_s,
+        "racks": plan.racks,
+        "core_bit_s": plan.core_bit_s if plan.racks > 1 else None,
         "size_bytes": plan.size_bytes,
         "chunk_bytes": plan.chunk_bytes,
         "stagger": plan.stagger,
