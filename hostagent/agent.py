@@ -544,6 +544,8 @@ class Agent:
         self.handle(events.FiguresWanted())
         figures = self.metrics.flat()
         figures["directory_chunks"] = self.core.directory.chunks_count
+        figures["engines"] = self.api.connections_count
+        figures["engines_registered_bytes"] = self.api.registered_bytes
         figures["engines_wait"] = float(self.core.fetches.busy)
         figures["gate_rate_bytes_per_s"] = self.core.gate.costs.cost(Tier.REMOTE_DRAM).rate_bytes_per_s
         return figures

@@ -110,6 +110,13 @@ CAST_SEND_BUFFER_BYTES_MIN = 16 * KIB
 """Two datagrams of 8 KiB segments, as the kernel charges them."""
 CONTROL_WAIT_S = 0.002
 """A keeper's NOTICEs wait behind no more than this of its casts."""
+
+
+def keeper_buffer_bytes(rate_bytes_s: int) -> int:
+    """What of a keeper's casts may wait in its socket, at this rate of its link: NOTICEs wait behind it."""
+    return min(CAST_SEND_BUFFER_BYTES, max(CAST_SEND_BUFFER_BYTES_MIN, int(rate_bytes_s * CONTROL_WAIT_S)))
+
+
 CAST_BUFFER_BYTES_MAX = 65507
 """Of datagrams that the kernel gets by one buffer and cuts apart: the payload of the longest UDP datagram over IPv4."""
 CAST_BUFFER_SEGMENTS_MAX = 64

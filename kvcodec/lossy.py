@@ -44,7 +44,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvchunk.kv_layout import LAYOUT_BYTES_MAX, KvLayout, parse_layout
+from kvchunk.kv_layout import ELEMENT_BYTES, LAYOUT_BYTES_MAX, KvLayout, parse_layout
 from kvcodec.forms import SHARE_MAX, CodecError
 from kvcodec.loops import ESCAPE, LANES, PROBS, STATE_LOW, ZERO, Bytes, Coded, Element, Loops, Place, Quantised, Steps
 
@@ -89,7 +89,8 @@ def encode(
     """
     if len(chunk) != layout.size_bytes:
         raise CodecError(f"a chunk of {len(chunk)} bytes with a layout of {layout.size_bytes}")
-    content, element = _as_element(np.frombuffer(chunk, np.uint8), layout)
+    content = np.frombuffer(chunk, np.uint8)
+    content, element = _as_element(keys_turned(content, layout) if layout.keys_across else content, layout)
     segments = []
     for layer, start, place in _segments(layout):
         share = level.shares[3 * layer // layout.size("l")]
@@ -111,12 +112,14 @@ def decode(stored: memoryview, chunk: memoryview, loops: Loops) -> None:
     out = np.frombuffer(chunk, np.uint8)
     is_half = layout.element == "fp16"
     element = Element.BF16 if layout.element == "bf16" else Element.FP32
-    content = np.empty(2 * len(out), np.uint8) if is_half else out
+    content = np.empty((1 + is_half) * len(out), np.uint8) if is_half or layout.keys_across else out
     width = _WIDTHS[element]
     for (_, start, place), (at, end) in zip(_segments(layout), places, strict=True):
         _restore_segment(stored[at:end], content[start * width :], place, element, group, loops)
     if is_half:
-        out.view("<f2")[:] = np.clip(content.view("<f4"), -_FP16_MAX, _FP16_MAX)
+        content = np.clip(content.view("<f4"), -_FP16_MAX, _FP16_MAX).astype("<f2").view(np.uint8)
+    if content is not out:
+        out[:] = keys_turned(content, layout, back=True) if layout.keys_across else content
 
 
 # ------------------------------------------------------------------ where numbers lie
@@ -138,6 +141,21 @@ def _segments(layout: KvLayout) -> Iterator[tuple[int, int, Place]]:
     for layer in range(layout.size("l")):
         for part in range(layout.size("p")):
             yield layer, layer * strides["l"] + part * strides["p"], place
+
+
+def keys_turned(content: Bytes, layout: KvLayout, *, back: bool = False) -> Bytes:
+    """A copy of a chunk of `layout.keys_across` in which keys lie as values do; with `back` the reverse."""
+    parts = [name for name, _ in layout.axes].index("p")
+    made = content.view(f"<u{ELEMENT_BYTES[layout.element]}").reshape([size for _, size in layout.axes]).copy()
+    keys = made.take(0, parts)
+    *outer, tokens, numbers = keys.shape
+    if back:
+        turned = keys.swapaxes(-1, -2).reshape(keys.shape)
+    else:
+        turned = keys.reshape(*outer, numbers, tokens).swapaxes(-1, -2)
+    np.moveaxis(made, parts, 0)[0] = turned
+    found: Bytes = made.reshape(-1).view(np.uint8)
+    return found
 
 
 def _as_element(content: Bytes, layout: KvLayout) -> tuple[Bytes, Element]:

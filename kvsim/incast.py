@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvclient.messages import Status
+from kvproto.fanout import Fanout
 from kvproto.limits import MS
 from kvsim.link import CLEAN, Faults
 from kvsim.node import Scheduling
@@ -54,6 +55,8 @@ class Incast:
     as fast as one host's link."""
     loss: float = 0.0
     """At each link, as a probability."""
+    fanout: Fanout = Fanout.SWITCH
+    """What is in the middle: a kvcast switch, one that multicasts, or one that only forwards."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -61,6 +64,8 @@ class Incast:
             raise ValueError(f"prefix and chunk have at least one segment of {self.segment_bytes} bytes")
         if not 1 <= self.racks <= self.readers:
             raise ValueError(f"{self.readers} readers are not in {self.racks} racks")
+        if self.racks > 1 and self.fanout is not Fanout.SWITCH:
+            raise ValueError(f"racks are simulated with kvcast switches, not by {self.fanout.name.lower()}")
 
     @property
     def transfer_ns(self) -> int:
@@ -81,6 +86,9 @@ class Incast:
             chunks=chunks,
             segments=-(-self.size_bytes // (chunks * self.segment_bytes)),
             segment_bytes=self.segment_bytes,
+            plain=self.fanout is not Fanout.SWITCH,
+            is_known_plain=self.fanout is Fanout.RELAY,
+            fanout=self.fanout,
             racks=self.racks,
             tunnels=self.racks > 1,
             core_rate_bytes_per_s=rate,

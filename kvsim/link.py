@@ -65,6 +65,10 @@ class Link:
         """Bytes that left the queue: what an interface counter shows."""
         self.dropped = 0
 
+    def takes_ns(self, size_bytes: int) -> float:
+        """How long it sends this."""
+        return size_bytes * self._ns_per_byte
+
     def backlog_ns(self, now_ns: int) -> float:
         """How long the queued bytes will take."""
         return max(0.0, self._free_at_ns - now_ns)

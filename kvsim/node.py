@@ -18,7 +18,7 @@ from hostagent.core.events import EngineId, LeaseId
 from hostagent.core.node import Knowledge
 from hostagent.core.options import CoreOptions
 from hostagent.core.work import DropWork, FillWork, Task, TaskStatus
-from hostagent.limits import CONTROL_WAIT_S
+from hostagent.limits import keeper_buffer_bytes
 from hostagent.pool.chunks import Chunk
 from kvchunk.ids import ChunkKey
 from kvchunk.sources import ChunkSource
@@ -61,6 +61,8 @@ from kvsim.twins import TwinWay
 FETCH_REQUEST = 1
 """The request of every engine's fetch."""
 _ENGINE = EngineId(1)
+_BUFFER_NS_MIN = 25_000
+"""So long lasts what a casting thread keeps ahead of a link, however fast that is: two of its wakes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ class Node:
         """The controller has taken this node in, and listens."""
         reader = self._reader
         if fanout.keeps:
-            self._buffer_ns = int(CONTROL_WAIT_S * 1e9)
+            waiting_bytes = keeper_buffer_bytes(int(1e9 / self.uplink.takes_ns(1)))
+            self._buffer_ns = max(_BUFFER_NS_MIN, int(self.uplink.takes_ns(waiting_bytes)))
         self.tell(
             events.Welcomed(
                 1,

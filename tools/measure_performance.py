@@ -1,7 +1,7 @@
 """Measures the figures of docs/research/performance.md: one JSON per case, and the tables between the markers.
 
-`python tools/measure_performance.py [--runs 5]`, as root, on a machine that does nothing else. Runs of a case take
-turns in a CPU group of their own (`kvcast bench incast --isolate`).
+`python tools/measure_performance.py [--runs 5] [--only CASE]`, as root, on a machine that does nothing else. Runs of a
+case take turns in a CPU group of their own (`kvcast bench incast --isolate`).
 """
 
 from __future__ import annotations
@@ -46,13 +46,19 @@ CASES: Final = (
     Case("cast_busy_staggered", "cast, staggered, beside two busy loops", "--mode cast --busy 2 --stagger", "1.15"),
     Case("cache_busy", "switch, at once, beside two busy loops", "--mode cache --busy 2", "1.15"),
     Case("cache_busy_staggered", "switch, staggered, beside two busy loops", "--mode cache --busy 2 --stagger", "1.15"),
+    Case("multicast", "by multicast, at once", "--mode multicast", "1.07"),
+    Case("multicast_staggered", "by multicast, staggered", "--mode multicast --stagger", "1.09"),
+    Case("relay", "by relays, at once", "--mode relay", "1.10"),
+    Case("relay_staggered", "by relays, staggered", "--mode relay --stagger", "1.10"),
+    Case("relay_loss", "by relays, 1 % loss at every port", "--mode relay --loss 0.01", "1.15"),
+    Case("relay_slow", "by relays, one reader at half rate: the others", "--mode relay --slow 50mbit", "1.10"),
 )
 PEERS: Final = ("--mode cast --mode cache --peer all", "--mode cast --mode cache --peer all --stagger")
 """At once and staggered."""
 PROGRAMS: Final = {
     "cast": "kvcast, cast",
     "cache": "kvcast, served by the switch",
-    "relay": "chain relay",
+    "chain": "chain of readers",
     "mooncake": "Mooncake Store, 3 replicas",
     "redis": "Redis",
     "tcp": "sendfile over TCP",
@@ -123,14 +129,15 @@ def main() -> int:
     """Measure everything, write JSON and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each case, by turns (default 5)")
+    wanted = {case.name: case.options for case in CASES} | dict(zip(("peers", "peers_staggered"), PEERS, strict=True))
+    parser.add_argument("--only", action="append", choices=[*wanted], help="the others stay as they are (repeatable)")
     args = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
-    wanted = {case.name: case.options for case in CASES} | dict(zip(("peers", "peers_staggered"), PEERS, strict=True))
-    figures = {}
-    for name, options in wanted.items():
-        figures[name] = kept(measure(options, args.runs))
-        print(f"{name}: {', '.join(spread(figures[name], one) for one in figures[name]['modes'])}", flush=True)
-        (FIGURES / f"{name}.json").write_text(json.dumps(figures[name], indent=1) + "\n")
+    for name in args.only or wanted:
+        figures = kept(measure(wanted[name], args.runs))
+        print(f"{name}: {', '.join(spread(figures, one) for one in figures['modes'])}", flush=True)
+        (FIGURES / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    figures = {name: json.loads((FIGURES / f"{name}.json").read_text()) for name in wanted}
     tables = table(figures) + "\n" + table_of_peers(figures["peers"], figures["peers_staggered"])
     DOCUMENT.write_text(put_into(DOCUMENT.read_text(), tables))
     return 0

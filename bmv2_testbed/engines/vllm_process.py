@@ -89,7 +89,7 @@ class EngineProcess:
                 temperature=0.0,
                 ignore_eos=True,
                 extra_args=extra,
-                logprobs=2 if request.get("margins") else None,
+                logprobs=request.get("scores", 2 if request.get("margins") else None),
             )
             prompt: dict[str, Any] = {"prompt_token_ids": request["tokens"]}
             if request.get("salt"):
@@ -127,6 +127,9 @@ class EngineProcess:
         if output.finished:
             result["tokens"] = list(completion.token_ids)
             result["margins"] = [_margin(each) for each in completion.logprobs or ()]
+            result["scores"] = [
+                {token: one.logprob for token, one in each.items()} for each in completion.logprobs or ()
+            ]
             result["cached_tokens"] = output.num_cached_tokens
             result["kv_transfer_params"] = output.kv_transfer_params
             result["finish_reason"] = completion.finish_reason

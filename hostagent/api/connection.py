@@ -113,6 +113,8 @@ class EngineConnection(asyncio.Protocol):
         self._engine = engine
         self._handle = service.handle
         self._stats = service.stats
+        self.registered_bytes = 0
+        """What this engine has registered with a device, as it says."""
         self._connection_ended = gone
         self._pace = pace if pace.is_limited else None
         self._transport: asyncio.Transport | None = None
@@ -421,6 +423,8 @@ class EngineConnection(asyncio.Protocol):
         self._handle(events.ClaimWithdrawn(self._engine, _keys(frame) if frame.count else None))
 
     def _on_stats(self, frame: Frame) -> None:
+        if len(frame.body) == messages.STATS.size:
+            (self.registered_bytes,) = messages.STATS.unpack(frame.body)
         figures = json.dumps(self._stats(), separators=(",", ":")).encode()
         self._send(Kind.STATS, frame.request, Status.OK, figures)
 

@@ -91,6 +91,11 @@ class ApiServer:
         """Engines that are connected."""
         return len(self._connections)
 
+    @property
+    def registered_bytes(self) -> int:
+        """Of pool and write regions, what engines say they have registered with devices."""
+        return sum(connection.registered_bytes for connection in self._connections.values())
+
     def listen(self, path: str) -> None:
         """Start. Raises ApiError when another agent is alive at the path or it cannot be made."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)

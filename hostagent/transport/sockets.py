@@ -111,9 +111,7 @@ class SegmentSocket:
         self._fabric = fabric
         if fabric.fanout.keeps:
             # NOTICEs leave by the same interface, and wait behind what is in this buffer.
-            wait_bytes = max(limits.CAST_SEND_BUFFER_BYTES_MIN, int(self._rate_bytes_s * limits.CONTROL_WAIT_S))
-            send_bytes = min(limits.CAST_SEND_BUFFER_BYTES, wait_bytes)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.keeper_buffer_bytes(self._rate_bytes_s))
 
     def cast(self, chunk: ChunkPlace, first: int, count: int, blocks: Sequence[int] = ()) -> None:
         """See `CastPart.cast`."""

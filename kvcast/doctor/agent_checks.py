@@ -46,7 +46,7 @@ from hostagent.transport.link_rate import UNKNOWN_BIT_S, known_link_rate_bit_s
 from hostagent.transport.socket_options import ask_buffer, granted_receive_bytes, granted_send_bytes
 from hostagent.transport.sockets import buffers_refused
 from kvcast.doctor.findings import Finding, Level, has, judged
-from kvcast.doctor.rail_checks import rails
+from kvcast.doctor.rail_checks import rails, registered
 from kvclient.attach import who_may
 from kvcodec.native import native_loops
 from kvcodec.shipped import NotShippedError
@@ -229,6 +229,8 @@ def examine(config: AgentConfig | None) -> list[Finding]:
             findings += [ports(config), api_place(api_socket)]
         elif _asked(api_socket) == errno.EACCES:
             findings.append(no_access(api_socket))
+        else:
+            findings += registered(api_socket)
         if config.disk is not None:
             findings.append(disk(config.disk))
         if config.cold is not None:

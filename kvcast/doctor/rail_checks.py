@@ -1,4 +1,5 @@
-"""The rails of a node: are they there, and which NUMA node and GPUs are near which, as the kernel's sysfs has it."""
+"""The rails of a node: are they there, and which NUMA node and GPUs are near which, as the kernel's sysfs has it. And
+what of the pool engines have registered with those GPUs."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from hostagent.pool_opening import node_of
 from hostagent.transport.base import TransportError
 from hostagent.transport.interfaces import InterfaceFlag, interface_address, interface_flags
 from kvcast.doctor.findings import Finding, Level, judged
+from kvclient.client import AgentClient, AgentUnavailableError
+from kvproto.units import format_bytes
 
 _GPUS: Final = ("0x0300", "0x0302", "0x1200")
 """PCI classes: VGA and 3D controllers, and processing accelerators."""
@@ -44,13 +47,36 @@ def gpus_near(interfaces: Sequence[str], root: Path = _ROOT) -> dict[str, list[s
     with the one that has the fewest."""
     nics = {name: root / "sys/class/net" / name / "device" for name in interfaces}
     near: dict[str, list[str]] = {name: [] for name in interfaces}
-    for gpu in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if _word(gpu / "class")[:6] in _GPUS:
-            shared = {name: _shared(gpu, nic) for name, nic in nics.items()}
-            best = max(shared, key=lambda name: (shared[name], -len(near[name])))
-            if shared[best] > (0, False):
-                near[best].append(gpu.name)
+    for gpu in _gpus(root):
+        shared = {name: _shared(gpu, nic) for name, nic in nics.items()}
+        best = max(shared, key=lambda name: (shared[name], -len(near[name])))
+        if shared[best] > (0, False):
+            near[best].append(gpu.name)
     return near
+
+
+def registered(api_socket: str, root: Path = _ROOT) -> list[Finding]:
+    """Of an agent's memory, what engines have registered with the GPUs of this node; nothing where there are none."""
+    if not _gpus(root):
+        return []
+    try:
+        with AgentClient(api_socket) as client:
+            figures = client.stats()
+    except AgentUnavailableError:
+        return []
+    engines, size_bytes = int(figures.get("engines", 1)) - 1, int(figures.get("engines_registered_bytes", 0))
+    if engines < 1:
+        return []
+    found = f"{format_bytes(size_bytes)}, {engines} connections of engines"
+    remedy = "only vLLM's workers on CUDA register; a warning in their logs says why one could not"
+    wanted = "the pool, by each worker on a GPU"
+    return [judged("registered with GPUs", found, wanted, size_bytes > 0, Level.NOTE, remedy)]
+
+
+def _gpus(root: Path) -> list[Path]:
+    """PCI devices."""
+    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
+    return [device for device in devices if _word(device / "class")[:6] in _GPUS]
 
 
 def _shared(one: Path, other: Path) -> tuple[int, bool]:

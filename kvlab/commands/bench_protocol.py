@@ -13,6 +13,7 @@ from kvcast.terminal import Terminal
 from kvlab.bars import progress
 from kvlab.figures import write_figures
 from kvlab.wiring import add_json
+from kvproto.fanout import Fanout
 from kvproto.limits import MEMBERS_MAX
 from kvproto.units import format_bytes, format_rate, parse_rate_bit_s, parse_size_bytes
 from kvsim.incast import Hosts, Incast, IncastResult, combine, simulate
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="spread over so many, whose switches cast to each other: simulated only (default 1)",
     )
+    parser.add_argument(
+        "--fanout",
+        choices=[way.name.lower() for way in Fanout],
+        default=Fanout.SWITCH.name.lower(),
+        help="what is in the middle: a kvcast switch (default), one that multicasts, or one that only forwards",
+    )
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="at each link (default 0)")
     parser.add_argument("--repeat", type=whole(1), default=1, help="seeds, counted from --seed (default 1)")
     parser.add_argument("--seed", type=whole(), default=1, help="of the first simulation (default 1)")
@@ -60,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
             stagger=args.stagger,
             hosts=Hosts(args.hosts),
             racks=args.racks,
+            fanout=Fanout[args.fanout.upper()],
             loss=args.loss,
             seed=args.seed,
         )
     except ValueError as error:
-        raise UsageError(f"--size, --chunk, --racks: {error}") from error
+        raise UsageError(f"--size, --chunk, --racks, --fanout: {error}") from error
     console, results = Terminal(), []
     with progress(console) as (say, moved):
         for seed in range(args.seed, args.seed + args.repeat):
@@ -81,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         "stagger": incast.stagger,
         "hosts": incast.hosts.value,
         "racks": incast.racks,
+        "fanout": incast.fanout.name.lower(),
         "loss": incast.loss,
         "seed": incast.seed,
         "repeat": args.repeat,
@@ -95,7 +104,7 @@ def _table(incast: Incast, result: IncastResult, repeat: int) -> Table:
     racks = f" in {incast.racks} racks" if incast.racks > 1 else ""
     title = (
         f"{incast.readers} readers{racks}, {format_bytes(incast.size_bytes)} at {format_rate(incast.rate_bit_s)}, "
-        f"{start}, {incast.hosts.value} hosts; S/B = {incast.transfer_ns / 1e6:.3g} ms"
+        f"{start}, by {incast.fanout.name.lower()}, {incast.hosts.value} hosts; S/B = {incast.transfer_ns / 1e6:.3g} ms"
     )
     table = Table(title=title, caption=f"simulated, {repeat} seed{'s' if repeat > 1 else ''} from {incast.seed}")
     table.add_column("what")

@@ -6,6 +6,8 @@ types, is stood in for (`standins/ucm`).
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +56,17 @@ def make_store(socket: str, weights: str = "w", **more: Any) -> KvcastStore:
     store = UcmConnectorFactoryV1.create_connector("KvcastStore", config, "kvclient.engines.ucm.ucm_store")
     assert isinstance(store, KvcastStore)
     return store
+
+
+def test_ucms_workers_in_vllm_refuse_processors() -> None:
+    """Before they make a store. Once they do not, vLLM with UCM can be tried here; vLLM is not, so this reads."""
+    (ucm,) = importlib.util.find_spec("ucm").submodule_search_locations  # type: ignore[union-attr]
+    source = ast.parse((Path(ucm) / "integration/vllm/device.py").read_text())
+    (asks,) = (
+        one for one in ast.walk(source) if isinstance(one, ast.FunctionDef) and one.name == "get_current_device_id"
+    )
+    assert isinstance(asks.body[-1], ast.Raise)
+    assert "Unsupported device platform" in ast.unparse(asks.body[-1])
 
 
 def test_the_configuration_of_the_page_makes_a_store(tmp_path: Path) -> None:

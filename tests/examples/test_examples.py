@@ -67,6 +67,6 @@ def test_every_example_is_on_the_page() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"} == {
         name
-        for name in ("share_a_prefix.py", "engine_loop.py", "route_in_time.py", "own_program")
+        for name in ("share_a_prefix.py", "engine_loop.py", "route_in_time.py", "go_on_elsewhere.py", "own_program")
         if f"]({name})" in page
     }

@@ -340,3 +340,27 @@ def test_what_cannot_be_shared_is_refused_by_name() -> None:
 
 def test_nothing_is_left_behind(testbed: Testbed) -> None:
     assert_nothing_left(testbed)
+
+
+def test_a_setting_asks_vllm_for_a_layout() -> None:
+    """By vLLM's own choice among what the attention backends know."""
+    from vllm.config import KVTransferConfig
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+    from kvclient.engines.settings import CACHE_LAYOUTS
+    from kvclient.engines.vllm.plugin import register
+
+    register()
+    assert set(CACHE_LAYOUTS) == {"", *LAYOUTS}
+
+    def chosen(layout: str, known: list[str]) -> str:
+        settings = {"cache_layout": layout} if layout else {}
+        transfer = KVTransferConfig(
+            kv_connector="KvcastConnector", kv_role="kv_both", kv_connector_extra_config=settings
+        )
+        config: Any = SimpleNamespace(kv_transfer_config=transfer, cache_config=SimpleNamespace(kv_cache_layout=None))
+        return str(resolve_kv_cache_layout(config, [known]).name)
+
+    assert chosen("BLHNC", ["LBNHC", "BLHNC"]) == "BLHNC"
+    assert chosen("BLHNC", ["LBHNC"]) == "LBHNC", "vLLM's own, with a warning"
+    assert chosen("", ["LBNHC", "BLHNC"]) == "LBNHC"

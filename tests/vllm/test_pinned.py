@@ -54,6 +54,8 @@ def test_all_that_is_mapped_is_registered_as_long_as_it_is(agent_sockets: list[s
     memory.join()
     mapped = client.mapped()
     assert memory.registered_bytes == sum(map(len, mapped))
+    with AgentClient(agent_sockets[0]) as other:
+        assert other.stats()["engines_registered_bytes"] == memory.registered_bytes == client.registered_bytes
     assert {read_only for _, read_only in driver.registered.values()} == {True, False}, "the pool, the write region"
     assert len(driver.registered) == sum(-(-len(view) // SLICE_BYTES) for view in mapped)
     start = np.frombuffer(mapped[0], dtype=np.uint8).ctypes.data

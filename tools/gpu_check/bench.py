@@ -122,7 +122,7 @@ def registered(machine: Machine, views: list[memoryview]) -> Iterator[Registered
         yield None
         return
     memory = RegisteredMemory(CudaRegistrar(machine.device), log)
-    memory.begin(views)
+    memory.begin(views, lambda registered_bytes: None)
     memory.join()
     try:
         yield memory

@@ -90,6 +90,8 @@ class AgentClient(Notices):
                 self._lone = LoneGets.opened(*attached.lone)
         self._puts = Puts(self._connection, self._region)
         self._unmapping: list[Callable[[], None]] = []
+        self.registered_bytes = 0
+        """Of what is mapped, registered with a device by now."""
         self._making_background = threading.Lock()
         self._background: Background | None = None
 
@@ -272,8 +274,10 @@ class AgentClient(Notices):
         return self._connection.ask(request_encoding.with_each(Kind.DROP, keys))
 
     def stats(self) -> dict[str, float]:
-        """The agent's figures: pool bytes, fetches by outcome, traffic."""
-        return self._connection.ask(request_encoding.stats())
+        """The agent's figures: pool bytes, fetches by outcome, traffic. `registered_bytes`: this client's, and
+        `engines_registered_bytes` those of all that have told them."""
+        figures = self._connection.ask(request_encoding.stats(self.registered_bytes))
+        return {**figures, "registered_bytes": float(self.registered_bytes)}
 
     def background(self, job: Iterable[object], *, priority: int = 0) -> Future[int]:
         """Run a job (`kvclient.jobs`, or an iterator of your own) step by step while no engine of this node waits for

@@ -32,7 +32,8 @@ it into the pool. Bodies, with as many keys as `count` says:
                  answer: a byte `Where` for each
     PIN, UNPIN, DROP    keys
                  answer: a byte for each, 1 done, 0 not
-    STATS        answer: a JSON object of numbers
+    STATS        nothing, or bytes that this client has registered with a device u64
+                 answer: a JSON object of numbers
     HINT         hint u8, within ms u32, keys; not answered
     CANCEL       request u32 to give up; not answered, but the request given up answers CANCELLED
     FETCH_EACH   deadline us u64, keys in any order, trace context or none (as in FETCH)
@@ -103,6 +104,7 @@ FETCH_EACH = struct.Struct("!Q")
 FOUND_CHUNK = struct.Struct("!IQQB")
 LOCK = struct.Struct("!Q")
 HINT = struct.Struct("!BI")
+STATS = struct.Struct("!Q")
 CANCEL = struct.Struct("!I")
 CLAIM = struct.Struct("!Q")
 WARM = struct.Struct("!QII")

@@ -135,9 +135,9 @@ def with_each(kind: Kind, keys: Sequence[bytes], head: bytes = b"") -> Request[l
     return Request(message, lambda answer: [bool(value) for value in expect(answer, kind.name.lower()).body])
 
 
-def stats() -> Request[dict[str, float]]:
-    """The agent's figures."""
-    return Request(Message(Kind.STATS), _figures)
+def stats(registered_bytes: int = 0) -> Request[dict[str, float]]:
+    """The agent's figures; `registered_bytes`: what this client has registered with a device, for them."""
+    return Request(Message(Kind.STATS, messages.STATS.pack(registered_bytes) if registered_bytes else b""), _figures)
 
 
 def _figures(answer: Frame) -> dict[str, float]:

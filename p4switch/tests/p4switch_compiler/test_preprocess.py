@@ -76,6 +76,11 @@ def test_strings_over_lines_keep_what_looks_like_a_comment(tmp_path: Path) -> No
     assert run(tmp_path, text).text.split() == ['@a("', "//", "one", "/*", "two", "*/", 'three")', "x;", "y;"]
 
 
+def test_a_string_goes_on_behind_lines_that_nobody_compiles(tmp_path: Path) -> None:
+    text = '@a("one\n#if 0\nno // no\nno") no\n#endif\n// two") x; // three'
+    assert words(tmp_path, text) == ['@a("one', "//", 'two")', "x;"]
+
+
 def test_definitions_from_outside(tmp_path: Path) -> None:
     assert words(tmp_path, "#if SEGMENT_BYTES > 256\nbig\n#endif\nSEGMENT_BYTES", SEGMENT_BYTES="4096") == [
         "big",

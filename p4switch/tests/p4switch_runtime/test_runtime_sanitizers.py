@@ -21,9 +21,9 @@ _PARTS = {
     "address: runtime": (*_ADDRESS, ("p4switch_runtime/test_runtime_[!s]*.py", "p4switch_runtime/test_runtime_st*.py")),
     "address: generated": (
         *_ADDRESS,
-        tuple(f"p4switch_compiler/test_{name}.py" for name in ("behaviour", "random_programs", "stf")),
+        tuple(f"p4switch_compiler/test_{name}.py" for name in ("behaviour", "queues", "random_programs", "stf")),
     ),
-    "address: tna": (*_ADDRESS, ("p4switch_tna/test_tna_[ert]*.py",)),
+    "address: tna": (*_ADDRESS, ("p4switch_tna/test_tna_[eqrt]*.py",)),
     "address: server": (
         *_ADDRESS,
         ("p4switch_server/test_matching_on_switch.py", "p4switch_server/test_finsy_on_switch.py"),

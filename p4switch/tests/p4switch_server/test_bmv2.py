@@ -31,7 +31,12 @@ header ipv4_t { bit<64> first; bit<32> rest; bit<32> src; bit<32> dst; }
 struct metadata_t { bit<9> port; }
 struct headers_t { ethernet_t ethernet; ipv4_t ipv4; }
 parser P(packet_in p, out headers_t h, inout metadata_t m, inout standard_metadata_t s) {
-    state start { p.extract(h.ethernet); p.extract(h.ipv4); transition accept; }
+    value_set<bit<16>>(4) others;
+    state start {
+        p.extract(h.ethernet);
+        transition select(h.ethernet.kind) { others: accept; default: ipv4; }
+    }
+    state ipv4 { p.extract(h.ipv4); transition accept; }
 }
 control V(inout headers_t h, inout metadata_t m) { apply { } }
 control C(inout headers_t h, inout metadata_t m) { apply { } }
@@ -42,6 +47,7 @@ control I(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
     direct_counter(CounterType.packets) routed;
     action drop() { mark_to_drop(s); }
     action forward(bit<48> dst, bit<9> port) { h.ethernet.dst = dst; s.egress_spec = port; routed.count(); }
+    action hop(bit<9> port) { s.egress_spec = port; }
     action flood(bit<16> group) { s.mcast_grp = group; routed.count(); }
     table lpm {
         key = { h.ipv4.dst: lpm; }
@@ -53,6 +59,12 @@ control I(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
         key = { h.ipv4.src: ternary; s.ingress_port: range; h.ethernet.kind: exact; }
         actions = { drop; NoAction; }
     }
+    action_selector(HashAlgorithm.crc16, 16, 8) hops;
+    table spread {
+        key = { h.ipv4.dst: lpm; h.ipv4.src: selector; }
+        actions = { hop; drop; }
+        implementation = hops;
+    }
     bit<2> color;
     apply {
         s.egress_spec = 511;
@@ -60,6 +72,7 @@ control I(inout headers_t h, inout metadata_t m, inout standard_metadata_t s) {
         last.write((bit<32>) s.ingress_port, h.ipv4.dst);
         pace.execute_meter((bit<32>) s.ingress_port, color);
         lpm.apply();
+        spread.apply();
         acl.apply();
     }
 }
@@ -113,6 +126,11 @@ def test_what_has_no_meaning_is_said_once():
 def test_packets_are_traced_where_bmv2_logs_them(words: list[str], means: list[str]):
     found = translate("simple_switch_grpc", [*words, "--no-p4"], grpc=True)
     assert [a for a in found.arguments if a in ("-L", "debug", "info", "warning", "--trace")] == means
+
+
+def test_one_option_may_name_several_interfaces():
+    found = translate("simple_switch_grpc", ["-i", "2@veth2", "3@veth4", "--no-p4"], grpc=True)
+    assert found.arguments[:5] == ("-i", "2@veth2", "-i", "3@veth4", "--no-p4")
 
 
 def test_pcap_needs_no_folder():
@@ -194,13 +212,28 @@ def test_the_json_holds_all_that_the_program_is_made_of(program: Path, tmp_path:
     program.unlink()
     with memory_switch(ports=1) as switch:
         switch.switch.load(parse_device_config(output.read_bytes()))
-        assert [t.preamble.name for t in switch.switch.p4info.tables] == ["I.lpm", "I.acl"]
+        assert [t.preamble.name for t in switch.switch.p4info.tables] == ["I.lpm", "I.acl", "I.spread"]
 
 
 def test_the_driver_writes_into_a_folder(program: Path, tmp_path: Path):
     words = ["--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "-I", str(tmp_path / "common")]
     assert p4c.main_of_driver([*words, "-o", str(tmp_path / "out"), str(program)]) == 0
     assert json.loads((tmp_path / "out" / "router.json").read_text())["main"] == "src/router.p4"
+
+
+def test_the_driver_compiles_what_it_preprocessed(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--target", "bmv2", "-I", str(tmp_path / "common"), "-o", str(tmp_path / "out"), str(program)]
+    assert p4c.main_of_driver(["-E", *words]) == 0
+    expanded = tmp_path / "out" / "router.p4i"
+    expanded.write_text(
+        expanded.read_text().replace("table lpm", "table longest").replace("lpm.apply", "longest.apply")
+    )
+    info = tmp_path / "out" / "p4info.txtpb"
+    assert p4c.main_of_driver(["-e", "--p4runtime-files", str(info), *words]) == 0
+    assert "I.longest" in info.read_text()
+    assert json.loads((tmp_path / "out" / "router.json").read_text())["main"] == "router.p4i"
+    assert p4c.main(["-E", "-I", str(tmp_path / "common"), str(program)]) == 0
+    assert "header ethernet_t {" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -344,6 +377,61 @@ def test_groups_copy_packets(typed, router: TestSwitch):
     assert typed("mc_mgrp_destroy 9", "mc_dump") == []
 
 
+def test_members_and_groups_of_a_profile(typed, router: TestSwitch):
+    """Handles begin at 0, as scripts for bmv2 expect; a table's name stands for its profile."""
+    assert typed("act_prof_create_member hops hop 2", "act_prof_create_member spread I.hop 3") == [
+        "Member has been created with handle 0",
+        "Member has been created with handle 1",
+    ]
+    assert typed(
+        "act_prof_create_group hops",
+        "act_prof_add_member_to_group hops 0 0",
+        "act_prof_add_member_to_group hops 1 0",
+        "act_prof_remove_member_from_group hops 0 0",
+        "act_prof_dump_group hops 0",
+        "table_indirect_add_with_group spread 10.0.0.0/8 => 0",
+        "table_indirect_add spread 11.0.0.0/8 => 0",
+        "table_dump spread",
+    )[1:6] == [
+        "Dumping group 0",
+        "Members: [1]",
+        "Entry has been added with handle 0",
+        "Entry has been added with handle 1",
+        "==========",
+    ]
+    router.send(1, packet("1.1.1.1", "10.0.0.1"))
+    router.expect(3)
+    router.send(1, packet("1.1.1.1", "11.0.0.1"))
+    router.expect(2)
+    assert "Action entry: group 0" in typed("act_prof_modify_member hops hop 1 => 4", "table_dump spread")
+    router.send(1, packet("1.1.1.1", "10.0.0.1"))
+    router.expect(4)
+    typed("table_clear spread", "act_prof_delete_group hops 0", "act_prof_delete_member hops 0")
+    assert typed("act_prof_dump hops")[1:4] == ["MEMBERS", "Dumping member 1", "I.hop - 0004"]
+    assert typed("act_prof_delete_member hops 1", "act_prof_dump hops")[:3] == ["==========", "MEMBERS", "=========="]
+
+
+def test_values_of_a_parser_value_set(typed, router: TestSwitch):
+    arp = bytes.fromhex("ffffffffffff0200000000010806")  # too short for the IPv4 header that else follows
+    typed("table_set_default lpm forward 1 2", "pvs_add others 0x806", "pvs_add others 0x88cc")
+    errors = router.switch.runtime.stats().parser_errors
+    router.send(1, arp)
+    assert typed("pvs_get others", "pvs_remove others 0x806", "pvs_get others") == [
+        "EXACT     0806",
+        "EXACT     88cc",
+        "EXACT     88cc",
+    ]
+    assert router.switch.runtime.stats().parser_errors == errors
+    assert typed("pvs_clear others", "pvs_get others", "show_pvs")[0].startswith("P.others")
+
+
+def test_an_entry_is_found_by_its_key(typed):
+    typed("table_add acl drop 10.0.0.0&&&255.0.0.0 1->2 0x800 => 5")
+    assert typed("table_dump_entry_from_key acl 10.0.0.0&&&255.0.0.0 1->2 0x800 5")[1] == "Dumping entry 0x0"
+    assert [line.split()[0] for line in typed("table_show_actions acl")] == ["I.drop", "NoAction"]
+    assert "does not support" in typed("table_set_timeout acl 0 500")[0]
+
+
 def test_clone_sessions(typed):
     assert typed("mirroring_add 5 2", "mirroring_add 5 3", "mirroring_get 5", "mirroring_delete 5") == [
         "session 5: ports 3"
@@ -370,7 +458,7 @@ def test_counters_registers_and_meters(typed, router: TestSwitch):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("table_add no forward 1/8 => 1 2", "Invalid table name (no): there are I.lpm, I.acl"),
+        ("table_add no forward 1/8 => 1 2", "Invalid table name (no): there are I.lpm, I.acl, I.spread"),
         ("table_add lpm no 1/8 =>", "Invalid action name (no)"),
         ("table_add lpm forward 10.0.0.1 => 1 2", "write VALUE/LENGTH, not 10.0.0.1"),
         ("table_add lpm forward 10.0.0.0/8 => 1", "action I.forward needs 2 parameters, not 1"),
@@ -378,7 +466,13 @@ def test_counters_registers_and_meters(typed, router: TestSwitch):
         ("table_add acl drop 1&&&1 0->1 2 =>", "table I.acl needs a priority"),
         ("table_add lpm forward x/8 => 1 2", "'x' is no number and no address"),
         ("counter_read seen 99", "99"),
-        ("set_crc16_parameters a b", "not one of this console's commands (see help)"),
+        ("set_crc16_parameters a b", "set_crc16_parameters: P4Runtime has no such request: name crc16_custom's"),
+        ("set_queue_rate 10 2", "start the switch with --port-option PORT:rate=10mbit"),
+        ("no_such_command", "not one of this console's commands (see help)"),
+        ("table_indirect_add spread 1.0.0.0/8 => 7", "no member 8"),
+        ("act_prof_remove_member_from_group hops 0 5", "no group 6"),
+        ("pvs_remove others 0x99", "others has no value 0x99"),
+        ("table_dump_entry_from_key lpm 1.0.0.0/8", "I.lpm has no entry with this key"),
         ("table_delete lpm", "usage: table_delete TABLE HANDLE"),
     ],
 )

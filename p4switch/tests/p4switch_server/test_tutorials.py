@@ -1,7 +1,8 @@
 """p4lang/tutorials' own runner, as it is, starts p4switch by bmv2's names, and its hosts reach each other.
 
 Needs root, Mininet, and the sources (Apache-2.0) where P4_TUTORIALS says: a clone of github.com/p4lang/tutorials.
-The runner's Python is P4_TUTORIALS_PYTHON: it needs `pip install p4runtime 'protobuf<3.21' grpcio psutil`.
+The runner's Python is P4_TUTORIALS_PYTHON: it needs `pip install p4runtime 'protobuf<3.21' grpcio psutil scapy`.
+ecn and mri need iperf.
 """
 
 from __future__ import annotations
@@ -53,6 +54,20 @@ class Exercise:
 
 
 REACHED = "0% dropped"
+FOUND = "a packet met the queue"
+
+
+def congested(shows: str) -> tuple[str, ...]:
+    """As the exercise tells: a stream of twice the link's rate, beside it packets of which h2 prints `shows`."""
+    return (
+        "pingall",
+        f"h2 {PYTHON} receive.py > h2.log 2>&1 &",
+        "h22 iperf -s -u > /dev/null &",
+        "h11 iperf -c 10.0.2.22 -t 20 -u > /dev/null &",
+        f"h1 {PYTHON} send.py 10.0.2.2 hello 15",
+        f"sh grep -q '{shows}' h2.log && echo {FOUND}",
+    )
+
 
 EXERCISES = [
     Exercise("basic", "pod-topo/topology.json", ("pingall",), (REACHED,)),
@@ -63,11 +78,11 @@ EXERCISES = [
         (REACHED, "TABLE ENTRIES", "MyIngress.myTunnel_forward"),
     ),
     Exercise("calc", "topology.json", ("h1 sh -c 'echo 2+3 | python3 calc.py'",), ("5",)),
-    Exercise("ecn", "topology.json", ("pingall",), (REACHED,)),
+    Exercise("ecn", "topology.json", congested(r"tos *= 0x3"), (REACHED, FOUND)),
     Exercise("firewall", "pod-topo/topology.json", ("h1 ping -c 1 h3",), (" 0% packet loss",), "basic"),
     Exercise("link_monitor", "pod-topo/topology.json", ("pingall",), (REACHED,)),
     Exercise("load_balance", "topology.json", ("h1 ping -c 1 h1",), (" 0% packet loss",)),
-    Exercise("mri", "topology.json", ("pingall",), (REACHED,)),
+    Exercise("mri", "topology.json", congested(r"qdepth *= [1-9]"), (REACHED, FOUND)),
     # Its group leaves out the port of h4, which is what it teaches.
     Exercise("multicast", "sig-topo/topology.json", ("pingall",), ("h1 -> h2 h3 X", "h4 -> h1 h2 h3")),
     Exercise("qos", "topology.json", ("pingall",), (REACHED,)),

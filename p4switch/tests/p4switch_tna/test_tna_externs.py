@@ -154,7 +154,7 @@ def test_a_meter_marks_packets(tna: Make, unit: str, each: int) -> None:
 
 def test_a_color_aware_meter_makes_no_packet_better(tna: Make) -> None:
     """RFC 2698: red stays red and takes no tokens, yellow takes of the peak bucket only."""
-    body = "h.d.b = meter.execute(0, (MeterColor_t) h.d.b);"
+    body = "h.d.b = meter.execute(0, (MeterColor_t) h.d.b, 0);"
     bench = tna(program(TO_PORT_1 + body, locals="Meter<bit<8>>(1, MeterType_t.PACKETS) meter;"))
     batch = bench.pipeline.batch()
     batch.set_meters(0, 0, [MeterConfig(0, 1, 0, 3)])
@@ -166,7 +166,7 @@ def test_a_color_aware_meter_makes_no_packet_better(tna: Make) -> None:
 def test_a_direct_meter_marks_where_an_action_calls_it(tna: Make) -> None:
     locals_ = """DirectMeter(MeterType_t.PACKETS) meter;
     action mark() { h.d.b = meter.execute(); }
-    action mark_again() { h.d.b = meter.execute((MeterColor_t) h.d.b); }
+    action mark_again() { h.d.b = meter.execute((MeterColor_t) h.d.b, 0); }
     action pass() { }
     table t {
         key = { h.d.a: exact; } actions = { mark; mark_again; pass; } default_action = mark(); meters = meter;

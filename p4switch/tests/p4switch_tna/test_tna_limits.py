@@ -172,6 +172,10 @@ def test_a_mirror_header_has_whole_bytes(tmp_path: Path) -> None:
         ({"locals": "Hash<bit<8>>(HashAlgorithm_t.CRC8) hash;"}, "hash algorithm CRC8"),
         ({"egress_locals": "Checksum() c;", "egress": "h.d.c = c.get();"}, "method get of Checksum"),
         ({"body": "tm.copy_to_cpu = 1;"}, "copy_to_cpu of ingress_intrinsic_metadata_for_tm_t"),
+        (
+            {"locals": "Meter<bit<8>>(4, MeterType_t.BYTES) m;", "body": "h.d.b = m.execute(0, MeterColor_t.RED, 4);"},
+            "an adjust_byte_count that is not zero",
+        ),
         ({"body": "tm.level1_exclusion_id = h.d.c;"}, "level1_exclusion_id of"),
         ({"egress": "dprsr.mirror_type = 1;"}, "mirror_type of egress_intrinsic_metadata_for_deparser_t"),
     ],

@@ -77,6 +77,24 @@ def test_what_was_rounded_once_stays_close_to_itself(text: str) -> None:
     assert back(stored, layout) == back(stored, layout)
 
 
+@pytest.mark.parametrize("text", ["fp32.l3.b2.h2.p2.t32.d64", "fp16.l3.p2.b4.h2.t16.d64", "bf16.l2.p2.t32.d64"])
+def test_keys_that_lie_across_are_the_same_numbers(text: str) -> None:
+    plain = parse_layout(text)
+    across = parse_layout(f"{text}.kdt")
+
+    def turned(content: bytes) -> bytes:
+        numbers = unpacked(content, plain.element).reshape([size for _, size in plain.axes]).copy()
+        keys = np.moveaxis(numbers, [axis for axis, _ in plain.axes].index("p"), 0)[0]
+        for place in np.ndindex(keys.shape[:-2]):
+            keys[place] = keys[place].T.reshape(keys[place].shape)
+        return packed(numbers.ravel(), plain.element)
+
+    chunk = kv_chunk(plain)
+    stored = lossy.encode(memoryview(turned(chunk)), across, LOOPS) or b""
+    assert back(stored, across) == turned(back(lossy.encode(memoryview(chunk), plain, LOOPS) or b"", plain))
+    assert turned(chunk) != chunk
+
+
 def test_outliers_stand_beside_the_symbols() -> None:
     numbers = kv_numbers(LAYOUT)
     numbers[7], numbers[5000] = 900.0, -900.0

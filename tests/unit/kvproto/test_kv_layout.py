@@ -15,6 +15,7 @@ def test_words_and_layouts_are_the_same() -> None:
     assert (layout.size("l"), layout.size("h"), layout.size("d")) == (28, 8, 128)
     assert layout.size_bytes == 28 * 16 * 2 * 16 * 8 * 128 * 2
     assert parse_layout("fp32.l2.t3.d4").size("p") == 1
+    assert parse_layout("fp32.p2.t3.d4.kdt").text == "fp32.p2.t3.d4.kdt"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,9 @@ def test_words_and_layouts_are_the_same() -> None:
         "bf16.l1000000.t1000000.d4",
         "bf16.l٣.d4",
         "bf16.l2.d4" + "." * 90,
+        "bf16.p2.t3.h2.d4.kdt",
+        "bf16.t3.d4.kdt",
+        "bf16.p2.t3.d4.kdt.kdt",
     ],
 )
 def test_other_words_are_refused(text: str) -> None:

@@ -1,5 +1,7 @@
 """The reader, event by event: scripts of what arrives and what follows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -320,15 +322,23 @@ def test_at_last_it_repairs_in_its_order_and_waits_for_nobodys_repairs(more: boo
         assert asked(it.handle_timer(own_ns + REPAIR_DELAY_UNLED.ceiling_ns + 2 * MS)) == [20, 30]
 
 
-def test_of_two_leaders_the_later_announcement_counts() -> None:
+@pytest.mark.parametrize("announced", [(OTHER,), (ME, OTHER), (OTHER, ME)])
+def test_of_two_who_announce_at_once_the_one_whose_notice_comes_last_leads(announced: tuple[int, ...]) -> None:
+    def heard(who: int = ME, tag: int = 0) -> ControlReceived:
+        told = notice(KEYS[0], ME, OTHER, who=who, tag=tag)
+        return replace(told, message=replace(told.message, segments=4 * SEGMENTS))
+
     it = reader()
-    it.handle(wanted(KEYS[0]), 0)
-    it.handle(notice(KEYS[0], ME, OTHER), MS)
+    it.handle(ChunkWanted(KEYS[0], 4 * SEGMENTS, 4 * SEGMENTS * 4096, (HOLDER,), 0), 0)
+    it.handle(heard(), MS)
     commands, now = silent(it, 60 * MS)
-    it.handle(notice(KEYS[0], ME, OTHER, tag=TAG_LEADS), now + MS)
-    it.handle(notice(KEYS[0], ME, OTHER, who=OTHER, tag=TAG_LEADS), now + MS)
+    assert [join.tag & TAG_LEADS for join in controls(commands, Op.JOIN)] == [TAG_LEADS]
+    assert len(asked(commands)) == SEGMENTS
+    for who in announced:
+        it.handle(heard(who, TAG_LEADS), now + MS)
+        it.handle(cast(KEYS[0], *range(64, 80)), now + MS)  # the other one has asked for them
     commands = it.handle(cast(KEYS[0], *range(32)), now + 2 * MS)
-    assert not asked(commands)
+    assert bool(asked(commands)) == (announced[-1] == ME)
 
 
 def test_what_the_switch_serves_is_asked_of_it_alone() -> None:

@@ -38,6 +38,20 @@ def test_loss_is_chosen_only_where_it_is_allowed_and_much_quicker() -> None:
     assert best(measured(lossy_decode_s=0.0053), SLOW) is Form.PLANES
 
 
+@pytest.mark.parametrize(
+    ("gbit_s", "exact", "may_lose"),
+    [(1, Form.PLANES, Form.LOSSY), (3, Form.PLANES, Form.LOSSY), (6, Form.RAW, Form.LOSSY), (10, Form.RAW, Form.RAW)],
+)
+def test_bandwidth_decides(gbit_s: int, exact: Form, may_lose: Form) -> None:
+    """With what a core of docs/research/performance.md takes, a chunk of 8 MB, and nothing but the rate."""
+    costs, source = FormCosts(), SourceCost(0.0, gbit_s * 125 * MB)
+    for form, ratio, encode, decode in ((Form.PLANES, 1.5, 0.49, 1.64), (Form.LOSSY, 4.17, 0.21, 1.17)):
+        seconds = (8 / encode / 1000, 8 / decode / 1000)
+        costs.measured(FormWork(form, 8 * MB, int(8 * MB / ratio), *seconds))
+    assert costs.best(FormChoice.AUTO, (Form.PLANES,), 8 * MB, source, 0) is exact
+    assert costs.best(FormChoice.AUTO, BOTH, 8 * MB, source, 0) is may_lose
+
+
 def test_slow_decoding_is_worth_no_bytes() -> None:
     assert best(measured(planes_decode_s=0.004, lossy_decode_s=0.01), SLOW) is Form.RAW
 

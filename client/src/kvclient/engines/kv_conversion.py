@@ -26,6 +26,8 @@ def convert(chunk: memoryview, given: KvLayout, into: memoryview, wanted: KvLayo
     for each, layout in ((chunk, given), (into, wanted)):
         if each.nbytes != layout.size_bytes:
             raise ValueError(f"{each.nbytes} bytes are no chunk of {layout.text}, which has {layout.size_bytes}")
+    if given.keys_across or wanted.keys_across:
+        raise ValueError(f"keys that lie across are not converted: {given.text}, {wanted.text}")
     same = [(axis, given.size(axis), wanted.size(axis)) for axis in "lphd"]
     same.append(("b x t", _tokens(given), _tokens(wanted)))
     if given.element != wanted.element or any(one != other for _, one, other in same):

@@ -6,6 +6,7 @@ Registering a large pool takes seconds, so a thread does it slice by slice, and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from kvclient.client import AgentClient
+from kvclient.client import AgentClient, AgentUnavailableError
 
 SLICE_BYTES: Final = 1 << 30
 """Of one registration. A copy that crosses the end of one goes through staging: a driver takes it as an error."""
@@ -87,8 +88,9 @@ class RegisteredMemory:
         with self._lock:
             return sum(end - start for area in self._areas for start, end in area.ready)
 
-    def begin(self, views: list[memoryview]) -> None:
-        """Register these mappings in the background; those of before were given up with `end`. Keeps no view."""
+    def begin(self, views: list[memoryview], told: Callable[[int], None]) -> None:
+        """Register these mappings in the background; those of before were given up with `end`. Keeps no view. `told`:
+        learns how many bytes are registered in the end."""
         areas = []
         for view in views:
             array = np.frombuffer(view, dtype=np.uint8)
@@ -97,7 +99,7 @@ class RegisteredMemory:
             self._lock.wait_for(lambda: not self._areas)  # those of a client that is being closed at this moment
             self._areas = areas
         self.problem, self._is_ending = "", False
-        self._thread = threading.Thread(target=self._register, name="kvcast-register", daemon=True)
+        self._thread = threading.Thread(target=self._register, args=(told,), name="kvcast-register", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -133,7 +135,7 @@ class RegisteredMemory:
                     self._users_count -= 1
                     self._lock.notify_all()
 
-    def _register(self) -> None:
+    def _register(self, told: Callable[[int], None]) -> None:
         for area in self._areas:
             for start in range(area.address, area.address + area.size_bytes, self._slice_bytes):
                 if self._is_ending:
@@ -152,6 +154,7 @@ class RegisteredMemory:
                 with self._lock:
                     area.ready.append((start, end))
         self._log.info("kvcast: %d bytes of the pool are registered with the device", self.registered_bytes)
+        told(self.registered_bytes)
 
 
 def connecting(memory: RegisteredMemory) -> Callable[..., AgentClient]:
@@ -159,7 +162,13 @@ def connecting(memory: RegisteredMemory) -> Callable[..., AgentClient]:
 
     def connect(socket_path: str, **terms: Any) -> AgentClient:
         client = AgentClient(socket_path, **terms)
-        memory.begin(client.mapped())
+
+        def tell(registered_bytes: int) -> None:
+            client.registered_bytes = registered_bytes
+            with contextlib.suppress(AgentUnavailableError):  # whoever uses this client sees it, too
+                client.stats()
+
+        memory.begin(client.mapped(), tell)
         client.before_unmapping(memory.end)
         return client
 

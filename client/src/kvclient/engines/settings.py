@@ -52,6 +52,8 @@ class Settings:
     weights_version_file: str = ""
     tenant_secret_file: str = ""
     kv_form: str = EXACT
+    cache_layout: str = ""
+    """Empty: the engine's own choice."""
     events: bool = True
     events_medium: str = "EXTERNAL"
     events_sweep_s: float = 10.0
@@ -75,12 +77,21 @@ SAVES = ("all", "prompt", "off")
 GATES = ("auto", "off")
 KV_FORMS = (EXACT, LOSSY)
 """Whether the pool may round KV where it stores it in fewer bytes."""
+CACHE_LAYOUTS = ("", "LBHNC", "LBNHC", "BLHNC", "BLNHC", "LHBNC", "BHLNC")
+"""vLLM's names: layers, blocks, heads, states (tokens), content, the outermost first."""
 KVCAST_MEDIA = "kvcast"
 """Events name the media `pool` and `switch`, and call both remote."""
 MEDIA = ("EXTERNAL", "STORAGE", "CPU", KVCAST_MEDIA)
 """Media that events may name: those that Dynamo and llm-d know, or our own."""
 
-_CHOICES = {"kv_form": KV_FORMS, "load": LOADS, "save": SAVES, "gate": GATES, "events_medium": MEDIA}
+_CHOICES = {
+    "kv_form": KV_FORMS,
+    "cache_layout": CACHE_LAYOUTS,
+    "load": LOADS,
+    "save": SAVES,
+    "gate": GATES,
+    "events_medium": MEDIA,
+}
 _BOUNDS: dict[str, tuple[float, float]] = {
     "chunk_tokens": (1, 65536),
     "kv_head_groups": (0, 1024),

@@ -2,8 +2,9 @@
 
 It is a part of `Holder`, which asks it: `join` and `leave` for what members say, `may_ask` for each GET, `cast` for
 whom segments go to, `take` for the NOTICEs that leave. A member is who its address in the directory says it is: what a
-datagram says of itself counts for nothing. NOTICEs go to each member's address. What one is told of others waits for a
-moment, so that many who join at once are one NOTICE to each; its own answer, and who leads, yields or leaves, does not.
+datagram says of itself counts for nothing. NOTICEs go to each member's address. The first news of others leaves at
+once: whoever believes to be alone reads what it could share. Further news wait for a moment, so that many who join at
+once are two NOTICEs to each. One's own answer, and who leads, yields or leaves, never wait.
 """
 
 from collections import OrderedDict
@@ -39,7 +40,7 @@ def nobody_elsewhere(_: ChunkKey) -> Address | None:
 
 @dataclass(slots=True, eq=False)
 class _News:
-    """The last of some NOTICEs that all say who else wants a chunk, and whom it is for."""
+    """The last of some NOTICEs that all say who else wants a chunk, and whom it is for: nobody right after one left."""
 
     notice: Control
     to: int
@@ -140,7 +141,8 @@ class Keeper:
         if known is not None:
             known.notice, known.to = notice, known.to & ~(1 << member) | others
         elif others:
-            self._news[cause.key] = _News(notice, others, now_ns + NEWS_WAIT_NS)
+            self._news[cause.key] = _News(notice, 0, now_ns + NEWS_WAIT_NS)
+            self._send(notice, others)
 
     def _send(self, notice: Control, to: int) -> None:
         for member in members_of(to):

@@ -166,7 +166,7 @@ class Membership:
         member = Member(notice.member)
         if member != me:
             self._pace.note_member(member, notice.tag)
-        elif chunk.phase is Phase.JOINING and interest.join_tries == 1:
+        elif interest.join_tries == 1:
             if self._pace.reaction_ns is None:
                 self.tend_ns = now_ns  # JOINs that are not answered are due sooner than by the ceiling
             self._pace.note_answer(now_ns - interest.join_sent_ns)

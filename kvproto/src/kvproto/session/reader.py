@@ -233,7 +233,10 @@ class Reader:
         self._stale |= chunk.interest.leader != followed
         soon_ns = now_ns + self._pace[EVALUATE]
         self.wake_ns = min(self.wake_ns or soon_ns, soon_ns)
-        if notice.member != me and notice.flags & Flag.JOINED:
+        if notice.member == me:
+            if notice.tag & TAG_LEADS and followed not in (None, me):
+                self._schedule.reinstated(chunk)
+        elif notice.flags & Flag.JOINED:
             if notice.tag & TAG_LEADS:
                 self._schedule.deposed(chunk)
             elif self._schedule.leads(chunk) and notice.count - 1 != me:

@@ -209,6 +209,11 @@ class Schedule:
             self.led.remove(chunk)
             self._pull.shared(chunk)
 
+    def reinstated(self, chunk: Chunk) -> None:
+        """Two announced at once, and the one that deposed this reader came first: all others follow this reader."""
+        if chunk.joined and chunk not in self.led:
+            self.led.append(chunk)
+
     def followed(self, chunk: Chunk) -> None:
         """Another reader's cast of this chunk is over: note how much of what passed by we missed."""
         if chunk.progress.passed_count >= WINDOW_START:

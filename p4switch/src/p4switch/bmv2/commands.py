@@ -9,6 +9,8 @@ from typing import Any
 from p4switch.bmv2 import typed_values as values
 from p4switch.bmv2.client import Client, RefusedError
 from p4switch.bmv2.info_names import Names
+from p4switch.bmv2.profiles import USAGES as PROFILE_USAGES
+from p4switch.bmv2.profiles import Profiles, id_of
 from p4switch.proto import p4data_pb2 as p4d
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
@@ -41,17 +43,20 @@ class Commands:
         self._handles: dict[int, dict[bytes, int]] = {}
         """By table, and what an entry matches: the number by which it goes here."""
         self._nodes: dict[int, Node] = {}
+        self.profiles = Profiles(client, self._names, say)
 
     def run(self, words: Sequence[str]) -> None:
         """One command. Raises RefusedError."""
         command = COMMANDS.get(words[0])
+        if command is None and words[0] in ELSEWHERE:
+            raise RefusedError(f"{words[0]}: P4Runtime has no such request: {ELSEWHERE[words[0]]}")
         if command is None:
             raise RefusedError(f"{words[0]}: not one of this console's commands (see help)")
         needed = command.usage.split()
         least = sum(not w.startswith("[") for w in needed)
         if len(words) - 1 < least or (len(words) - 1 > len(needed) and "..." not in command.usage):
             raise RefusedError(f"usage: {words[0]} {command.usage}".rstrip())
-        command.method(self, *words[1:])
+        command.method(command.owner(self), *words[1:])
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -64,8 +69,15 @@ class Commands:
 
     def show_actions(self) -> None:
         for action in self._names.p4info.actions:
-            params = ", ".join(f"{p.name}({p.bitwidth})" for p in action.params)
-            self._say(f"{action.preamble.name:<30} [{params}]")
+            self._show_action(action)
+
+    def table_show_actions(self, name: str) -> None:
+        for ref in self._names.table(name).action_refs:
+            self._show_action(self._names.actions_by_id[ref.id])
+
+    def _show_action(self, action: p4i.Action) -> None:
+        params = ", ".join(f"{p.name}({p.bitwidth})" for p in action.params)
+        self._say(f"{action.preamble.name:<30} [{params}]")
 
     def table_info(self, name: str) -> None:
         table = self._names.table(name)
@@ -78,14 +90,41 @@ class Commands:
     def table_add(self, name: str, action: str, *rest: str) -> None:
         table = self._names.table(name)
         keys, params = _split(rest)
-        entry = self._key(table, keys)
         info = self._names.action_of(table, action)
-        if any(f.match_type in _PRIORITIZED for f in table.match_fields):
-            if len(params) != len(info.params) + 1:
-                raise RefusedError(f"table {table.preamble.name} needs a priority after the action's parameters")
-            entry.priority = values.PRIORITY_MAX - values.number(params[-1])
-            params = params[:-1]
+        entry, params = self._prioritized(table, keys, params, len(info.params))
         entry.action.action.CopyFrom(values.action(info, params))
+        self._insert(table, entry)
+
+    def table_indirect_add(self, name: str, *rest: str) -> None:
+        entry, member = self._indirect(name, rest)
+        entry.action.action_profile_member_id = id_of(member)
+        self._insert(self._names.table(name), entry)
+
+    def table_indirect_add_with_group(self, name: str, *rest: str) -> None:
+        entry, group = self._indirect(name, rest)
+        entry.action.action_profile_group_id = id_of(group)
+        self._insert(self._names.table(name), entry)
+
+    def _indirect(self, name: str, rest: Sequence[str]) -> tuple[p4r.TableEntry, str]:
+        keys, words = _split(rest)
+        entry, words = self._prioritized(self._names.table(name), keys, words, 1)
+        if len(words) != 1:
+            raise RefusedError("after => comes the handle of a member or group")
+        return entry, words[0]
+
+    def _prioritized(
+        self, table: p4i.Table, keys: Sequence[str], words: Sequence[str], before: int
+    ) -> tuple[p4r.TableEntry, Sequence[str]]:
+        """The key, with the priority that follows `before` words where the table has one; and those words."""
+        entry = self._key(table, keys)
+        if not any(f.match_type in _PRIORITIZED for f in table.match_fields):
+            return entry, words
+        if len(words) != before + 1:
+            raise RefusedError(f"table {table.preamble.name} needs a priority after the action's parameters")
+        entry.priority = values.PRIORITY_MAX - values.number(words[-1])
+        return entry, words[:-1]
+
+    def _insert(self, table: p4i.Table, entry: p4r.TableEntry) -> None:
         handles = self._known(table)
         handle = _smallest_free(handles)
         entry.metadata = HANDLE + str(handle).encode()
@@ -98,6 +137,11 @@ class Commands:
         entry = self._entry(table, handle)
         texts = [p for p in params if p != "=>"]
         entry.action.action.CopyFrom(values.action(self._names.action_of(table, action), texts))
+        self._client.write([(MODIFY, p4r.Entity(table_entry=entry))])
+
+    def table_set_timeout(self, name: str, handle: str, milliseconds: str) -> None:
+        entry = self._entry(self._names.table(name), handle)
+        entry.idle_timeout_ns = values.number(milliseconds) * 10**6
         self._client.write([(MODIFY, p4r.Entity(table_entry=entry))])
 
     def table_delete(self, name: str, handle: str) -> None:
@@ -140,6 +184,15 @@ class Commands:
         table = self._names.table(name)
         self._dump(table, self._entry(table, handle))
 
+    def table_dump_entry_from_key(self, name: str, *words: str) -> None:
+        table = self._names.table(name)
+        count = len(table.match_fields)
+        wanted, _ = self._prioritized(table, words[:count], words[count:], 0)
+        for entry in self._entries(table):
+            if _key_of(entry) == _key_of(wanted):
+                return self._dump(table, entry)
+        raise RefusedError(f"{table.preamble.name} has no entry with this key")
+
     def _dump(self, table: p4i.Table, entry: p4r.TableEntry) -> None:
         self._say(f"**********\nDumping entry {self._known(table)[_key_of(entry)]:#x}\nMatch key:")
         for match in table.match_fields:
@@ -154,9 +207,9 @@ class Commands:
                 call = entry.action.action
                 return values.shown_action(call, self._names.actions_by_id[call.action_id])
             case "action_profile_member_id":
-                return f"member {entry.action.action_profile_member_id}"
+                return f"member {entry.action.action_profile_member_id - 1}"
             case "action_profile_group_id":
-                return f"group {entry.action.action_profile_group_id}"
+                return f"group {entry.action.action_profile_group_id - 1}"
         return "none"
 
     def _key(self, table: p4i.Table, texts: Sequence[str]) -> p4r.TableEntry:
@@ -391,6 +444,7 @@ class Command:
 
     usage: str
     method: Callable[..., None]
+    owner: Callable[[Commands], object] = lambda commands: commands
 
 
 COMMANDS: dict[str, Command] = {
@@ -399,8 +453,10 @@ COMMANDS: dict[str, Command] = {
         "show_tables": "",
         "show_actions": "",
         "table_info": "TABLE",
+        "table_show_actions": "TABLE",
         "table_add": "TABLE ACTION [MATCH...] [=>] [PARAMETER...] [PRIORITY]",
         "table_modify": "TABLE ACTION HANDLE [=>] [PARAMETER...]",
+        "table_set_timeout": "TABLE HANDLE MILLISECONDS",
         "table_delete": "TABLE HANDLE",
         "table_clear": "TABLE",
         "table_set_default": "TABLE ACTION [PARAMETER...]",
@@ -408,6 +464,9 @@ COMMANDS: dict[str, Command] = {
         "table_num_entries": "TABLE",
         "table_dump": "TABLE",
         "table_dump_entry": "TABLE HANDLE",
+        "table_dump_entry_from_key": "TABLE [MATCH...] [PRIORITY]",
+        "table_indirect_add": "TABLE [MATCH...] => MEMBER [PRIORITY]",
+        "table_indirect_add_with_group": "TABLE [MATCH...] => GROUP [PRIORITY]",
         "counter_read": "COUNTER INDEX",
         "counter_write": "COUNTER INDEX PACKETS BYTES",
         "counter_reset": "COUNTER",
@@ -431,6 +490,35 @@ COMMANDS: dict[str, Command] = {
         "mirroring_get": "SESSION",
     }.items()
 }
+COMMANDS["table_indirect_delete"] = COMMANDS["table_delete"]
+COMMANDS |= {
+    name: Command(usage, getattr(Profiles, name), lambda commands: commands.profiles)
+    for name, usage in PROFILE_USAGES.items()
+}
+
+ELSEWHERE = {
+    "set_queue_rate": "start the switch with --port-option PORT:rate=10mbit, or change it by --admin",
+    "set_queue_depth": "start the switch with --port-option PORT:depth=64, or change it by --admin",
+    "port_add": "its --admin socket does it (add_port)",
+    "port_remove": "its --admin socket does it (remove_port)",
+    "show_ports": "p4switch stats, or its --admin socket, lists them",
+    "load_new_config_file": "set the pipeline by P4Runtime",
+    "swap_configs": "set the pipeline by P4Runtime",
+    "write_config_to_file": "the switch has the file that p4c-bm2-ss wrote",
+    "serialize_state": "state begins empty",
+    "reset_state": "start the switch anew",
+    "get_time_elapsed": "p4switch stats prints it",
+    "mc_set_lag_membership": "name the ports of a node",
+    **dict.fromkeys(
+        ("set_crc16_parameters", "set_crc32_parameters", "set_toeplitz_hash_key"),
+        "name crc16_custom's or crc32_custom's numbers in the program",
+    ),
+    **dict.fromkeys(
+        ("table_indirect_set_default", "table_indirect_set_default_with_group", "table_indirect_reset_default"),
+        "a table with an action profile has the program's default action",
+    ),
+}
+"""Commands of bmv2's console that have no request of P4Runtime, and what does the same."""
 
 _PRIORITIZED = (values.Kind.TERNARY, values.Kind.RANGE, values.Kind.OPTIONAL)
 

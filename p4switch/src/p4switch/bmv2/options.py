@@ -107,6 +107,8 @@ class _Translator:
             self.at += 1
             if word.startswith("-") and word != "-":
                 self.option(word)
+            elif word.partition("@")[0].isdecimal() and "@" in word:
+                self.passed += ["-i", word]  # one -i may have several
             elif self.program is None:
                 self.program = word
             else:

@@ -66,6 +66,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "-o", dest="output", type=Path, metavar="FILE", help="JSON for simple_switch_grpc (p4c: a folder)"
     )
+    parser.add_argument("-E", dest="preprocess", action="store_true", help="write PROGRAM.p4i there, or print it")
+    parser.add_argument("-e", dest="preprocessed", action="store_true", help="compile PROGRAM.p4i there")
     parser.add_argument("--p4runtime-files", default="", metavar="FILE,...", help="P4Info: .txtpb, .txt, .bin or .json")
     parser.add_argument("--p4runtime-file", metavar="FILE", help="P4Info in --p4runtime-format")
     parser.add_argument("--p4runtime-format", choices=P4INFO_SUFFIXES, default="binary")
@@ -92,7 +94,11 @@ def _compile(args: argparse.Namespace, *, driver: bool) -> int:
     if not args.program.is_file():
         raise SwitchError(f"no P4 program at {args.program}")
     defines = {name: value if equals else "1" for name, equals, value in (d.partition("=") for d in args.defines)}
-    compiled = compile_program(args.program, defines, args.include_dirs, "v1model")
+    expanded = Path(args.output or "", f"{args.program.stem}.p4i")
+    if args.preprocess:
+        return _preprocess(args, defines, expanded if driver else None)
+    program = expanded if driver and args.preprocessed else args.program
+    compiled = compile_program(program, defines, args.include_dirs, "v1model")
     abi.runtime()  # a runner waits some seconds for its switches, and the first one would build this
     for warning in compiled.warnings:
         print(logs.printable(str(warning.render())), file=sys.stderr)
@@ -104,9 +110,22 @@ def _compile(args: argparse.Namespace, *, driver: bool) -> int:
             Path(args.p4runtime_file).write_bytes(render_p4info(p4info, P4INFO_SUFFIXES[args.p4runtime_format]))
         output = _output(args, driver=driver)
         if output is not None:
-            output.write_bytes(bundle(args.program, defines, args.include_dirs).envelope() + b"\n")
+            output.write_bytes(bundle(program, defines, args.include_dirs).envelope() + b"\n")
     except OSError as error:
         raise SwitchError(f"cannot write {error.filename}: {error.strerror}") from error
+    return 0
+
+
+def _preprocess(args: argparse.Namespace, defines: dict[str, str], file: Path | None) -> int:
+    """Write the program without directives into a file, or print it. Raises CompileError."""
+    from p4switch.frontend.preprocess import preprocess
+
+    text = preprocess(args.program, defines, args.include_dirs).text + "\n"
+    if file is None:
+        sys.stdout.write(text)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     return 0
 
 

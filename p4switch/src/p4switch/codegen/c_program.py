@@ -145,7 +145,8 @@ def _flags(program: Program, present: set[str]) -> list[str]:
     thread = program.threads[0]
     if program.architecture == "tna":
         reads = mentions(thread.control("ingress"), "ingress_from_parser", "parser_err")
-        return ["PS_PROGRAM_READS_PARSER_ERROR"] if reads else []
+        waits = waits_for_ports(program, thread)
+        return ["PS_PROGRAM_READS_PARSER_ERROR"] * reads + ["PS_PROGRAM_WAITS_FOR_PORTS"] * waits
     flags = ["PS_PROGRAM_TRACKS_HEADER_WRITES"]
     if "compute_checksum" in present and depends_on_egress(thread, thread.control("compute_checksum")):
         flags.append("PS_PROGRAM_CHECKSUM_READS_METADATA")

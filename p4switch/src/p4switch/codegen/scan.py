@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from p4switch.ir import expr as ir
-from p4switch.ir.program import Block, Program, Thread
+from p4switch.ir.program import Block, Parser, Program, Thread
 from p4switch.ir.stmt import Assign
 from p4switch.ir.walk import nodes
 
 QUEUE_FIELDS = frozenset({"enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth", "egress_global_timestamp"})
+TNA_QUEUE_FIELDS = frozenset({"enq_qdepth", "enq_tstamp", "deq_qdepth", "deq_timedelta"})
 
 
 def metadata_names(thread: Thread) -> frozenset[str]:
@@ -50,19 +51,28 @@ def reads_queue_times(program: Program, thread: Thread) -> bool:
 
 
 def _mentions_intrinsic(program: Program, thread: Thread, fields: frozenset[str]) -> bool:
-    intrinsic = {v.name for v in thread.intrinsic}
-    for block in (thread.control("ingress"), thread.control("egress")):
-        for n in nodes(block.body):
-            if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name in intrinsic:
-                return True
-            of_intrinsic = isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name in intrinsic
-            if of_intrinsic and n.field in fields:
-                return True
-    return any(e.field in fields for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member))
+    names = frozenset(v.name for v in thread.intrinsic)
+    return _looks_at((thread.control("ingress"), thread.control("egress")), names, fields) or any(
+        e.field in fields for fl in program.field_lists for e in fl.fields if isinstance(e, ir.Member)
+    )
+
+
+def _looks_at(blocks: tuple[Block | Parser, ...], names: frozenset[str], fields: frozenset[str]) -> bool:
+    """Whether blocks mention one of the fields of these variables, or copy one of them whole."""
+    for n in nodes(blocks):
+        if isinstance(n, Assign) and isinstance(n.value, ir.VarRef) and n.value.name in names:
+            return True
+        if isinstance(n, ir.Member) and isinstance(n.base, ir.VarRef) and n.base.name in names and n.field in fields:
+            return True
+    return False
 
 
 def waits_for_ports(program: Program, thread: Thread) -> bool:
-    """Whether ingress or egress looks at queues, or writes the priority that orders them."""
+    """Whether the program looks at queues, or (v1model) writes the priority that orders them."""
+    if program.architecture == "tna":
+        egress = program.threads[1]
+        own = frozenset(v.name for v in egress.extracted)
+        return _looks_at((egress.parser, *egress.blocks()), own, TNA_QUEUE_FIELDS)
     return _mentions_intrinsic(program, thread, QUEUE_FIELDS - {"egress_global_timestamp"} | {"priority"})
 
 

@@ -116,11 +116,12 @@ class Preprocessor:
             while text.endswith("\\") and number < len(lines):
                 text = text[:-1] + lines[number]
                 number += 1
+            before = in_comment
             if in_comment or "/" in text or '"' in text:
                 text, in_comment = _strip_comments(text, in_comment)
             active = not stack or stack[-1].active
-            if in_comment == '"' and not active:
-                in_comment = ""  # words that nobody compiles may hold a lone quote
+            if not active and '"' in (before, in_comment):
+                in_comment = before  # words that nobody compiles neither open a string nor close one
             match = _DIRECTIVE.match(text) if "#" in text else None
             if match is not None:
                 self._directive(match.group(1), match.group(2).strip(), stack, active, path, depth)

@@ -250,12 +250,14 @@ extern Meter<I> {
     Meter(bit<32> size, MeterType_t type);
     bit<8> execute(in I index);
     bit<8> execute(in I index, in MeterColor_t color);
+    bit<8> execute(in I index, in MeterColor_t color, in bit<32> adjust_byte_count);
 }
 
 extern DirectMeter {
     DirectMeter(MeterType_t type);
     bit<8> execute();
     bit<8> execute(in MeterColor_t color);
+    bit<8> execute(in MeterColor_t color, in bit<32> adjust_byte_count);
 }
 
 extern ActionProfile {

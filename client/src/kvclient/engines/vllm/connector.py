@@ -107,6 +107,12 @@ class KvcastConnector(KVConnectorBase_V1, SupportsHMA):
         return KvcastPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """See base. vLLM takes its own, and logs a line, where an attention backend does not know this one."""
+        transfer = vllm_config.kv_transfer_config
+        return parse_settings(transfer.kv_connector_extra_config, role=transfer.kv_role).cache_layout or None
+
+    @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
         """Only layer-wise loads need Python between the layers."""
         return extra_config.get("load") == "layerwise"

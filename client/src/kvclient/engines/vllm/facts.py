@@ -34,6 +34,7 @@ from kvclient.engines.core.kv_axes import CachePage, chunk_layout
 from kvclient.engines.core.windows import kept_blocks
 from kvclient.engines.layout import heads_of, page_shape, page_view
 from kvclient.engines.settings import Settings, SettingsError, tenant_secret
+from kvclient.engines.vllm.cpu_pages import cpu_layout
 from kvclient.engines.vllm.model import WorkersModel, files_of_source
 from kvclient.engines.vllm.parallel import stage_parts
 from kvclient.engines.weights import WeightsDigest, WeightsError, digest_of_files, files_read, signature_of
@@ -322,7 +323,7 @@ def shard_facts(
         facts.append([len(group) for group in state_names])
     canonical = json.dumps(facts, separators=(",", ":"))
     layout = hashlib.blake2b(canonical.encode(), digest_size=16, person=b"kvcast-layout").hexdigest()
-    kv_layout = _kv_layout(kv_cache_config, kv_caches, chunk_bytes, groups, backends)
+    kv_layout = _kv_layout(vllm_config, kv_cache_config, kv_caches, chunk_bytes, groups, backends)
     state_bytes = sum(
         math.prod(view.shape[1:]) for views in state_views(kv_cache_config, kv_caches, groups) for view in views
     )
@@ -330,22 +331,28 @@ def shard_facts(
 
 
 def _kv_layout(
+    vllm_config: Any,
     kv_cache_config: Any,
     kv_caches: dict[str, torch.Tensor],
     chunk_bytes: int,
     groups: CacheGroups,
     backends: list[str],
 ) -> str:
-    """Of a chunk; empty where it cannot be told: groups of layers, keys packed for a processor, odd axes."""
-    if groups.is_hybrid or any(name.startswith("CPU") for name in backends):
+    """Of a chunk; empty where it cannot be told: groups of layers, keys packed for tiles of a processor, odd axes."""
+    if groups.is_hybrid:
         return ""
     (views,) = layer_views(kv_cache_config, kv_caches, groups)
     caches = [group_kernel_blocks(kv_caches[name], kv_cache_config.num_blocks) for name in views]
     each = groups.parts.groups_each
+    blocks = chunk_bytes // sum(math.prod(view.shape[1:]) for view in views.values())
+    if any(name.startswith("CPU") for name in backends):
+        layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, list(views)).values()
+        isas = {str(getattr(layer, "isa", "")) for layer in layers} - {""}
+        packed = cpu_layout(caches, isas, blocks, each)
+        return packed.text if packed is not None and packed.size_bytes == chunk_bytes else ""
     shapes = [(str(cache.dtype), *page_shape(cache, each)) for cache in caches]
     pages = [CachePage(element, tuple(shape), tuple(strides)) for element, shape, strides in shapes]
     spec = next(iter(iter_layer_specs(kv_cache_config.kv_cache_groups[groups.order[0]].kv_cache_spec)))
-    blocks = chunk_bytes // sum(math.prod(view.shape[1:]) for view in views.values())
     tokens = groups.block_tokens // groups.parts.contexts
     found = chunk_layout(pages, blocks, tokens, spec.num_kv_heads // each)
     return found.text if found is not None and found.size_bytes == chunk_bytes else ""

@@ -10,6 +10,7 @@ from p4switch.frontend.lower.aggregates import clear, scalars
 from p4switch.frontend.lower.bindings import Env, Frame, Instance
 from p4switch.frontend.lower.extern_arguments import argument_of, given_arguments
 from p4switch.frontend.lower.inlining import inline_body
+from p4switch.frontend.lower.known_values import known_value
 from p4switch.frontend.lower.lowering import Lowering
 from p4switch.frontend.lower.types_to_ir import ir_type
 from p4switch.ir import expr as ir
@@ -208,7 +209,10 @@ def _tna_color(color: ir.Expr) -> ir.Expr:
 
 
 def _pre_color(tna: TnaLowering, callee: Callee) -> ir.Expr | None:
-    """The colour that the packet has already: 0, 1, 2."""
+    """The colour that the packet has already: 0, 1, 2. Bytes that a program would add to it must be none."""
+    for parameter, argument in callee.arguments:
+        if parameter.name == "adjust_byte_count" and argument is not None and known_value(tna.low, argument) != 0:
+            raise tna.low.unsupported(argument.at, "an adjust_byte_count that is not zero")
     given = next((a for p, a in callee.arguments if p.name == "color" and a is not None), None)
     if given is None:
         return None

@@ -11,16 +11,22 @@ void ps_egress_queue_init(struct ps_egress_queue *q) {
     q->priorities = 1;
 }
 
+static uint32_t cells_of(uint32_t bytes) { return (bytes + PS_CELL_BYTES - 1) / PS_CELL_BYTES; }
+
 struct ps_waiting *ps_egress_queue_push(struct ps_switch *sw, struct ps_egress_queue *q, uint32_t priority,
-                                        uint32_t bytes) {
+                                        uint32_t bytes, size_t state_bytes) {
     if (q->count >= q->packets_max || q->bytes + bytes > q->bytes_max || q->count >= sw->pool.free_count) return NULL;
-    struct ps_waiting *w = aligned_alloc(64, sizeof *w + sw->pipeline->program->phv_bytes);
+    struct ps_waiting *w = aligned_alloc(64, (sizeof *w + state_bytes + 63) / 64 * 64);
     if (!w) return NULL;
     uint32_t level = priority < q->priorities ? priority : q->priorities - 1;
     w->next = NULL;
     w->bytes = bytes;
+    w->level = level;
+    w->enq_timestamp = (uint32_t)sw->now_us;
     w->enq_qdepth = q->count++;
+    w->enq_cells = q->cells[level];
     q->bytes += bytes;
+    q->cells[level] += cells_of(bytes);
     if (q->head[level])
         q->tail[level]->next = w;
     else
@@ -39,22 +45,19 @@ struct ps_waiting *ps_egress_queue_first(const struct ps_egress_queue *q) {
     return q->count ? q->head[first_level(q)] : NULL;
 }
 
-void ps_egress_queue_pop(struct ps_egress_queue *q) {
-    int level = first_level(q);
-    struct ps_waiting *w = q->head[level];
-    q->head[level] = w->next;
+struct ps_waiting *ps_egress_queue_pop(struct ps_egress_queue *q) {
+    struct ps_waiting *w = ps_egress_queue_first(q);
+    q->head[w->level] = w->next;
     q->count--;
     q->bytes -= w->bytes;
-}
-
-void ps_waiting_free(struct ps_switch *sw, struct ps_waiting *w) {
-    ps_buffer_put(&sw->pool, w->in.frame);
-    free(w);
+    q->cells[w->level] -= cells_of(w->bytes);
+    return w;
 }
 
 void ps_egress_queue_clear(struct ps_switch *sw, struct ps_egress_queue *q) {
-    for (struct ps_waiting *w; (w = ps_egress_queue_first(q));) {
-        ps_egress_queue_pop(q);
-        ps_waiting_free(sw, w);
+    while (q->count) {
+        struct ps_waiting *w = ps_egress_queue_pop(q);
+        ps_buffer_put(&sw->pool, w->in.frame);
+        free(w);
     }
 }

@@ -1,4 +1,4 @@
-/* egress_queue.c: packets of a v1model program that wait for a busy port before its egress.
+/* egress_queue.c: packets that wait for a busy port before its egress.
  *
  * Only for programs that look at queues (PS_PROGRAM_WAITS_FOR_PORTS): egress of such a packet runs when it is its turn
  * to leave, as on a switch with output queues, so depths and times are those that it met. All other programs run
@@ -8,6 +8,7 @@
 
 #include "buffer.h"
 
+struct ps_port;
 struct ps_switch;
 
 enum {
@@ -15,6 +16,7 @@ enum {
     PS_EGRESS_QUEUE_DEFAULT = 64,     /* packets, as in bmv2 */
     PS_EGRESS_QUEUE_MAX = 1024,       /* what an operator may ask for */
     PS_KERNEL_BYTES_WAITING = 106496, /* of packets that the kernel may hold for such a port; it doubles the number */
+    PS_CELL_BYTES = 80,               /* of a Tofino's packet buffer: what its depths count */
 };
 
 /* A packet on its way from ingress to the ports. */
@@ -34,14 +36,16 @@ struct ps_queueing { /* what a packet met in the queue of its port */
 
 struct ps_waiting {
     struct ps_waiting *next;
+    /* Runs egress. The packet stands in no queue any more. */
+    void (*leave)(struct ps_port *port, struct ps_waiting *w);
     struct ps_passage in; /* owns a reference to the frame */
-    uint32_t rid, enq_timestamp, enq_qdepth, bytes;
-    _Alignas(64) uint8_t phv[];
+    uint32_t rid, enq_timestamp, enq_qdepth, enq_cells, bytes, level;
+    _Alignas(64) uint8_t state[]; /* the architecture's */
 };
 
 struct ps_egress_queue {
     struct ps_waiting *head[PS_PRIORITIES_MAX], *tail[PS_PRIORITIES_MAX];
-    uint32_t count;
+    uint32_t count, cells[PS_PRIORITIES_MAX];
     uint64_t bytes;
     uint32_t packets_max, priorities;
     uint64_t bytes_max;
@@ -50,10 +54,9 @@ struct ps_egress_queue {
 void ps_egress_queue_init(struct ps_egress_queue *q);
 /* A place for a packet of `bytes` at the end of its priority's queue, or NULL where there is no room. */
 struct ps_waiting *ps_egress_queue_push(struct ps_switch *sw, struct ps_egress_queue *q, uint32_t priority,
-                                        uint32_t bytes);
+                                        uint32_t bytes, size_t state_bytes);
 struct ps_waiting *ps_egress_queue_first(const struct ps_egress_queue *q); /* NULL: none waits */
-void ps_egress_queue_pop(struct ps_egress_queue *q);                       /* the first one; the caller owns it */
-void ps_waiting_free(struct ps_switch *sw, struct ps_waiting *w);
+struct ps_waiting *ps_egress_queue_pop(struct ps_egress_queue *q);         /* the first one; the caller owns it */
 void ps_egress_queue_clear(struct ps_switch *sw, struct ps_egress_queue *q);
 
 #endif

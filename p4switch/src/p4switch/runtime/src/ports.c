@@ -6,7 +6,6 @@
 
 #include "port_kinds.h"
 #include "traffic.h"
-#include "v1model.h"
 
 /* ------------------------------------------------------------------ life */
 
@@ -50,7 +49,7 @@ static struct ps_port *port_create(struct ps_switch *sw, uint32_t id, char *erro
     port->rx_fd = port->tx_fd = -1;
     port->backlog.bytes_max = PS_BACKLOG_BYTES;
     ps_egress_queue_init(&port->waiting);
-    port->has_room = ps_v1model_has_room;
+    port->has_room = ps_egress_has_room;
     return port;
 }
 

@@ -3,7 +3,8 @@
  * A packet passes ingress (parser, control, deparser). Then egress (parser, control, deparser) runs once on what
  * ingress deparsed for its unicast copy, once for each replica of its two multicast groups, and once on the packet as
  * it arrived for a mirrored copy. Intrinsic metadata lie in front of the packet where the chip puts them. Copies run
- * to completion one after the other; a copy that leaves through a recirculation port waits there (recirculation.c).
+ * to completion one after the other; a copy that leaves through a recirculation port waits there (recirculation.c). The
+ * egress of a program that looks at queues runs when its port is free (egress_queue.c).
  *
  * One buffer serves all copies: ingress headers move in place to the front of the payload, and egress metadata to the
  * front of those. A packet that leaves is new headers and a reference to the payload. */
@@ -29,6 +30,14 @@ struct way {
     bool bypass_egress;
     uint16_t rid;             /* with `excluded`: replicas of this id have no copy for these ports */
     const uint64_t *excluded; /* one bit per port */
+};
+
+/* A copy on its way to a port, and what it met in the queue there. */
+struct copy {
+    struct way way;
+    uint32_t port, rid;
+    bool first;
+    uint32_t enq_ns, enq_cells, deq_cells, waited_ns;
 };
 
 static uint64_t now_ns48(const struct ps_switch *sw) { return sw->now_us * 1000 & 0xffffffffffffu; }
@@ -67,32 +76,35 @@ static void leave(struct ps_switch *sw, uint32_t port, uint32_t queue, struct ps
     ps_send(sw, port, tx);
 }
 
-static void write_egress_prefix(const struct ps_switch *sw, uint8_t *at, const struct way *way, uint32_t port,
-                                uint32_t rid, bool first) {
+static void write_egress_prefix(uint8_t *at, const struct copy *copy) {
     memset(at, 0, EGRESS_PREFIX_BYTES);
-    ps_store16(at, (uint16_t)(port & 0x1ff));
-    ps_store32(at + 6, (uint32_t)now_ns48(sw) & 0x3ffff); /* enq_tstamp */
-    ps_store16(at + 19, (uint16_t)rid);
-    at[21] = first;
-    at[22] = way->queue & 0x1f;
-    at[23] = way->class_of_service & 7;
-    ps_store16(at + 25, (uint16_t)way->packet_length);
+    ps_store16(at, (uint16_t)(copy->port & 0x1ff));
+    ps_store32(at + 2, (copy->enq_cells & 0x7ffff) << 8);
+    ps_store32(at + 6, copy->enq_ns & 0x3ffff);
+    ps_store32(at + 10, (copy->deq_cells & 0x7ffff) << 8);
+    ps_store32(at + 15, copy->waited_ns & 0x3ffff);
+    ps_store16(at + 19, (uint16_t)copy->rid);
+    at[21] = copy->first;
+    at[22] = copy->way.queue & 0x1f;
+    at[23] = copy->way.class_of_service & 7;
+    ps_store16(at + 25, (uint16_t)copy->way.packet_length);
 }
 
-/* Runs egress for one copy. The last copy takes over the reference of the frame. */
-static void egress(struct ps_switch *sw, const struct way *way, uint32_t port, uint32_t rid, bool first, bool last) {
+/* Runs egress for one copy, which owns a reference of its frame. */
+static void egress_now(struct ps_switch *sw, const struct copy *copy) {
+    const struct way *way = &copy->way;
+    uint32_t port = copy->port;
     struct ps_pipeline *p = sw->pipeline;
     const struct ps_program *program = p->program;
     struct ps_ctx *ctx = &sw->ctx;
     struct ps_buffer *frame = way->frame;
-    if (!last) ps_buffer_ref(frame);
     if (way->bypass_egress) {
         struct ps_tx tx = {.head = frame, .head_bytes = frame->length};
         leave(sw, port, way->queue, &tx);
         return;
     }
     uint8_t *start = frame->bytes - EGRESS_PREFIX_BYTES;
-    write_egress_prefix(sw, start, way, port, rid, first);
+    write_egress_prefix(start, copy);
 
     uint8_t *phv = p->egress_phv;
     struct ps_tna_egress *md = (struct ps_tna_egress *)(void *)phv;
@@ -128,6 +140,32 @@ static void egress(struct ps_switch *sw, const struct way *way, uint32_t port, u
         tx.payload_bytes = payload_bytes;
     }
     leave(sw, port, way->queue, &tx);
+}
+
+/* Runs egress for a copy that has waited. */
+static void leave_queue(struct ps_port *port, struct ps_waiting *w) {
+    struct copy *copy = (struct copy *)(void *)w->state;
+    copy->enq_cells = w->enq_cells;
+    copy->deq_cells = port->waiting.cells[w->level];
+    copy->waited_ns = ((uint32_t)port->sw->now_us - w->enq_timestamp) * 1000;
+    egress_now(port->sw, copy);
+}
+
+/* Egress for one copy, now or when its port is free. The last copy takes over the reference of the frame. */
+static void egress(struct ps_switch *sw, const struct way *way, uint32_t port, uint32_t rid, bool first, bool last) {
+    struct copy copy = {.way = *way, .port = port, .rid = rid, .first = first, .enq_ns = (uint32_t)now_ns48(sw)};
+    struct ps_waiting *w;
+    bool waits = sw->pipeline->program->flags & PS_PROGRAM_WAITS_FOR_PORTS;
+    if (!last) ps_buffer_ref(way->frame);
+    if (!PS_UNLIKELY(waits) || !ps_egress_wait(sw, port, way->queue, way->frame->length, sizeof copy, &w)) {
+        egress_now(sw, &copy);
+    } else if (w) {
+        w->leave = leave_queue;
+        w->in.frame = way->frame;
+        memcpy(w->state, &copy, sizeof copy);
+    } else {
+        ps_buffer_put(&sw->pool, way->frame);
+    }
 }
 
 static bool pruned(const struct way *way, const struct ps_replica *r) {

@@ -3,6 +3,7 @@
 #include "traffic.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 
 #include "externs.h"
 #include "offload.h"
@@ -84,3 +85,41 @@ const struct ps_api ps_runtime_api = {
     .csum16 = ps_csum16,
     .xor16 = ps_xor16,
 };
+
+/* ------------------------------------------------------------------ queues before egress */
+
+/* Whether the port would send a packet of `bytes` at once. */
+static bool ready(struct ps_port *port, uint32_t bytes) {
+    return port->backlog.count == 0 && (!port->shape.rate_bits || ps_shape_ready(port, bytes));
+}
+
+bool ps_egress_wait(struct ps_switch *sw, uint32_t number, uint32_t priority, uint32_t bytes, size_t state_bytes,
+                    struct ps_waiting **w) {
+    struct ps_port *port = number < PS_PORTS_MAX ? sw->ports[number] : NULL;
+    ps_clock_update(sw);
+    if (!port || !port->up || (port->waiting.count == 0 && ready(port, bytes))) return false;
+    *w = ps_egress_queue_push(sw, &port->waiting, priority, bytes, state_bytes);
+    if (!*w) {
+        port->stats.tx_queue_dropped++;
+        TRACE(sw, "port %u: queue full", number);
+        return true;
+    }
+    TRACE(sw, "port %u: waits behind %u packets", number, (*w)->enq_qdepth);
+    if (port->backlog.count == 0) ps_shape_await(port, ps_egress_queue_first(&port->waiting)->bytes);
+    return true;
+}
+
+void ps_egress_has_room(struct ps_port *port) {
+    struct ps_egress_queue *q = &port->waiting;
+    for (struct ps_waiting *w; (w = ps_egress_queue_first(q));) {
+        if (!ready(port, w->bytes)) {
+            if (port->backlog.count == 0) ps_shape_await(port, w->bytes);
+            return;
+        }
+        w = ps_egress_queue_pop(q);
+        ps_clock_update(port->sw);
+        port->sw->ctx.now_us = port->sw->now_us;
+        w->leave(port, w);
+        free(w);
+    }
+}

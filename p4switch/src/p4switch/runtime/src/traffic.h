@@ -26,4 +26,10 @@ void ps_trace(struct ps_switch *sw, const char *format, ...) __attribute__((form
         if (PS_UNLIKELY((sw)->ctx.trace_enabled)) ps_trace(sw, __VA_ARGS__); \
     } while (0)
 
+/* False: the port would send a packet of `bytes` at once. Else `*w` is a place for it at the end of its priority's
+ * queue, with `state_bytes` of state; NULL: the queue is full, and the packet lost. */
+bool ps_egress_wait(struct ps_switch *sw, uint32_t port, uint32_t priority, uint32_t bytes, size_t state_bytes,
+                    struct ps_waiting **w);
+void ps_egress_has_room(struct ps_port *port); /* runs egress for what waits, as far as the port has room */
+
 #endif

@@ -293,32 +293,29 @@ clones:
     return written;
 }
 
-/* Whether the port would send a packet of `bytes` at once. */
-static bool port_ready(struct ps_port *port, uint32_t bytes) {
-    return port->backlog.count == 0 && (!port->shape.rate_bits || ps_shape_ready(port, bytes));
+/* Runs egress for a packet that has waited. */
+static void leave(struct ps_port *port, struct ps_waiting *w) {
+    struct ps_switch *sw = port->sw;
+    struct ps_queueing met = {w->enq_timestamp, w->enq_qdepth, (uint32_t)sw->now_us - w->enq_timestamp,
+                              port->waiting.count};
+    w->in.last = w->in.frame->refs == 1;
+    egress_now(sw, w->state, &w->in, port->id, w->rid, NULL, &met);
+    ps_buffer_put(&sw->pool, w->in.frame);
 }
 
 /* Puts a copy of the packet into the queue of its port where that is busy. False: it may leave at once. */
 static bool wait_for_port(struct ps_switch *sw, const void *phv, const struct ps_passage *in, uint32_t number,
                           uint32_t rid) {
-    struct ps_port *port = number < PS_PORTS_MAX ? sw->ports[number] : NULL;
+    struct ps_waiting *w;
     uint32_t bytes = in->frame->length + (uint32_t)in->length_change;
-    ps_clock_update(sw);
-    if (!port || !port->up || (port->waiting.count == 0 && port_ready(port, bytes))) return false;
     uint32_t priority = ((const struct ps_standard_metadata *)phv)->priority;
-    struct ps_waiting *w = ps_egress_queue_push(sw, &port->waiting, priority, bytes);
-    if (!w) {
-        port->stats.tx_queue_dropped++;
-        TRACE(sw, "port %u: queue full", number);
-        return true;
-    }
+    if (!ps_egress_wait(sw, number, priority, bytes, sw->pipeline->program->phv_bytes, &w)) return false;
+    if (!w) return true;
+    w->leave = leave;
     w->in = *in;
     w->rid = rid;
-    w->enq_timestamp = (uint32_t)sw->now_us;
-    copy_phv(sw->pipeline->program, w->phv, phv);
+    copy_phv(sw->pipeline->program, w->state, phv);
     ps_buffer_ref(in->frame);
-    TRACE(sw, "port %u: waits behind %u packets", number, w->enq_qdepth);
-    if (port->backlog.count == 0) ps_shape_await(port, ps_egress_queue_first(&port->waiting)->bytes);
     return true;
 }
 
@@ -328,29 +325,6 @@ static bool egress_one(struct ps_switch *sw, void *phv, const struct ps_passage 
     if (PS_UNLIKELY(sw->pipeline->program->flags & PS_PROGRAM_WAITS_FOR_PORTS) && wait_for_port(sw, phv, in, port, rid))
         return false;
     return egress_now(sw, phv, in, port, rid, shared, NULL);
-}
-
-/* Runs egress for a packet that has waited; `left` wait there still. */
-static void leave(struct ps_port *port, struct ps_waiting *w, uint32_t left) {
-    struct ps_switch *sw = port->sw;
-    ps_clock_update(sw);
-    struct ps_queueing met = {w->enq_timestamp, w->enq_qdepth, (uint32_t)sw->now_us - w->enq_timestamp, left};
-    sw->ctx.now_us = sw->now_us;
-    w->in.last = w->in.frame->refs == 1;
-    egress_now(sw, w->phv, &w->in, port->id, w->rid, NULL, &met);
-}
-
-void ps_v1model_has_room(struct ps_port *port) {
-    struct ps_egress_queue *q = &port->waiting;
-    for (struct ps_waiting *w; (w = ps_egress_queue_first(q));) {
-        if (!port_ready(port, w->bytes)) {
-            if (port->backlog.count == 0) ps_shape_await(port, w->bytes);
-            return;
-        }
-        ps_egress_queue_pop(q);
-        leave(port, w, q->count);
-        ps_waiting_free(port->sw, w);
-    }
 }
 
 static void replicate(struct ps_switch *sw, void *phv, const struct ps_passage *in, const struct ps_replica *list,

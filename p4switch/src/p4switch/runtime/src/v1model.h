@@ -27,8 +27,4 @@ void ps_v1model_ingress(struct ps_switch *sw, struct ps_buffer *frame, uint32_t 
 int ps_v1model_pending(struct ps_switch *sw, int budget);
 void ps_v1model_flush_pending(struct ps_switch *sw);
 
-/* Runs egress for what waits for the port, as far as that has room. */
-struct ps_port;
-void ps_v1model_has_room(struct ps_port *port);
-
 #endif
