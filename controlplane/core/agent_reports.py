@@ -6,6 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from controlplane.core import parse
 from controlplane.core.claims import ClaimTable
 from controlplane.core.cluster import Cluster
@@ -19,7 +21,8 @@ from controlplane.core.switch_cache.cache import SwitchCache
 from controlplane.core.tasks import Housekeeping
 from controlplane.core.warmups import Warmups
 from kvchunk.sources import PEERS
-from kvproto.chunk_columns import ON_DISK, PINNED
+from kvproto.chunk_columns import ON_DISK, PINNED, Columns
+from kvproto.grants import Grant
 from kvproto.records import RecordError, chunk_key
 from kvproto.rpc import control_pb2 as rpc
 
@@ -92,11 +95,15 @@ class AgentReports:
         """Copies that a node has or no longer has."""
         index, directory, claimed = node.index, self._directory, self._claims.of(node.index)
         grant = self._cluster.namespace_rules.grant(node.facts.name)
-        copies = parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity)
-        allowed = {namespace: grant.allows(namespace) for namespace in {copy.namespace for copy in copies}}
+        copies, columns = parse.announced(announce, self.refusals, self._cluster.options.fabric.integrity)
         taken: list[ChunkKey] = []
         counts = directory.count_held_by(index), directory.count_on_disk_of(index)
-        may_be_too_many = max(counts) + len(copies) > self._cluster.options.copies_max
+        may_be_too_many = max(counts) + len(copies) + len(columns.keys) > self._cluster.options.copies_max
+        if columns.keys:
+            if not may_be_too_many:
+                columns = self._take_up(index, columns, grant, taken)
+            copies += columns.records()
+        allowed = {namespace: grant.allows(namespace) for namespace in {copy.namespace for copy in copies}}
         for copy in copies:
             key, on_disk = copy.key, bool(copy.flags & ON_DISK)
             if not allowed[copy.namespace]:
@@ -133,6 +140,24 @@ class AgentReports:
             self._directory.end_snapshot(node.index)
             self._publication.settling.announced.add(node.index)
             self._pushes.node_announced(node)
+
+    def _take_up(self, index: NodeIndex, said: Columns, grant: Grant, taken: list[ChunkKey]) -> Columns:
+        """What can be taken up of many copies together, `taken`; the others are to be looked at one by one."""
+        is_allowed = np.array([grant.allows(name) for name in said.names], np.bool_)[said.indexes]
+        rest = np.ones(len(said.keys), np.bool_)
+        for on_disk in (False, True):
+            places = np.flatnonzero(is_allowed & (said.flags == ON_DISK * on_disk))
+            if not len(places):
+                continue
+            some = said if len(places) == len(said.keys) else said.take(places)
+            rest[places] = False
+            rest[places[self._directory.add_copies(index, some, on_disk=on_disk)]] = True
+            kept = some.keys if not rest.any() else [said.keys[at] for at in places.tolist() if not rest[at]]
+            taken += kept
+            claimed = () if on_disk else self._claims.of(index)
+            for key in [key for key in kept if key in claimed] if claimed else ():
+                self._claims.chunk_announced(index, key)
+        return said.take(np.flatnonzero(rest))
 
     def _is_full(self, node: Node, key: ChunkKey, *, on_disk: bool) -> bool:
         """Whether this would be one copy more than a node can have."""

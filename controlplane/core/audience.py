@@ -5,7 +5,7 @@ Most agents see few namespaces. What a publication costs depends on who hears so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ import numpy as np
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey
 from controlplane.core.visibility import View
+from kvproto.chunk_table import Rows
 
 NAMES_MAX: Final = 4096
 """Namespaces of which it is remembered who sees them."""
@@ -43,21 +44,20 @@ class Audience:
         self.groups = list(groups)
         self._seeing.clear()
 
-    def shown(self, rows: Sequence[int]) -> dict[int, list[int]]:
+    def shown(self, rows: Rows) -> dict[int, Rows]:
         """Rows of chunks, by the numbers of groups that see them."""
-        directory, found = self._directory, dict[int, list[int]]()
-        apart = [row for row in rows if directory.is_disputed(row)] if directory.has_disputes else []
-        told = np.array([row for row in rows if row not in set(apart)] if apart else rows, np.int64)
+        directory, found = self._directory, dict[int, list[Rows]]()
+        told, apart = directory.parted(rows)
         numbers = directory.namespace_numbers(told)
         order = np.argsort(numbers, kind="stable")
         for some in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(told) else ():
             name = directory.table.namespaces.values[numbers[some[0]]]
             for at in self._who_see((name,)):
-                found.setdefault(at, []).extend(told[some].tolist())
+                found.setdefault(at, []).append(told[some])
         for row, chunk in zip(apart, directory.chunks_of(apart), strict=True):
             for at in self._who_see({one.facts.namespace for one in chunk.variants()}):
-                found.setdefault(at, []).append(row)
-        return found
+                found.setdefault(at, []).append(np.array([row], np.int64))
+        return {at: np.concatenate(parts) for at, parts in found.items()}
 
     def lost(self, left: Mapping[ChunkKey, Iterable[str]]) -> dict[int, list[ChunkKey]]:
         """`left`: namespaces that keys were known under. Keys that groups saw and see no more, by groups' numbers."""

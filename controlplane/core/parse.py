@@ -37,7 +37,7 @@ from kvpolicy.tiers.cost_question import CostQuestion, question_from
 from kvpolicy.value import Measurement, PastFetches, Tier
 from kvpolicy.value.costs import MEASUREMENTS_MAX
 from kvpolicy.value.history import TOUCHES_MAX
-from kvproto.chunk_columns import ON_DISK, PINNED, Record, unpack
+from kvproto.chunk_columns import ON_DISK, PINNED, Columns, Record, columns_of
 from kvproto.fanout import Fanout
 from kvproto.integrity import Integrity, algorithm_of, algorithms_of, parse_digest
 from kvproto.limits import RAILS_MAX
@@ -124,17 +124,19 @@ def check_operator_state(state: rpc.OperatorState) -> None:
         chunk_key(raw, "operator_state.switch_pins")
 
 
-def announced(announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3) -> list[Record]:
-    """The copies added, in a fabric whose chunks are digested by `integrity`. Raises RecordError for too many."""
+def announced(
+    announce: rpc.Announce, refusals: Refusals, integrity: Integrity = Integrity.BLAKE3
+) -> tuple[list[Record], Columns]:
+    """The copies added, those named one by one and those in columns, in a fabric whose chunks are digested by
+    `integrity`. Raises RecordError for too many."""
     columns = announce.columns
     added, removed = len(announce.added) + len(columns.keys) // KEY_BYTES, len(announce.removed)
     if added + removed + len(announce.removed_from_disk) > ANNOUNCE_RECORDS_MAX:
         raise RecordError(f"an Announce of more than {ANNOUNCE_RECORDS_MAX} records")
     namespaces = announce.namespaces
     copies = refusals.taken("copy", announce.added, lambda record: _record(record, namespaces, integrity))
-    if columns.keys:
-        copies += unpack(columns, namespaces, integrity, lambda key, why: refusals.add("copy", key, why))
-    return copies
+    said, _ = columns_of(columns, namespaces, integrity, lambda key, why: refusals.add("copy", key, why))
+    return copies, said
 
 
 def claims(message: rpc.Claims, refusals: Refusals) -> tuple[list[ClaimRun], list[ChunkKey]]:

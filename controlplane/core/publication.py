@@ -25,18 +25,20 @@ from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import DELTA_RECORDS_MAX, LOAD_MESSAGES_PER_S, LOADS_PUBLISH_S, MESSAGES_AT_ONCE
 from controlplane.core.nodes import Node, NodeFacts
 from controlplane.core.visibility import View
+from kvchunk.ids import KEY_BYTES
 from kvproto.rpc import control_pb2 as rpc
-from kvproto.twins import TWIN_CODES, twin_key
 
 CHANGES_MAX: Final = 65_536
-"""3 MB; a router that was away for longer reads everything anew."""
+"""1 MB; a router that was away for longer reads everything anew."""
 
 
 class Journal:
     """Owns the numbers of what was published, which begin anew with each start of a controller."""
 
     def __init__(self) -> None:
-        self._changes: deque[tuple[int, ChunkKey]] = deque()
+        self._changes: deque[tuple[int, bytes]] = deque()
+        """Numbers, each with keys one behind the other: a key for itself takes ten times as much."""
+        self._count = 0
         self._forgotten = 0
         """The last number of which something is forgotten."""
         self.sequence = 0
@@ -44,19 +46,23 @@ class Journal:
     def note(self, keys: Iterable[ChunkKey]) -> None:
         """These changed, or went."""
         self.sequence += 1
-        self._changes.extend((self.sequence, key) for key in keys)
-        while len(self._changes) > CHANGES_MAX:
-            self._forgotten, _ = self._changes.popleft()
+        changed = b"".join(keys)
+        self._changes.append((self.sequence, changed))
+        self._count += len(changed) // KEY_BYTES
+        while self._count > CHANGES_MAX:
+            self._forgotten, changed = self._changes.popleft()
+            self._count -= len(changed) // KEY_BYTES
 
     def since(self, sequence: int) -> list[ChunkKey] | None:
         """What changed after a publication, in the order of its last change; None: nobody can say any more."""
         if not self._forgotten <= sequence <= self.sequence:
             return None
         found: dict[ChunkKey, None] = {}
-        for number, key in reversed(self._changes):
+        for number, changed in reversed(self._changes):
             if number <= sequence:
                 break
-            found.setdefault(key)
+            for at in range(len(changed) - KEY_BYTES, -1, -KEY_BYTES):
+                found.setdefault(ChunkKey(changed[at : at + KEY_BYTES]))
         return list(reversed(found))
 
 
@@ -238,9 +244,9 @@ class Publication:
         rows, gone = self._directory.take_rows(DELTA_RECORDS_MAX)
         common, claims = self._take_common(len(sessions)), self._claims.take_news()
         news = bool(common.ByteSize() or claims)
-        if not (rows or gone or news):
+        if not (len(rows) or gone or news):
             return
-        keys = self._directory.told(rows, self._values.score)
+        keys = self._directory.told(rows, self._values.scores)
         changed = [*keys, *gone]
         if changed:
             self.journal.note(changed)
@@ -309,13 +315,12 @@ class Publication:
         answer = rpc.LookedUp(number=number)
         if root is not None and (home := self._cluster.options.cells.elsewhere(root)) is not None:
             answer.elsewhere.CopyFrom(rpc.Elsewhere(cell=home.name, controllers=home.controllers))
-        twins = [twin_key(key, code) for key in keys for code in TWIN_CODES]
-        keys = [*dict.fromkeys(keys), *(key for key in twins if key in self._directory)]
+        keys = [*dict.fromkeys(keys), *(twin for key in keys for twin in self._directory.twins(key))]
         if self.following.has_room(session, keys):
             self.following.follow(session, keys)
             view, columns = self._ear(session)
             rows = self._directory.rows_of(keys)
-            self._directory.told(self._directory.untold(rows), self._values.score)
+            self._directory.told(self._directory.untold(rows), self._values.scores)
             tell(answer.found, self._directory, rows, view.shows, columns=columns)
         else:
             answer.refused = True
@@ -430,7 +435,7 @@ class Publication:
         else:
             spaces = {key: snapshot.missed.pop(key) for key in list(islice(snapshot.missed, SNAPSHOT_ROWS))}
             rows, gone = directory.rows_of(spaces), [key for key in spaces if key not in directory]
-        directory.told(directory.untold(rows), self._values.score)
+        directory.told(directory.untold(rows), self._values.scores)
         gone += tell(delta, directory, rows, snapshot.view.shows, columns=snapshot.columns)
         # What it was never shown is not named to it either.
         delta.chunks_gone.extend(key for key in gone if any(map(snapshot.view.shows, spaces.get(key, ()))))

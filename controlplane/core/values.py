@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from controlplane.core.directory import Directory
 from controlplane.core.ids import ChunkKey, NodeIndex
 from kvpolicy.value import POLICIES, CacheValues, PastFetches, Rule, SourceCosts, Tier, Touch, ValueParameters, value
+from kvpolicy.value.table import NONE, mixed
 
 KEPT: Final = 1024
 """Chunks left after cleaning up; twice as many begin the next."""
@@ -31,7 +32,7 @@ class Hottest:
         self._ranks: dict[ChunkKey, _Rank] = {}
         self._border: _Rank | None = None
         """All chunks up to this rank are in `_ranks`; None: all chunks."""
-        directory.watch(lambda key, is_new_or_lost: self._changed(key) if is_new_or_lost else None)
+        directory.watch(lambda keys, are_new_or_lost: self._came_or_went(keys) if are_new_or_lost else None)
         values.watch(self._changed)
 
     def first(self, count: int) -> list[ChunkKey]:
@@ -49,6 +50,12 @@ class Hottest:
         ranks = map(self._rank, self._directory.keys(namespace))
         keys = [key for _, key in sorted(rank for rank in ranks if rank is not None)]
         return [key for key in keys if (chunk := self._directory.get(key)) is not None and not chunk.facts.is_twin]
+
+    def _came_or_went(self, keys: Sequence[ChunkKey]) -> None:
+        remembered = self._values.remembered(keys)
+        for key in keys if self._ranks or remembered else ():
+            if key in self._ranks or key in remembered:
+                self._changed(key)
 
     def _changed(self, key: ChunkKey) -> None:
         """A chunk was fetched, came or went, or is not expected any more."""
@@ -156,6 +163,19 @@ class ClusterValues:
         if score is None:
             return _SCORE_OF_NEVER
         return score + math.log2(self.saved_s(key, size_bytes) / max(1, size_bytes))
+
+    def remembered(self, keys: Sequence[ChunkKey]) -> set[ChunkKey]:
+        """Those of these that were fetched, as far as it is remembered."""
+        slots = self.cache.table.find_all(keys, list(map(mixed, keys)))
+        return {key for key, slot in zip(keys, slots, strict=True) if slot != NONE}
+
+    def scores(self, keys: Sequence[ChunkKey], sizes: Sequence[int]) -> list[float]:
+        """The scores of many chunks, most of which nobody has fetched."""
+        remembered = self.remembered(keys)
+        return [
+            self.score(key, size_bytes) if key in remembered else _SCORE_OF_NEVER
+            for key, size_bytes in zip(keys, sizes, strict=True)
+        ]
 
     def saved_s(self, key: ChunkKey, size_bytes: int, losing: NodeIndex | None = None) -> float:
         """What a reader is spared by a copy that costs no holder anything: the next cheaper source.

@@ -11,6 +11,7 @@ from controlplane.core.directory.records import Chunk
 from controlplane.core.directory.tree import Directory
 from controlplane.core.ids import ChunkKey
 from kvproto.chunk_columns import pack
+from kvproto.chunk_table import Rows
 from kvproto.rpc import control_pb2 as rpc
 
 VARIANTS_MAX: Final = 4
@@ -21,18 +22,17 @@ Shows: TypeAlias = Callable[[str], bool]
 
 
 def tell(
-    delta: rpc.DirectoryDelta, directory: Directory, rows: Sequence[int], shows: Shows, *, columns: bool
+    delta: rpc.DirectoryDelta, directory: Directory, rows: Sequence[int] | Rows, shows: Shows, *, columns: bool
 ) -> list[ChunkKey]:
     """Tell of the chunks of these rows that somebody may be told of; returns the keys of the others."""
     namespaces: dict[str, int] = {}
-    if columns:
-        apart = {row for row in rows if directory.is_disputed(row)} if directory.has_disputes else set()
-        plain = [row for row in rows if row not in apart] if apart else rows
-        unseen = _in_columns(delta.columns, directory, plain, shows, namespaces) if plain else []
-        rows = sorted(apart)
-    else:
-        unseen = []
-    for chunk in directory.chunks_of(rows):
+    plain, apart = directory.parted(np.asarray(rows, np.int64))
+    unseen: list[ChunkKey] = []
+    if not columns:
+        apart = [int(row) for row in rows]
+    elif len(plain):
+        unseen = _in_columns(delta.columns, directory, plain, shows, namespaces)
+    for chunk in directory.chunks_of(apart):
         if not _one(delta, chunk, shows, namespaces):
             unseen.append(chunk.key)
     delta.namespaces.extend(namespaces)
@@ -40,13 +40,12 @@ def tell(
 
 
 def _in_columns(
-    message: rpc.ChunkColumns, directory: Directory, rows: Sequence[int], shows: Shows, namespaces: dict[str, int]
+    message: rpc.ChunkColumns, directory: Directory, told: Rows, shows: Shows, namespaces: dict[str, int]
 ) -> list[ChunkKey]:
-    told = np.array(rows, np.int64)
     numbers, places = np.unique(directory.namespace_numbers(told), return_inverse=True)
     names = [directory.table.namespaces.values[number] for number in numbers.tolist()]
     shown = np.array([shows(name) for name in names], np.bool_)[places]
-    unseen = [directory.table.key(row) for row in told[~shown].tolist()]
+    unseen = directory.table.keys_of(told[~shown])
     told, places = told[shown], places[shown]
     indexes = np.array([namespaces.setdefault(name, len(namespaces)) if shows(name) else 0 for name in names], "<u4")
     columns = directory.gather(told)

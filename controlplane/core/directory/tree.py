@@ -1,16 +1,15 @@
 """The prefix tree: chunks by key, linked to their parents, with the nodes that hold them.
 
 Owns which copies exist, and which keys changed since somebody last asked (`take_rows`). Knows nothing of value,
-time or the switch beyond the one bit `served`. What it knows lies in columns (`kvproto.chunk_table`): most chunks of a
-prefix have the same holders, so each set of holders is kept once. What would take long is done in slices (`advance`).
+time or the switch beyond the one bit `served`. What it knows lies in columns (`chunk_table`, `chunk_copies`), so that
+many chunks that are announced together cost little (`add_copies`). What would take long is done in slices (`advance`).
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,19 +19,21 @@ import numpy.typing as npt
 from controlplane.core.directory.records import AddOutcome, Chunk, ChunkFacts
 from controlplane.core.ids import ChunkKey, NodeIndex
 from controlplane.core.limits import COPIES_FORGOTTEN_AT_ONCE, PREFIX_CHUNKS_MAX
-from kvchunk.ids import KEY_BYTES
-from kvproto.chunk_columns import PINNED, SERVED, Record
-from kvproto.chunk_table import KNOWN, NONE, ChunkTable, Interned
+from kvchunk.ids import KEY_BYTES, ROOT_KEY
+from kvproto.chunk_columns import PINNED, SERVED, Columns, Record
+from kvproto.chunk_copies import Copies
+from kvproto.chunk_table import KNOWN, NEWS, NONE, ChunkTable, Rows
 from kvproto.integrity import DIGEST_BYTES_MAX
 from kvproto.twins import TWIN_CODES, twin_key
 
 Hosts: TypeAlias = frozenset[NodeIndex]
-Rows: TypeAlias = npt.NDArray[np.int64]
 NOBODY: Final[Hosts] = frozenset()
 _SERVED: Final = 2
 _PINNED: Final = 4
 _DISSENT: Final = 8
 """Some copies have other bytes."""
+_FEW: Final = 8
+"""Children that are looked at by themselves."""
 
 
 class UnknownKeyError(LookupError):
@@ -71,29 +72,20 @@ class Directory:
         """Namespaces that keys were known under, since somebody last asked (`take_left`)."""
         self.table = ChunkTable()
         """To be read."""
-        self._hosts: Interned[Hosts] = Interned(NOBODY)
-        self._in_pool = array("I")
-        self._on_disk = array("I")
-        """Numbers of the sets of nodes that have a row's chunk."""
+        self._copies: Copies[NodeIndex] = Copies()
         self._told = array("d")
         """Values last published; not a number: none."""
-        self._held: Counter[NodeIndex] = Counter()
-        self._held_on_disk: Counter[NodeIndex] = Counter()
         self._dissenters: dict[ChunkKey, dict[NodeIndex, ChunkFacts]] = {}
         self._dissents: dict[NodeIndex, set[ChunkKey]] = {}
-        self._confirmed: dict[tuple[NodeIndex, bool], set[int]] = {}
+        self._confirmed: dict[tuple[NodeIndex, bool], array[int]] = {}
         """Rows of what a node has named, in its pool and on its disk, since `begin_snapshot`."""
         self._doomed: dict[tuple[NodeIndex, bool], set[int]] = {}
         """Rows of copies that a node no longer has and that are still to be forgotten."""
-        self._changed: dict[ChunkKey, int] = {}
-        """Keys, each with the row that it had then."""
+        self._changed = array("i")
+        """Rows with the flag NEWS, those that changed first before the others."""
         self._pins_were_set = False
-        self._watchers: list[Callable[[ChunkKey, bool], None]] = []
-        self._followers: list[Callable[[ChunkKey, int], None]] = []
-        self._last_copies: Counter[NodeIndex] = Counter()
-        """Chunks that only this node has, in its pool or on its disk."""
-        self.copies = 0
-        """In hosts' pools, of all chunks together."""
+        self._watchers: list[Callable[[Sequence[ChunkKey], bool], None]] = []
+        self._followers: list[tuple[Callable[[ChunkKey, int], None], Callable[[ChunkKey, int], None]]] = []
         self.size_bytes = 0
         """Of distinct chunks."""
 
@@ -123,7 +115,7 @@ class Directory:
         table = self.table
         wanted = np.array(table.flags, np.uint8) & KNOWN != 0
         if namespace is not None:
-            wanted &= _numbers(table.namespace_numbers) == np.int64(table.namespaces.find(namespace))
+            wanted &= np.array(table.namespace_numbers) == np.int64(table.namespaces.find(namespace))
         return map(table.key, np.flatnonzero(wanted).tolist())
 
     def in_order(self) -> Iterator[ChunkKey]:
@@ -140,14 +132,15 @@ class Directory:
 
     # -- rows, for messages: those that `take_rows` or `some_rows` named, until something changes
 
-    def some_rows(self, first_row: int, count: int) -> list[int]:
+    def some_rows(self, first_row: int, count: int) -> Rows:
         """Those of `count` rows from this one on whose chunks are known."""
-        flags = self.table.flags
-        return [row for row in range(first_row, min(first_row + count, len(flags))) if flags[row] & KNOWN]
+        return first_row + np.flatnonzero(
+            np.frombuffer(self.table.flags, np.uint8)[first_row : first_row + count] & KNOWN
+        )
 
-    def rows_of(self, keys: Iterable[ChunkKey]) -> list[int]:
+    def rows_of(self, keys: Iterable[ChunkKey]) -> Rows:
         """Of the keys whose chunks are known."""
-        return [row for key in keys if (row := self._row(key)) != NONE]
+        return np.array([row for key in keys if (row := self._row(key)) != NONE], np.int64)
 
     def chunks_of(self, rows: Iterable[int]) -> list[Chunk]:
         """Chunks by their rows."""
@@ -159,16 +152,19 @@ class Directory:
 
     def nodes_numbered(self, number: int) -> Hosts:
         """The set of nodes that has this number."""
-        return self._hosts.values[number]
+        return self._copies.numbered(number)
+
+    def parted(self, rows: Rows) -> tuple[Rows, list[int]]:
+        """(rows all copies of which have the same bytes, the other ones)."""
+        if not self._dissenters:
+            return rows, []
+        apart = np.frombuffer(self.table.flags, np.uint8)[rows] & _DISSENT != 0
+        return rows[~apart], rows[apart].tolist()
 
     @property
-    def has_disputes(self) -> bool:
-        """Whether there are chunks with copies of other bytes."""
-        return bool(self._dissenters)
-
-    def is_disputed(self, row: int) -> bool:
-        """Whether some copies of a chunk have other bytes."""
-        return bool(self.table.flags[row] & _DISSENT)
+    def copies(self) -> int:
+        """In hosts' pools, of all chunks together."""
+        return self._copies.count
 
     def gather(self, rows: Rows) -> Gathered:
         """Columns of chunks, as ChunkColumns has them. What numpy looks into cannot grow: nothing here outlives the
@@ -190,17 +186,14 @@ class Directory:
             np.frombuffer(table.positions, np.uint32)[rows],
             told.astype(np.uint8).tobytes(),
             np.frombuffer(self._told, np.float64)[rows].astype("<f8").tobytes(),
-            np.frombuffer(self._in_pool, np.uint32)[rows],
-            np.frombuffer(self._on_disk, np.uint32)[rows],
+            np.frombuffer(self._copies.in_pool, np.uint32)[rows],
+            np.frombuffer(self._copies.on_disk, np.uint32)[rows],
         )
 
     def hosts(self, key: ChunkKey) -> tuple[Hosts, Hosts]:
         """Nodes that have a chunk in their pools, and on their disks."""
         row = self._row(key)
-        if row == NONE:
-            return NOBODY, NOBODY
-        values = self._hosts.values
-        return values[self._in_pool[row]], values[self._on_disk[row]]
+        return self._copies.of(row) if row != NONE else (NOBODY, NOBODY)
 
     def is_pinned(self, key: ChunkKey) -> bool:
         """Whether a chunk is here and pinned."""
@@ -213,34 +206,36 @@ class Directory:
 
     def count_held_by(self, node: NodeIndex) -> int:
         """Chunks in the node's pool."""
-        return self._held[node]
+        return self._copies.held[node]
 
     def count_on_disk_of(self, node: NodeIndex) -> int:
         """Chunks on the node's disk."""
-        return self._held_on_disk[node]
+        return self._copies.held_on_disk[node]
 
     def count_last_copies(self, node: NodeIndex) -> int:
         """How many chunks no other host would have, in its pool or on its disk."""
-        return self._last_copies[node]
+        return self._copies.last[node]
 
     def last_copies(self, node: NodeIndex) -> list[ChunkKey]:
         """Keys that no other host would have, in its pool or on its disk, ancestors first; no twins."""
-        alone = self._hosts.find(frozenset((node,)))
-        if alone == NONE:
-            return []
-        in_pool, on_disk = _numbers(self._in_pool), _numbers(self._on_disk)
-        others = ((in_pool != alone) & (in_pool != 0)) | ((on_disk != alone) & (on_disk != 0))
-        rows = np.flatnonzero(((in_pool == alone) | (on_disk == alone)) & ~others).tolist()
-        chunks = [facts for row in rows if not (facts := self._facts(row)).is_twin]
+        chunks = [facts for row in self._copies.last_rows(node).tolist() if not (facts := self._facts(row)).is_twin]
         return [facts.key for facts in sorted(chunks, key=lambda facts: (facts.position, facts.key))]
 
     def crossing(self, key: ChunkKey) -> ChunkKey:
         """What readers ask for to have a chunk: its twin, the smallest that some node's pool has, or the chunk."""
         for code in reversed(TWIN_CODES):
             row = self._row(twin_key(key, code))
-            if row != NONE and (self._in_pool[row] or self.table.flags[row] & _SERVED):
+            if row != NONE and (self._copies.in_pool[row] or self.table.flags[row] & _SERVED):
                 return self.table.key(row)
         return key
+
+    def twins(self, key: ChunkKey) -> list[ChunkKey]:
+        """Keys of a chunk's twins that are here. They hang on it and are smaller, so most chunks need no digest."""
+        table, row = self.table, self.table.row(key)
+        below = [] if row == NONE else list(islice(table.children(row), _FEW))
+        if 0 < len(below) < _FEW and table.flags[row] & KNOWN:
+            below = [child for child in below if table.sizes[child] < table.sizes[row]]
+        return [twin for code in TWIN_CODES if (twin := twin_key(key, code)) in self] if below else []
 
     def children(self, key: ChunkKey) -> frozenset[ChunkKey]:
         """Keys of the chunks that hang on this one, whether it is here or not."""
@@ -319,10 +314,11 @@ class Directory:
                 return AddOutcome.CYCLE
             row = self._insert(facts, row)
             self._confirm(node, row)
-            self._hold(row, facts.key, node, is_new=True)
+            self._copies.hold(row, node)
+            self._note(facts.key, row, is_new_or_lost=True)
             return AddOutcome.NEW_CHUNK
         self._confirm(node, row)
-        holders = self._hosts.values[self._in_pool[row]]
+        holders, _ = self._copies.of(row)
         if self._differs(row, facts):
             facts = ChunkFacts(*facts[:6]) if isinstance(facts, Record) else facts
             others = self._dissenters.get(facts.key, {})
@@ -333,7 +329,7 @@ class Directory:
                 self._replace_facts(row, facts)
                 return AddOutcome.NEW_COPY
             if node in holders:
-                self._hold(row, facts.key, node, holds=False)
+                self._copies.hold(row, node, holds=False)
             self._leave_dissent(row, facts.key, node)
             self._dissenters.setdefault(facts.key, {})[node] = facts
             self.table.flags[row] |= _DISSENT
@@ -343,8 +339,35 @@ class Directory:
         if node in holders:
             return AddOutcome.KNOWN
         self._leave_dissent(row, facts.key, node)
-        self._hold(row, facts.key, node)
+        self._copies.hold(row, node)
+        self._note(facts.key, row)
         return AddOutcome.NEW_COPY
+
+    def add_copies(self, node: NodeIndex, said: Columns, *, on_disk: bool = False) -> list[int]:
+        """A node says that it has these. Takes up those that nobody had, and other copies of the same bytes; returns
+        the places of those that want a look by themselves (`add_copy`, `add_disk_copy`)."""
+        if len(set(said.keys)) < len(said.keys):
+            return list(range(len(said.keys)))
+        table = self.table
+        found, made = table.place_all(said.keys)
+        rows, new = np.array(found, np.int64), np.array(made, np.int64)
+        known = np.delete(np.arange(len(rows)), new)
+        if len(known):
+            known = known[self._agree(rows[known], said, known)]
+        if len(new):
+            new = self._in_order(said, new)
+            table.know_new(
+                rows[new], said.sizes[new], said.digests[new], said.positions[new], said.names, said.indexes[new]
+            )
+            self._hang_all(said, rows, new)
+        taken = np.sort(np.concatenate((new, known)))
+        changed = rows[taken][self._copies.hold_all(rows[taken], node, on_disk=on_disk)]
+        self.size_bytes += int(said.sizes[new].sum())
+        self._confirm_all(node, rows[taken], on_disk=on_disk)
+        self._note_all(changed, [said.keys[at] for at in new.tolist()], len(new) < len(changed))
+        rest = np.ones(len(rows), np.bool_)
+        rest[taken] = False
+        return np.flatnonzero(rest).tolist()
 
     def add_disk_copy(self, node: NodeIndex, facts: ChunkFacts | Record) -> AddOutcome:
         """A node says that it has this chunk on disk. A copy with other bytes than the directory's is not offered."""
@@ -357,26 +380,29 @@ class Directory:
             self.remove_disk_copy(node, facts.key)
             return AddOutcome.CONFLICT
         self._confirm(node, row, on_disk=True)
-        if node in self._hosts.values[self._on_disk[row]]:
+        if self._copies.has(node, row, on_disk=True):
             return AddOutcome.KNOWN
-        self._hold(row, facts.key, node, on_disk=True, is_new=is_new)
+        self._copies.hold(row, node, on_disk=True)
+        self._note(facts.key, row, is_new_or_lost=is_new)
         return AddOutcome.NEW_CHUNK if is_new else AddOutcome.NEW_COPY
 
     def remove_disk_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer has this chunk on disk. True if it had."""
         row = self._row(key)
-        if row == NONE or node not in self._hosts.values[self._on_disk[row]]:
+        if row == NONE or not self._copies.has(node, row, on_disk=True):
             return False
-        self._hold(row, key, node, on_disk=True, holds=False)
+        self._copies.hold(row, node, on_disk=True, holds=False)
+        self._note(key, row)
         self._drop_unless_available(row, key)
         return True
 
     def remove_copy(self, node: NodeIndex, key: ChunkKey) -> bool:
         """A node no longer holds this chunk, or its copy is not to be trusted. True if it was a holder."""
         row = self._row(key)
-        if row == NONE or self._leave_dissent(row, key, node) or node not in self._hosts.values[self._in_pool[row]]:
+        if row == NONE or self._leave_dissent(row, key, node) or not self._copies.has(node, row, on_disk=False):
             return False
-        self._hold(row, key, node, holds=False)
+        self._copies.hold(row, node, holds=False)
+        self._note(key, row)
         self._drop_unless_available(row, key)
         return True
 
@@ -384,15 +410,14 @@ class Directory:
         """Forget every copy of a node: some now, the rest with `advance`."""
         for on_disk in (False, True):
             self._confirmed.pop((node, on_disk), None)
-            self._doom(node, on_disk, self._rows_of(node, on_disk=on_disk))
+            self._doom(node, on_disk, self._copies.rows_of(node, on_disk=on_disk))
         for key in list(self._dissents.pop(node, ())):
             self._leave_dissent(self._row(key), key, node)
         self.advance()
 
     def begin_snapshot(self, node: NodeIndex) -> None:
         """The node is about to name all it holds; what it does not name is gone at `end_snapshot`."""
-        self._confirmed[node, False] = set()
-        self._confirmed[node, True] = set()
+        self._confirmed[node, False], self._confirmed[node, True] = array("i"), array("i")
 
     def end_snapshot(self, node: NodeIndex) -> None:
         """Forget the copies that the node did not confirm: some now, the rest with `advance`."""
@@ -400,10 +425,12 @@ class Directory:
             confirmed = self._confirmed.pop((node, on_disk), None)
             if confirmed is None:
                 continue
-            rows = self._rows_of(node, on_disk=on_disk)
-            self._doom(node, on_disk, [row for row in rows if row not in confirmed])
+            named = np.zeros(len(self.table), np.bool_)
+            named[np.array(confirmed, np.int64)] = True
+            rows = self._copies.rows_of(node, on_disk=on_disk)
+            self._doom(node, on_disk, rows[~named[rows]])
             if not on_disk:
-                others = [key for key in self._dissents.get(node, ()) if self._row(key) not in confirmed]
+                others = [key for key in self._dissents.get(node, ()) if not named[self._row(key)]]
                 for key in others:
                     self._leave_dissent(self._row(key), key, node)
         self.advance()
@@ -451,51 +478,51 @@ class Directory:
         if row != NONE and abs(score - self._told[row]) >= step:
             self._note(key, row)
 
-    def told(self, rows: Iterable[int], score: Callable[[ChunkKey, int], float]) -> list[ChunkKey]:
-        """Chunks are published with values of this moment: `score(key, size_bytes)`. Returns their keys."""
-        keys, sizes, told, all_keys = [], self.table.sizes, self._told, self.table.keys
-        for row in rows:
-            keys.append(key := ChunkKey(bytes(all_keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])))
-            told[row] = score(key, sizes[row])
+    def told(
+        self, rows: Rows, scores: Callable[[Sequence[ChunkKey], Sequence[int]], Sequence[float]]
+    ) -> list[ChunkKey]:
+        """Chunks are published with values of this moment: `scores(keys, sizes)`. Returns their keys."""
+        keys = self.table.keys_of(rows)
+        sizes: list[int] = np.frombuffer(self.table.sizes, np.uint64)[rows].tolist()
+        np.frombuffer(self._told, np.float64)[rows] = scores(keys, sizes)
         return keys
 
-    def untold(self, rows: list[int]) -> list[int]:
+    def untold(self, rows: Rows) -> Rows:
         """Those of these rows whose chunks were never published."""
-        return [row for row in rows if math.isnan(self._told[row])]
+        return rows[np.isnan(np.frombuffer(self._told, np.float64)[rows])]
 
-    def take_rows(self, limit: int) -> tuple[list[int], list[ChunkKey]]:
+    def take_rows(self, limit: int) -> tuple[Rows, list[ChunkKey]]:
         """Rows of chunks new or changed, and keys gone: `limit` of those that changed first, at most."""
-        if limit >= len(self._changed):
-            changed, self._changed = self._changed, {}
-        else:
-            changed = dict(islice(self._changed.items(), limit))
-            for key in changed:
-                del self._changed[key]
-        flags, keys = self.table.flags, self.table.keys
-        rows = [
-            row if flags[row] & KNOWN and keys.startswith(key, row * KEY_BYTES) else self._row(key)
-            for key, row in changed.items()
-        ]
-        gone = [key for key, row in zip(changed, rows, strict=True) if row == NONE]
-        return ([row for row in rows if row != NONE] if gone else rows), gone
+        rows = np.array(self._changed[:limit], np.int64)
+        del self._changed[:limit]
+        flags = np.frombuffer(self.table.flags, np.uint8)
+        flags[rows] &= ~NEWS & 0xFF
+        is_known = flags[rows] & KNOWN != 0
+        del flags  # rows that are released may come and go
+        gone = rows[~is_known]
+        keys = self.table.keys_of(gone)
+        for row in gone.tolist():
+            self.table.release(row)
+        return rows[is_known], keys
 
     @property
     def changes_count(self) -> int:
-        """How many keys `take_rows` has something to say of."""
+        """Of how many chunks `take_rows` has something to say."""
         return len(self._changed)
 
     def take_left(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, set[str]]:
         """Which of these keys are not known any more under namespaces that they were known under, since the last
         call."""
-        return {key: self._left.pop(key) for key in keys if key in self._left}
+        return {key: self._left.pop(key) for key in keys if key in self._left} if self._left else {}
 
-    def watch(self, changed: Callable[[ChunkKey, bool], None]) -> None:
-        """Call `changed(key, is_new_or_lost)` whenever something about a chunk is different."""
+    def watch(self, changed: Callable[[Sequence[ChunkKey], bool], None]) -> None:
+        """Call `changed(keys, are_new_or_lost)` whenever something about chunks is different."""
         self._watchers.append(changed)
 
-    def follow(self, changed: Callable[[ChunkKey, int], None]) -> None:
-        """Call `changed(key, row)` whenever something about a chunk is different, or it is known no more."""
-        self._followers.append(changed)
+    def follow(self, changed: Callable[[ChunkKey, int], None], added: Callable[[ChunkKey, int], None]) -> None:
+        """Call `changed(key, row)` whenever something about a chunk but its copies is different, or it is known no
+        more; or `added(key, row)` in its place for one that comes with many others."""
+        self._followers.append((changed, added))
 
     # -- inside
 
@@ -516,11 +543,10 @@ class Directory:
         )
 
     def _chunk(self, row: int) -> Chunk:
-        flags, values, facts = self.table.flags[row], self._hosts.values, self._facts(row)
+        flags, facts = self.table.flags[row], self._facts(row)
         return Chunk(
             facts,
-            values[self._in_pool[row]],
-            values[self._on_disk[row]],
+            *self._copies.of(row),
             bool(flags & _SERVED),
             bool(flags & _PINNED),
             self._told[row],
@@ -534,27 +560,42 @@ class Directory:
         return self.table.flags[row] != before
 
     def _note(self, key: ChunkKey, row: int, is_new_or_lost: bool = False) -> None:
-        self._changed[key] = row
+        if not self.table.flags[row] & NEWS:
+            self.table.flags[row] |= NEWS
+            self._changed.append(row)
         for watcher in self._watchers:
-            watcher(key, is_new_or_lost)
-        for follower in self._followers:
+            watcher((key,), is_new_or_lost)
+        for follower, _ in self._followers:
             follower(key, row)
+
+    def _note_all(self, rows: Rows, new: Sequence[ChunkKey], others: bool) -> None:
+        """Copies of these came; `new`: keys of those that nobody had, whose followers know."""
+        flags = np.frombuffer(self.table.flags, np.uint8)
+        self._changed.frombytes(rows[flags[rows] & NEWS == 0].astype(np.int32).tobytes())
+        flags[rows] |= NEWS
+        before = set(new)
+        known = [key for key in self.table.keys_of(rows) if key not in before] if others else []
+        for watcher in self._watchers:
+            for keys, is_new in ((new, True), (known, False)):
+                if keys:
+                    watcher(keys, is_new)
 
     def _confirm(self, node: NodeIndex, row: int, *, on_disk: bool = False) -> None:
         """The node has named it: whatever was to be forgotten of it before, this is not."""
         if self._doomed and (doomed := self._doomed.get((node, on_disk))) is not None:
             doomed.discard(row)
         if self._confirmed and (confirmed := self._confirmed.get((node, on_disk))) is not None:
-            confirmed.add(row)
+            confirmed.append(row)
 
-    def _doom(self, node: NodeIndex, on_disk: bool, rows: Iterable[int]) -> None:
-        if doomed := set(rows):
-            self._doomed.setdefault((node, on_disk), set()).update(doomed)
+    def _confirm_all(self, node: NodeIndex, rows: Rows, *, on_disk: bool) -> None:
+        if self._doomed and (doomed := self._doomed.get((node, on_disk))) is not None:
+            doomed.difference_update(rows.tolist())
+        if self._confirmed and (confirmed := self._confirmed.get((node, on_disk))) is not None:
+            confirmed.frombytes(rows.astype(np.int32).tobytes())
 
-    def _rows_of(self, node: NodeIndex, *, on_disk: bool) -> list[int]:
-        has = np.fromiter((node in hosts for hosts in self._hosts.values), np.bool_, len(self._hosts.values))
-        rows: list[int] = np.flatnonzero(has[_numbers(self._on_disk if on_disk else self._in_pool)]).tolist()
-        return rows
+    def _doom(self, node: NodeIndex, on_disk: bool, rows: Rows) -> None:
+        if len(rows):
+            self._doomed.setdefault((node, on_disk), set()).update(rows.tolist())
 
     def _closes_cycle(self, facts: ChunkFacts | Record) -> bool:
         """The chunk's parent hangs on the chunk itself. That takes children: without them nothing is looked at."""
@@ -566,6 +607,36 @@ class Directory:
             at = self.table.parents[at]
         return at == own
 
+    def _agree(self, rows: Rows, said: Columns, at: Rows) -> npt.NDArray[np.bool_]:
+        """Which of these rows have chunks, all with the same bytes, that are those of these places."""
+        table = self.table
+        numbers = np.array([table.namespaces.find(name) for name in said.names], np.int64)
+        flags = np.frombuffer(table.flags, np.uint8)[rows]
+        digests = np.frombuffer(table.digests, np.uint8).reshape(-1, DIGEST_BYTES_MAX)
+        found: npt.NDArray[np.bool_] = flags & (KNOWN | _PINNED | _DISSENT) == KNOWN
+        found &= np.frombuffer(table.sizes, np.uint64)[rows] == said.sizes[at]
+        found &= np.frombuffer(table.namespace_numbers, np.uint32)[rows] == numbers[said.indexes[at]]
+        found &= (digests[rows, : said.digests.shape[1]] == said.digests[at]).all(axis=1)
+        return found
+
+    def _in_order(self, said: Columns, new: Rows) -> Rows:
+        """Those of these places whose parents are not named after them: they cannot close a cycle, because nothing
+        hangs on them yet."""
+        places = {key: at for at, key in enumerate(said.keys)}
+        parents = said.parents_of(new)
+        return new[[places.get(parent, NONE) < at for at, parent in zip(new.tolist(), parents, strict=True)]]
+
+    def _hang_all(self, said: Columns, rows: Rows, new: Rows) -> None:
+        """The new ones hang on their parents from now on."""
+        table, last, last_key = self.table, NONE, ROOT_KEY
+        for at, row, parent in zip(new.tolist(), rows[new].tolist(), said.parents_of(new), strict=True):
+            if parent != ROOT_KEY:
+                table.hang(row, last if parent == last_key else table.place(parent))
+            last, last_key = row, said.keys[at]
+            for _, added in self._followers:
+                added(last_key, row)
+        self._extend()
+
     def _insert(self, facts: ChunkFacts | Record, row: int) -> int:
         row = self.table.make(facts.key) if row == NONE else row
         self._know(row, facts)
@@ -574,10 +645,13 @@ class Directory:
 
     def _know(self, row: int, facts: ChunkFacts | Record) -> None:
         self.table.know(row, facts.parent, facts.size_bytes, facts.digest, facts.position, facts.namespace)
-        if (missing := len(self.table.flags) - len(self._told)) > 0:
-            self._in_pool.extend([0] * missing)
-            self._on_disk.extend([0] * missing)
-            self._told.extend([math.nan] * missing)
+        self._extend()
+
+    def _extend(self) -> None:
+        """As many rows as the table has."""
+        if (missing := len(self.table) - len(self._told)) > 0:
+            self._copies.extend(missing)
+            self._told.extend(array("d", [math.nan]) * missing)
 
     def _differs(self, row: int, facts: ChunkFacts | Record) -> bool:
         """Whether they are not of the same copy."""
@@ -605,45 +679,10 @@ class Directory:
         self._know(row, facts)
         self._note(facts.key, row)
 
-    def _hold(
-        self,
-        row: int,
-        key: ChunkKey,
-        node: NodeIndex,
-        *,
-        on_disk: bool = False,
-        holds: bool = True,
-        is_new: bool = False,
-    ) -> None:
-        """A node has a copy from now on, or (not `holds`) has it no longer. `is_new`: nobody had any."""
-        column, counts = (self._on_disk, self._held_on_disk) if on_disk else (self._in_pool, self._held)
-        number = column[row]
-        hosts = self._hosts.values[number]
-        before = None if is_new else self._only_host(row)
-        column[row] = self._hosts.take(hosts | {node} if holds else hosts - {node})
-        self._hosts.drop(number)
-        counts[node] += 1 if holds else -1
-        if not counts[node]:
-            del counts[node]
-        if not on_disk:
-            self.copies += 1 if holds else -1
-        after = node if is_new else self._only_host(row)
-        if before != after:
-            for host, change in ((before, -1), (after, 1)):
-                if host is not None:
-                    self._last_copies[host] += change
-        self._note(key, row, is_new_or_lost=is_new)
-
-    def _only_host(self, row: int) -> NodeIndex | None:
-        """The host that has the only copies of a chunk; None: there are several, or none."""
-        values = self._hosts.values
-        hosts = values[self._in_pool[row]] | values[self._on_disk[row]]
-        return next(iter(hosts)) if len(hosts) == 1 else None
-
     def _drop_unless_available(self, row: int, key: ChunkKey) -> None:
         """A chunk that lost its last copy takes up a dissenter's bytes, or goes."""
         table = self.table
-        if self._in_pool[row] or self._on_disk[row] or table.flags[row] & _SERVED:
+        if self._copies.in_pool[row] or self._copies.on_disk[row] or table.flags[row] & _SERVED:
             return
         for node in [one for one, facts in self._dissenters.get(key, {}).items() if self._closes_cycle(facts)]:
             self._leave_dissent(row, key, node)
@@ -651,11 +690,11 @@ class Directory:
             node, facts = next(iter(self._dissenters[key].items()))
             self._leave_dissent(row, key, node)
             self._replace_facts(row, facts)
-            self._hold(row, key, node)
+            self._copies.hold(row, node)
             for other, theirs in list(self._dissenters.get(key, {}).items()):
                 if not self._differs(row, theirs):
                     self._leave_dissent(row, key, other)
-                    self._hold(row, key, other)
+                    self._copies.hold(row, other)
             return
         self._left.setdefault(key, set()).add(table.namespace(row))
         self.size_bytes -= table.sizes[row]
@@ -663,8 +702,3 @@ class Directory:
         self._told[row] = math.nan
         self._note(key, row, is_new_or_lost=True)
         table.release(row)
-
-
-def _numbers(column: array[int]) -> npt.NDArray[np.uint32]:
-    """A copy of a column: an array that numpy looks into cannot grow."""
-    return np.array(column, np.uint32)

@@ -58,7 +58,7 @@ class Runs:
         self._parents = array("i")
         self._sizes = array("Q")
         self._served = bytearray()
-        directory.follow(self._changed)
+        directory.follow(self._changed, self._chunk_added)
         self._is_served = directory.is_served
 
     def run_of(self, key: ChunkKey) -> Run | None:
@@ -85,30 +85,31 @@ class Runs:
         if not known or self._parents[row] != table.parents[row] or self._sizes[row] != table.sizes[row]:
             if known:
                 self._went(row)
-            self._chunk_added(row, key)
+            self._chunk_added(key, row)
         served = self._is_served(row)
         if self._served[row] != served:
             self._served[row] = served
             self._run(row).served_chunks += 1 if served else -1
 
-    def _chunk_added(self, row: int, key: ChunkKey) -> None:
-        parent = self._table.parents[row]
-        if row >= len(self._run_of) or parent >= len(self._run_of):
-            missing = len(self._table) - len(self._run_of)
-            self._run_of.extend([None] * missing)
+    def _chunk_added(self, key: ChunkKey, row: int) -> None:
+        table, run_of = self._table, self._run_of
+        parent = table.parents[row]
+        if row >= len(run_of) or parent >= len(run_of):
+            missing = len(table) - len(run_of)
+            run_of.extend([None] * missing)
             self._parents.extend([NONE] * missing)
             self._sizes.extend([0] * missing)
             self._served.extend(bytes(missing))
-        table, size_bytes = self._table, self._table.sizes[row]
-        self._parents[row], self._sizes[row], self._served[row] = parent, size_bytes, 0
-        above = self._run_of[parent] if parent != NONE else None
+        size_bytes = self._sizes[row] = table.sizes[row]
+        self._parents[row], self._served[row] = parent, 0
+        above = run_of[parent] if parent != NONE else None
         if above is not None and table.only_child(parent) == row and table.first_child[row] == NONE:
             # It goes on where its parent's run ended: nearly every chunk does.
-            self._run_of[row] = above
+            run_of[row] = above
             above.chunks += 1
             above.size_bytes += size_bytes
             return
-        self._run_of[row] = Run(key, 1, size_bytes)
+        run_of[row] = Run(key, 1, size_bytes)
         if (below := self._only_child(row)) != NONE:
             self._join(row, below)
         if above is None:

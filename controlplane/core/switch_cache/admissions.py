@@ -88,7 +88,7 @@ class Admissions:
         """Pinned chunks that could not come in when they were last looked at."""
         self.residents = Residents(self._directory, self._values, self.is_kept)
         self.candidates = Candidates(self._rank)
-        self._directory.watch(lambda key, is_new_or_lost: self.candidates.wake(key))
+        self._directory.watch(lambda keys, are_new_or_lost: self.candidates.wake(*keys))
         self._values.watch(self.candidates.changed)
 
     # -- pins and fills

@@ -189,18 +189,18 @@ class Candidates:
         if key in self._evidence:
             self._changed.add(key)
 
-    def wake(self, key: ChunkKey) -> None:
-        """Back into line, wherever it was, unless it has a claim."""
-        if key in self._evidence and key not in self._claimed:
-            self._holders.pop(key, None)
-            self._ranks.pop(key, None)
-            self._aside.discard(key)
-            self._changed.add(key)
+    def wake(self, *keys: ChunkKey) -> None:
+        """Candidates among these go back into line, wherever they were, but for those that have a claim."""
+        for key in keys if self._evidence else ():
+            if key in self._evidence and key not in self._claimed:
+                self._holders.pop(key, None)
+                self._ranks.pop(key, None)
+                self._aside.discard(key)
+                self._changed.add(key)
 
     def wake_all(self) -> None:
         """Put every candidate back into line and rank it again."""
-        for key in list(self._evidence):
-            self.wake(key)
+        self.wake(*self._evidence)
 
     @property
     def has_aside(self) -> bool:
@@ -209,8 +209,7 @@ class Candidates:
 
     def wake_aside(self) -> None:
         """Those that were set aside, back into line."""
-        for key in list(self._aside):
-            self.wake(key)
+        self.wake(*self._aside)
 
     def wait(self, key: ChunkKey, holders: Sequence[NodeIndex]) -> None:
         """All its holders are busy: skip it until one of them has time."""

@@ -396,11 +396,10 @@ class Residents:
         """All residents recomputed the slow way, as a check on the ones that are kept up to date."""
         return {key: self._resident(key, now_ns) for key in self._slots}
 
-    def _directory_changed(self, key: ChunkKey, is_new_or_lost: bool) -> None:
-        if key in self._slots:
-            self._changed.add(key)
-        if is_new_or_lost and self._slots:
-            self._roots_changed.add(key)
+    def _directory_changed(self, keys: Sequence[ChunkKey], are_new_or_lost: bool) -> None:
+        if self._slots:
+            self._changed.update(key for key in keys if key in self._slots)
+            self._roots_changed.update(keys if are_new_or_lost else ())
 
     def _follow_roots(self) -> None:
         seen, below = set(self._roots_changed), list(self._roots_changed)

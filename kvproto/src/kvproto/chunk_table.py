@@ -11,8 +11,11 @@ tens of milliseconds whenever it grows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from kvchunk.ids import KEY_BYTES, ChunkKey, Digest
 from kvproto.integrity import DIGEST_BYTES_MAX, OUTPUT_BYTES
@@ -23,6 +26,9 @@ KNOWN: Final = 1
 """The flag of a row whose chunk is known; other flags are its owner's."""
 KEPT: Final = 64
 """The flag of a row that stays although its chunk may not be known."""
+NEWS: Final = 128
+"""The same, because there is something to tell of it."""
+_STAYS: Final = KEPT | NEWS
 SHARDS: Final = 1024
 _SHARD_BITS: Final = SHARDS.bit_length() - 1
 _LEFT: Final = -2
@@ -32,6 +38,8 @@ _ROWS_MIN: Final = 64
 _ROWS_MORE: Final = 16
 """Columns grow by a sixteenth."""
 _NO_PLACES: Final = array("i", [NONE])
+
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -53,8 +61,8 @@ class Interned(Generic[T]):
         """The number of a value; NONE: no row has it."""
         return self._numbers.get(value, NONE)
 
-    def take(self, value: T) -> int:
-        """One more row has this value."""
+    def take(self, value: T, count: int = 1) -> int:
+        """So many more rows have this value."""
         number = self._numbers.get(value)
         if number is None:
             if self._free:
@@ -65,12 +73,12 @@ class Interned(Generic[T]):
                 self.values.append(value)
                 self._counts.append(0)
             self._numbers[value] = number
-        self._counts[number] += 1
+        self._counts[number] += count
         return number
 
-    def drop(self, number: int) -> None:
-        """One row less has the value of this number."""
-        self._counts[number] -= 1
+    def drop(self, number: int, count: int = 1) -> None:
+        """So many rows less have the value of this number."""
+        self._counts[number] -= count
         if number and not self._counts[number]:
             del self._numbers[self.values[number]]
             self.values[number] = self.values[0]
@@ -122,6 +130,11 @@ class ChunkTable:
             at = (at + 1) & mask
         return NONE
 
+    def keys_of(self, rows: Rows) -> list[ChunkKey]:
+        """The keys of many rows."""
+        found = np.frombuffer(self.keys, np.uint8).reshape(-1, KEY_BYTES)[rows].tobytes()
+        return cast("list[ChunkKey]", [found[at : at + KEY_BYTES] for at in range(0, len(found), KEY_BYTES)])
+
     def key(self, row: int) -> ChunkKey:
         """The key of a row."""
         return ChunkKey(bytes(self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES]))
@@ -156,18 +169,36 @@ class ChunkTable:
 
     def make(self, key: ChunkKey) -> int:
         """A row for a key that has none."""
-        row = self._free_row
-        if row == NONE:
-            row = self._fresh
-            if row == len(self.flags):
-                self._extend()
-            self._fresh += 1
-        else:
-            self._free_row = self.parents[row]
-            self.parents[row] = NONE
-        self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
+        row = self._take_row(key)
         self._enter(key, row)
         return row
+
+    def place_all(self, keys: Iterable[ChunkKey]) -> tuple[list[int], list[int]]:
+        """The row of each key; it gets one if it has none. And the places of those that had none. Without a call for
+        each, because announcements name many."""
+        shards, taken, all_keys = self._shards, self._taken, self.keys
+        rows: list[int] = []
+        made: list[int] = []
+        for key in keys:
+            number = hash(key)
+            shard = number & (SHARDS - 1)
+            places = shards[shard]
+            mask = len(places) - 1
+            at = (number >> _SHARD_BITS) & mask
+            while (row := places[at]) != NONE:
+                if row >= 0 and all_keys.startswith(key, row * KEY_BYTES):
+                    break
+                at = (at + 1) & mask
+            else:
+                row = self._take_row(key)
+                if 3 * (taken[shard] + 1) > 2 * len(places):
+                    self._enter(key, row)
+                else:
+                    places[at] = row
+                    taken[shard] += 1
+                made.append(len(rows))
+            rows.append(row)
+        return rows, made
 
     def know(
         self, row: int, parent: ChunkKey | None, size_bytes: int, digest: Digest, position: int, namespace: str
@@ -193,24 +224,74 @@ class ChunkTable:
         self._last = row
         if above != self.parents[row]:
             self._unhang(row)
-            self._hang(row, above)
+            self.hang(row, above)
+
+    def know_new(
+        self,
+        rows: Rows,
+        sizes: npt.NDArray[np.uint64],
+        digests: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.uint32],
+        names: Sequence[str],
+        indexes: npt.NDArray[np.uint32],
+    ) -> None:
+        """The chunks of these rows, of which none was known, are known so from now on, and hang on nothing yet.
+        `digests`: a row a chunk; `indexes`: of `names`, their namespaces."""
+        counts = np.bincount(indexes, minlength=len(names)).tolist()
+        numbers = [self.namespaces.take(name, count) if count else 0 for name, count in zip(names, counts, strict=True)]
+        for column, found in (
+            (self.sizes, sizes),
+            (self.positions, positions),
+            (self.namespace_numbers, np.array(numbers, np.uint32)[indexes]),
+        ):
+            np.frombuffer(column, found.dtype)[rows] = found
+        all_digests = np.frombuffer(self.digests, np.uint8).reshape(-1, DIGEST_BYTES_MAX)
+        all_digests[rows, : digests.shape[1]] = digests
+        all_digests[rows, digests.shape[1] :] = 0
+        np.frombuffer(self.flags, np.uint8)[rows] |= KNOWN
+        self.count += len(rows)
+
+    def hang(self, row: int, parent: int) -> None:
+        """A chunk that hangs on nothing hangs on this one from now on (NONE: on nothing)."""
+        self.parents[row] = parent
+        if parent == NONE:
+            return
+        first = self.first_child[parent]
+        self._next[row], self._previous[row] = first, NONE
+        if first != NONE:
+            self._previous[first] = row
+        self.first_child[parent] = row
 
     def forget(self, row: int) -> None:
         """The chunk of a row is not known any more. Its row, where something hangs on it, stays until `release`."""
-        self.flags[row] &= KEPT
+        self.flags[row] &= _STAYS
         self.count -= 1
         self.namespaces.drop(self.namespace_numbers[row])
         self._unhang(row)
 
     def release(self, row: int) -> None:
-        """Free a row, unless its chunk is known, it is kept, or something hangs on it."""
-        if self.flags[row] & (KNOWN | KEPT) or self.first_child[row] != NONE:
+        """Free a row, unless its chunk is known, it stays, or something hangs on it."""
+        if self.flags[row] & (KNOWN | _STAYS) or self.first_child[row] != NONE:
             return
         self._leave(row)
         self._last = NONE
         self.parents[row], self._free_row = self._free_row, row
 
     # -- inside
+
+    def _take_row(self, key: ChunkKey) -> int:
+        """A row that has this key from now on, but is not found by it."""
+        row = self._free_row
+        if row == NONE:
+            row = self._fresh
+            if row == len(self.flags):
+                self._extend()
+            self._fresh += 1
+        else:
+            self._free_row = self.parents[row]
+            self.parents[row] = NONE
+        self.keys[row * KEY_BYTES : (row + 1) * KEY_BYTES] = key
+        return row
 
     def _extend(self) -> None:
         """More rows in every column."""
@@ -222,16 +303,6 @@ class ChunkTable:
             column.extend(array("i", [NONE]) * more)
         for column in (self.sizes, self.positions, self.namespace_numbers):
             column.frombytes(bytes(more * column.itemsize))
-
-    def _hang(self, row: int, parent: int) -> None:
-        self.parents[row] = parent
-        if parent == NONE:
-            return
-        first = self.first_child[parent]
-        self._next[row], self._previous[row] = first, NONE
-        if first != NONE:
-            self._previous[first] = row
-        self.first_child[parent] = row
 
     def _unhang(self, row: int) -> None:
         parent = self.parents[row]
@@ -276,8 +347,9 @@ class ChunkTable:
         while size < 2 * (len(rows) + 1):
             size *= 2
         places = array("i", [NONE]) * size
+        keys = memoryview(self.keys).toreadonly()
         for row in rows:
-            at = (hash(self.key(row)) >> _SHARD_BITS) & (size - 1)
+            at = (hash(bytes(keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])) >> _SHARD_BITS) & (size - 1)
             while places[at] != NONE:
                 at = (at + 1) & (size - 1)
             places[at] = row

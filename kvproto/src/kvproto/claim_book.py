@@ -26,6 +26,11 @@ class Claim(Generic[C]):
     """and when it is late."""
 
 
+def room_of(held: int, total: int, bound: int, sharers: int) -> int:
+    """How much more one of `sharers` at most may take, who has `held` of the `total` that is taken."""
+    return max(bound - total, bound // sharers - held)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimBounds:
     """What one may claim by itself, and what all may together until only an even share is left for each. So nobody is
@@ -40,10 +45,18 @@ class ClaimBounds:
     """Claimers that there can be. An even share of those that there are would be worth less: those who came first have
     had more of it."""
 
+    def room(self, size_bytes: int, held: tuple[int, int], taken: tuple[int, int]) -> int:
+        """How many more chunks of this size one may claim, who has so many of so many bytes, where all have `taken`."""
+        (count, count_bytes), (total, total_bytes) = held, taken
+        counted = min(self.each - count, room_of(count, total, self.shared, self.sharers_max))
+        shared = room_of(count_bytes, total_bytes, self.shared_bytes, self.sharers_max)
+        weighed = min(self.each_bytes - count_bytes, shared)
+        return max(0, min(counted, weighed // charged_bytes(size_bytes)))
 
-def room_of(held: int, total: int, bound: int, sharers: int) -> int:
-    """How much more one of `sharers` at most may take, who has `held` of the `total` that is taken."""
-    return max(bound - total, bound // sharers - held)
+
+def charged_bytes(size_bytes: int) -> int:
+    """What a claim of a chunk of this size counts for."""
+    return max(CLAIMED_BYTES_MIN, size_bytes)
 
 
 class ClaimBook(Generic[C]):
@@ -64,13 +77,8 @@ class ClaimBook(Generic[C]):
 
     def room(self, claimer: C, size_bytes: int, bounds: ClaimBounds) -> int:
         """How many more chunks of this size one may claim."""
-        charged, held, held_bytes = max(CLAIMED_BYTES_MIN, size_bytes), len(self.held(claimer)), self._bytes_of[claimer]
-        sharers = bounds.sharers_max
-        counted = min(bounds.each - held, room_of(held, self.count, bounds.shared, sharers))
-        weighed = min(
-            bounds.each_bytes - held_bytes, room_of(held_bytes, self.size_bytes, bounds.shared_bytes, sharers)
-        )
-        return max(0, min(counted, weighed // charged))
+        held = len(self.held(claimer)), self._bytes_of[claimer]
+        return bounds.room(size_bytes, held, (self.count, self.size_bytes))
 
     def is_crowded(self, key: ChunkKey) -> bool:
         """So many compute a chunk that one more is of no use: whoever asks for it goes through all of them."""
@@ -101,7 +109,7 @@ class ClaimBook(Generic[C]):
             del self._of[claim.claimer], self._bytes_of[claim.claimer]
 
     def _count(self, claim: Claim[C], number: int) -> None:
-        charged_bytes = number * max(CLAIMED_BYTES_MIN, claim.size_bytes)
-        self._bytes_of[claim.claimer] += charged_bytes
-        self.size_bytes += charged_bytes
+        size_bytes = number * charged_bytes(claim.size_bytes)
+        self._bytes_of[claim.claimer] += size_bytes
+        self.size_bytes += size_bytes
         self.count += number

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import random
+
 import pytest
 
+from controlplane.core.claims import ClaimRun, ClaimTable
 from controlplane.core.events import HelloReceived, MessageReceived, StreamEnded
-from controlplane.core.limits import CLAIM_KEYS_MAX, CLAIMS_PER_NODE_MAX
+from controlplane.core.limits import CLAIM_KEYS_MAX, CLAIM_S_MAX, CLAIMS_PER_NODE_MAX
+from kvpolicy.tiers.merging import due_ns
+from kvproto.limits import CLAIMERS_PER_CHUNK_MAX
 from kvproto.rpc import control_pb2 as rpc
 from tests.unit.controlplane.helpers import CHUNK, SECOND, Scene, key, record
 
@@ -143,3 +149,69 @@ def test_malformed_claims_are_refused_and_the_stream_goes_on(scene: Scene, claim
     scene.say(1, claims=claim("b"))
     assert scene.core.claims.claims_count == 1
     assert 1 not in scene.closed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_table_of_claims_agrees_with_a_plain_dictionary(seed: int) -> None:
+    rng, table, now_ns = random.Random(seed), ClaimTable(), 0
+    names = [key(at) for at in range(120)]
+    stand: dict[tuple[int, bytes], int] = {}
+    heard: set[tuple[int, bytes]] = set()
+    for _ in range(150):
+        node, some = rng.randrange(4), rng.sample(names, rng.randrange(1, 100))
+        match rng.randrange(6):
+            case 0 | 1:
+                eta_ms = [rng.choice((10, 500, 90_000, 10_000_000)) for _ in some]
+                table.add(node, ClaimRun(tuple(some), CHUNK, tuple(eta_ms)), 1 << 40, now_ns)
+                for one, ms in zip(some, eta_ms, strict=True):
+                    stand[node, one] = due_ns(now_ns, min(CLAIM_S_MAX, ms / 1000))
+            case 2:
+                table.withdraw(node, some)
+                stand = {one: due for one, due in stand.items() if one[0] != node or one[1] not in some}
+            case 3:
+                table.chunk_announced(node, some[0])
+                stand.pop((node, some[0]), None)
+                heard.discard((node, some[0]))
+            case 4 if rng.random() < 0.2:
+                table.node_left(node)
+                stand = {one: due for one, due in stand.items() if one[0] != node}
+            case _:
+                now_ns += rng.choice((1, 10**8, 10**11))
+                # What is due is late with the next moment at the latest, 1/4096 of its time later.
+                for _ in range(50):
+                    table.expire(now_ns)
+                late = {one for one, due in stand.items() if due + max(1 << 20, 10**12 >> 10) < now_ns}
+                there = {(each, one) for each in range(4) for one in table.of(each)}
+                assert not late & there
+                assert all(stand[one] <= now_ns for one in stand.keys() - there)
+                stand = {one: due for one, due in stand.items() if one in there}
+        assert {(each, one) for each in range(4) for one in table.of(each)} == stand.keys()
+        assert table.claims_count == len(stand)
+        for news in table.take_news():
+            heard |= {(news.node, one) for run in news.claims.made for one in run.keys}
+            heard -= {(news.node, one) for one in news.claims.withdrawn}
+        assert heard == stand.keys()
+    for node in range(4):
+        table.node_left(node)
+    assert table.claims_count == 0
+    table.add(0, ClaimRun((names[0],), CHUNK, (1,)), 2 * CHUNK, now_ns)
+
+
+def test_so_many_compute_a_chunk_and_no_more() -> None:
+    table = ClaimTable()
+    for node in range(CLAIMERS_PER_CHUNK_MAX + 1):
+        table.add(node, ClaimRun((key("a"), key(node)), CHUNK, (1000, 1000)), 1 << 40, 0)
+    assert [key("a") in table.of(node) for node in (0, CLAIMERS_PER_CHUNK_MAX)] == [True, False]
+    table.withdraw(0, [key("a")])
+    table.add(CLAIMERS_PER_CHUNK_MAX, ClaimRun((key("a"),), CHUNK, (1000,)), 1 << 40, 0)
+    assert key("a") in table.of(CLAIMERS_PER_CHUNK_MAX)
+
+
+def test_the_garbage_collector_visits_no_claim() -> None:
+    table, keys = ClaimTable(), tuple(key(at) for at in range(2000))
+    before = len(gc.get_objects())
+    table.add(0, ClaimRun(keys, CHUNK, tuple(range(2000))), 1 << 40, 0)
+    table.take_news()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert not gc.is_tracked(table.of(0))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.directory import AddOutcome, AmbiguousKeyError, ChunkFacts, Directory, UnknownKeyError
 from controlplane.core.ids import ChunkKey, NodeIndex
+from controlplane.core.live.runs import Runs
+from kvproto.chunk_columns import Columns
+from kvproto.chunk_table import NONE
 from tests.digests import digest
 from tests.unit.controlplane.helpers import CHUNK, facts, key
 
@@ -138,3 +145,108 @@ def test_find_wants_unambiguous_digits() -> None:
     for nonsense in ("", "xyz", "0" * 33):
         with pytest.raises(UnknownKeyError):
             directory.find(nonsense)
+
+
+def columns(chunks: list[ChunkFacts]) -> Columns:
+    return Columns(
+        [one.key for one in chunks],
+        np.frombuffer(b"".join(one.parent or bytes(16) for one in chunks), np.uint64).reshape(-1, 2),
+        np.frombuffer(b"".join(one.digest for one in chunks), np.uint8).reshape(len(chunks), -1),
+        np.array([one.size_bytes for one in chunks], np.uint64),
+        np.array([one.position for one in chunks], np.uint32),
+        ["m", "n"],
+        np.array(["mn".index(one.namespace) for one in chunks], np.uint32),
+        np.zeros(len(chunks), np.uint8),
+    )
+
+
+def shape(directory: Directory, runs: Runs) -> object:
+    """All that can be known of a directory."""
+    chunks = {one.key: replace(one, score_told=0.0) for one in directory}
+    nodes = {
+        node: (
+            directory.count_held_by(node),
+            directory.count_on_disk_of(node),
+            directory.count_last_copies(node),
+            directory.last_copies(node),
+        )
+        for node in (A, B, C)
+    }
+    whole = {
+        (run.first, run.chunks, run.size_bytes, run.served_chunks)
+        for one in chunks
+        if (run := runs.run_of(one)) is not None
+    }
+    of = {one: runs.run_of(one).first for one in chunks}
+    below = {one: directory.children(one) for one in chunks}
+    return chunks, nodes, whole, of, below, directory.copies, directory.size_bytes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_many_copies_together_are_the_same_as_one_by_one(seed: int) -> None:
+    rng, pair = random.Random(seed), [Directory(), Directory()]
+    seen: list[list[tuple[ChunkKey, bool]]] = [[], []]
+    all_runs = [Runs(one) for one in pair]
+    for directory, told in zip(pair, seen, strict=True):
+        directory.watch(lambda keys, is_new, told=told: told.extend((key, is_new) for key in keys))
+    tree = [facts(at, rng.randrange(at) if at and rng.random() < 0.8 else None, position=at) for at in range(60)]
+    for _ in range(40):
+        node, on_disk = rng.choice((A, B, C)), rng.random() < 0.3
+        kind, some = rng.randrange(6), rng.sample(tree, rng.randrange(1, 40))
+        if kind < 3:
+            # Mostly prefixes in order, sometimes in any order, other bytes, another namespace, or twice.
+            some = sorted(some, key=lambda one: one.position) if rng.random() < 0.7 else some
+            some = [one if rng.random() < 0.97 else _other(one, rng) for one in some]
+            some += some[:1] if rng.random() < 0.1 else []
+            together, by_itself = pair
+            left = [some[at] for at in together.add_copies(node, columns(some), on_disk=on_disk)]
+            for directory, rest in ((together, left), (by_itself, some)):
+                for one in rest:
+                    (directory.add_disk_copy if on_disk else directory.add_copy)(node, one)
+        for directory in pair:
+            if kind == 3:
+                for one in some:
+                    (directory.remove_disk_copy if on_disk else directory.remove_copy)(node, one.key)
+            elif kind == 4:
+                directory.set_pinned([some[0].key], on_disk)
+            elif kind == 5:
+                directory.set_served(some[0].key, on_disk)
+        assert shape(pair[0], all_runs[0]) == shape(pair[1], all_runs[1])
+        assert set(seen[0]) == set(seen[1])
+        limit = rng.choice((5, 1000))
+        news = [directory.take_rows(limit) for directory in pair] if rng.random() < 0.5 else []
+        if limit == 1000:
+            told = [({*one.table.keys_of(rows)}, {*gone}) for one, (rows, gone) in zip(pair, news, strict=bool(news))]
+            assert told[:1] == told[1:]
+        else:
+            assert [len(rows) + len(gone) for rows, gone in news[:1]] == [
+                len(rows) + len(gone) for rows, gone in news[1:]
+            ]
+            for directory in pair:
+                directory.take_rows(1000)
+        for told in seen:
+            told.clear()
+
+
+def _other(one: ChunkFacts, rng: random.Random) -> ChunkFacts:
+    if rng.random() < 0.5:
+        return ChunkFacts(one.key, one.parent, one.size_bytes, digest(7), one.position, "m")
+    return ChunkFacts(one.key, one.parent, one.size_bytes, one.digest, one.position, "n")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_announcement_closes_a_cycle(seed: int) -> None:
+    rng, directory = random.Random(seed), Directory()
+    for _ in range(20):
+        some = [facts(at, rng.randrange(20) if rng.random() < 0.8 else None) for at in rng.sample(range(20), 8)]
+        some = [one for one in some if one.parent != one.key]
+        left = directory.add_copies(A, columns(some))
+        for at in left:
+            directory.add_copy(A, some[at])
+        for one in directory:
+            row = directory.table.row(one.key)
+            for _ in range(100):
+                if row == NONE:
+                    break
+                row = directory.table.parents[row]
+            assert row == NONE

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from controlplane.core.events import StreamEnded, TimerFired
+from controlplane.core.events import MessageReceived, StreamEnded, TimerFired
 from hostagent.controller import convert
 from hostagent.controller.refusals import Refusals
 from hostagent.core.directory import DirectoryReplica
@@ -123,3 +123,20 @@ def test_a_controller_that_stood_still_suspects_nobody() -> None:
     scene.now += 20 * SECOND
     scene.handle(TimerFired())
     assert scene.core.claims.claims_count == 0, "this time it was the node"
+
+
+def test_of_many_suspects_one_at_a_time_loses_its_claims_and_who_speaks_again_keeps_them() -> None:
+    scene = Scene(with_switch=False)
+    for number in (1, 2, 3):
+        scene.attach(number)
+        claim = rpc.Claim(keys=[key(number)], size_bytes=4096, eta_ms=[60_000])
+        scene.say(number, claims=rpc.Claims(made=[claim]))
+    scene.now += 20 * SECOND
+    scene.handle(TimerFired())
+    assert scene.core.claims.claims_count == 2
+    scene.handle(MessageReceived(3, rpc.FromAgent(heartbeat=rpc.Heartbeat())))
+    for _ in range(5):
+        scene.now += SECOND // 10
+        scene.handle(TimerFired())
+    assert scene.core.claims.claims_count == 1
+    assert key(3) in scene.core.claims.of(scene.core.nodes.named("n3").index)
