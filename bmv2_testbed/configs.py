@@ -16,6 +16,7 @@ from bmv2_testbed.spec import (
     data_ip,
     host_name,
     management_ip,
+    rack_name,
 )
 
 CONTROLLER_PORT: Final = 4800
@@ -68,6 +69,8 @@ def agent_config(spec: TestbedSpec, host: int, endpoints: Endpoints, directory: 
     }
     if spec.tls:
         plain["tls"] = tls_section(directory, f"agent-{host_name(host)}")
+    if spec.racks > 1:
+        plain["rack"] = rack_name(spec.rack(host))
     rate_bit_s = spec.link_rate_bit_s(host)
     if rate_bit_s is not None:
         plain["gate"] = {"link_rate": rate_bit_s}

@@ -17,6 +17,9 @@ from typing import Final
 
 from bmv2_testbed.spec import Target
 
+CORE_BIT_S: Final = 50_000_000
+"""Of each rack's link to the others: two cores carry no more of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:

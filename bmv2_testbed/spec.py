@@ -108,6 +108,10 @@ class TestbedSpec:
     rails: int = 1
     """Networks, each with an interface of every host: the first has the switch, the others are bridges as `bridge`
     says. Only of namespaces."""
+    racks: int = 1
+    """More than one: bridges with as many of the hosts each, joined by one more, as `bridge` says."""
+    core_bit_s: int | None = None
+    """Rate of each rack's link to the others, each way; None: not shaped."""
     daemons: bool = True
     """False: only the network (peers need no more)."""
     tls: bool = False
@@ -124,6 +128,8 @@ class TestbedSpec:
             )
         if not 1 <= self.rails <= (RAILS_MAX if self.wiring is Wiring.NAMESPACES else 1):
             raise TestbedError(f"{self.rails} rails: namespaces have 1 to {RAILS_MAX}, guests have one")
+        if self.racks > 1 and (self.target is not Target.BRIDGE or self.rails > 1 or self.racks > self.hosts):
+            raise TestbedError(f"{self.racks} racks: of bridges, with one rail, and no more than there are hosts")
         if self.wiring is not Wiring.NAMESPACES and not self.target.is_p4switch:
             raise TestbedError(f"target {self.target} needs namespaces: use --target p4switch with --roce")
         for host in self.socket_hosts:
@@ -136,6 +142,10 @@ class TestbedSpec:
     def link_rate_bit_s(self, host: int) -> int | None:
         """Rate of that host's link in each direction; None: not shaped."""
         return self.slow_bit_s.get(host, self.rate_bit_s)
+
+    def rack(self, host: int) -> int:
+        """Where a host stands."""
+        return host * self.racks // self.hosts
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -183,6 +193,16 @@ def data_interface(rail: int = 0) -> str:
 def switch_name(rail: int = 0) -> str:
     """What is in the middle of a rail."""
     return f"rail{rail}" if rail else "sw"
+
+
+def rack_name(rack: int) -> str:
+    """Of a rack, and of its bridge."""
+    return f"rack{rack}"
+
+
+def core_interface(rack: int) -> str:
+    """Of a rack's bridge, towards the others."""
+    return f"{rack_name(rack)}-core"
 
 
 def management_ip(host: int) -> str:

@@ -496,6 +496,7 @@ class Agent:
                 member=self.core.member,
                 fanouts=[pb.Fanout.ValueType(one.value) for one in Fanout],
                 cell=self.config.cell,
+                rack=self.config.rack,
             )
         )
 

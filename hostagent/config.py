@@ -42,6 +42,8 @@ API_SOCKET = "/run/kvcast/agent.sock"
 """Where engines find the agent, unless the configuration says otherwise."""
 NODE_VARIABLE = "KVCAST_NODE"
 """The node's name where the host's is not it: in a pod with a network of its own."""
+RACK_VARIABLE = "KVCAST_RACK"
+"""The node's rack where its file names none: from a label of its pod, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class AgentConfig:
     pool: PoolConfig
     cell: str = ""
     """Part of the cluster that this node is of (`kvproto.cells`); empty: whichever its controllers are of."""
+    rack: str = ""
+    """Nodes of one rack reach each other by its switch alone; empty: all that name none are in one."""
     controllers: tuple[str, ...] = ()
     """host:port of the controller and of its standbys; empty: none, local chunks only."""
     tls: TlsSettings | None = None
@@ -176,10 +180,11 @@ def parse(values: object, folder: Path = Path()) -> AgentConfig:
     auto: int | str = "auto"
     replica = controller.take("replica_bytes", _replica, auto)
     config = AgentConfig(
-        node=top.take("node", _name, None) or _own_name(),
+        node=top.take("node", _name, None) or _from_environment(NODE_VARIABLE) or socket.gethostname(),
         data=_data(top.section("data"), gate.take("link_rate", checks.rate, None), top.section("rdma")),
         pool=_pool(top.section("pool")),
         cell=top.take("cell", _name, ""),
+        rack=top.take("rack", _name, "") or _from_environment(RACK_VARIABLE),
         controllers=controller.take("address", _controllers, ()),
         replica_bytes=replica if isinstance(replica, int) else None,
         tls=take_tls(top.section("tls"), folder),
@@ -212,13 +217,13 @@ def _replica(value: object) -> int | str:
     return "auto" if value == "auto" else 0 if value == 0 and value is not False else checks.size(value)
 
 
-def _own_name() -> str:
-    """Of the node where the file names none."""
+def _from_environment(variable: str) -> str:
+    """A name that the file does not say; empty: nor does the environment."""
     try:
-        named = os.environ.get(NODE_VARIABLE, "")
-        return _name(named) if named else socket.gethostname()
+        named = os.environ.get(variable, "")
+        return _name(named) if named else ""
     except ValueError as error:
-        raise ConfigError(f"{NODE_VARIABLE} in the environment: {error}") from None
+        raise ConfigError(f"{variable} in the environment: {error}") from None
 
 
 def _access(section: Section) -> Access:

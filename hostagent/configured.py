@@ -38,6 +38,7 @@ def core_options(config: AgentConfig) -> CoreOptions:
         rails=rails,
         relay_share=config.relay_share,
         chooses_way=config.chooses_way,
+        rack=config.rack,
         tenant_weights={name: terms.weight for name, terms in config.tenants.items()},
         tenant_namespaces={name: terms.namespace for name, terms in config.tenants.items() if terms.namespace},
     )

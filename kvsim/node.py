@@ -199,6 +199,7 @@ class Node:
             has_cold=equipment.cold is not None,
             relay_share=equipment.relay_share,
             chooses_way=equipment.chooses_way,
+            rack=equipment.rack,
             wire_form=FormChoice.RAW if equipment.twins is None else equipment.twins.form,
             replica_bytes=equipment.replica_bytes,
             tenant_namespaces=equipment.namespaces,

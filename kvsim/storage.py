@@ -47,6 +47,8 @@ class Equipment:
     """See `CoreOptions.relay_share`."""
     chooses_way: bool = True
     """See `CoreOptions.chooses_way`."""
+    rack: str = ""
+    """See `CoreOptions.rack`."""
     keeps_pool: bool = False
     """The pool outlives the agent's process."""
     chunk_bytes: int = 0

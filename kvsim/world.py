@@ -48,7 +48,9 @@ class Setting:
     tunnels: bool = False
     """Switches cast to each other's racks; holders are in the first rack only."""
     core_rate_bytes_per_s: float = 125_000_000.0
-    """Of each rack's way to the others."""
+    """Of each rack's way from the others; with `named_racks` of its way to them, too."""
+    named_racks: bool = False
+    """Nodes say which rack they stand in. Holders are in the first rack only."""
     chunks: int = 16
     segments: int = 256
     segment_bytes: int = 4096
@@ -144,12 +146,15 @@ class Report:
 
 
 class Core:
-    """What joins the racks: one way out of and into each."""
+    """What joins the racks: one way into each, and one out of it where that has a rate."""
 
-    def __init__(self, engine: Engine, ways: Sequence[Link], switches: Sequence[SwitchModel]) -> None:
-        """`ways`, `switches`: of each rack; those of `switches` may come later."""
+    def __init__(
+        self, engine: Engine, ways: Sequence[Link], switches: Sequence[SwitchModel], ways_out: Sequence[Link] = ()
+    ) -> None:
+        """`ways`, `switches`, `ways_out`: of each rack; those of `switches` may come later."""
         self._engine = engine
         self._ways = ways
+        self.ways_out = ways_out
         self._switches = switches
         self.racks: dict[Address, int] = {}
 
@@ -166,6 +171,13 @@ class Core:
         rack = self.rack_of(packet.destination) if packet.destination is not None else None
         if rack is None:
             return
+        if not self.ways_out:
+            self._enter(packet, rack)
+            return
+        for at in self.ways_out[self.racks[packet.source]].send(packet, self._engine.now_ns):
+            self._engine.at(at, lambda: self._enter(packet, rack))
+
+    def _enter(self, packet: Packet, rack: int) -> None:
         switch = self._switches[rack]
         for at in self._ways[rack].send(packet, self._engine.now_ns):
             self._engine.at(at, lambda: switch.receive(packet, None))
@@ -179,23 +191,29 @@ class World:
         self.engine = Engine()
         self.chance = Chance(setting.seed)
         self.switches: list[SwitchModel] = []
-        ways = [
-            Link(setting.core_rate_bytes_per_s, setting.delay_ns, setting.queue_ns, self.chance.fork(f"core {rack}"))
-            for rack in range(setting.racks)
-        ]
-        self.core = Core(self.engine, ways, self.switches)
+        core = setting.core_rate_bytes_per_s, setting.delay_ns, setting.queue_ns
+        ways, ways_out = (
+            [Link(*core, self.chance.fork(f"{name} {rack}")) for rack in range(setting.racks)]
+            for name in ("core", "core out")
+        )
+        self.core = Core(self.engine, ways, self.switches, ways_out if setting.named_racks else ())
         self._relay_ways: dict[str, RelayWay] = {}
         self._build_switches()
         self._members = [1 if setting.tunnels else 0] * setting.racks
         self.keys = [ChunkKey(self._key(index)) for index in range(setting.chunks)]
         self.cold = self._cold_store()
         """Shared by all nodes; None: there is none."""
-        step = setting.racks if setting.tunnels else 1
+        step = setting.racks if setting.tunnels or setting.named_racks else 1
         self.holders = [
             self._node(f"holder-{index // step}", index) for index in range(0, setting.holders * setting.racks, step)
         ]
         self.readers = [
-            self._node(f"reader-{index}", index, setting.slow.get(index), setting.scheduling_of.get(index))
+            self._node(
+                f"reader-{index}",
+                index + setting.named_racks,
+                setting.slow.get(index),
+                setting.scheduling_of.get(index),
+            )
             for index in range(setting.readers)
         ]
         for holder in () if setting.to_compute else self.holders:
@@ -283,7 +301,7 @@ class World:
             parameters,
             scheduling if scheduling is not None else setting.scheduling,
             self.chance.fork(name),
-            self._equipment(),
+            self._equipment(self._rack_name(rack)),
             self._relay_ways if setting.fanout is Fanout.RELAY else None,
         )
         switch.attach(member, address, down, node)
@@ -312,7 +330,10 @@ class World:
 
     # --- the directory -----------------------------------------------------------------------------------------------
 
-    def _equipment(self) -> Equipment:
+    def _rack_name(self, rack: int) -> str:
+        return f"rack {rack}" if self.setting.named_racks else ""
+
+    def _equipment(self, rack: str = "") -> Equipment:
         setting = self.setting
         chunk_bytes = setting.segments * setting.segment_bytes
         pool_chunks = 2 * setting.chunks if setting.pool_chunks is None else setting.pool_chunks
@@ -325,6 +346,7 @@ class World:
             proves=setting.proves,
             relay_share=setting.relay_share,
             chooses_way=setting.chooses_way,
+            rack=rack,
         )
 
     def _cold_store(self) -> SimulatedColdStore | None:
@@ -387,6 +409,7 @@ class World:
                 other.address,
                 endpoint_of(other.address) if self.setting.fanout is Fanout.RELAY else other.name,
                 None if self.setting.is_known_plain or not self._reaches(node, other) else other.member,
+                rack=self._rack_name(self.core.racks[other.address]),
             )
             for number, other in enumerate(self.nodes)
         )

@@ -58,6 +58,8 @@ class IncastFigures:
     unasked_rx_S: float = 0.0  # noqa: N815
     """What a reader got beyond the prefix, on average: frames' headers, and what others had asked for. Of random sets:
     what came to each port that did not ask."""
+    core_tx_S: float = 0.0  # noqa: N815
+    """Of the busiest link between racks, in the busier direction."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,10 +79,11 @@ def incast_figures(
     cpu_s: Mapping[str, float],
     counters: str,
     others: Sequence[InterfaceCounters] = (),
+    cores: Sequence[InterfaceCounters] = (),
 ) -> IncastFigures:
     """Put the figures of one incast together. `reports[i]` is reader i's (None: it never reported); `slow_readers` has
-    indices into `reports`; `holder`, `readers` are what the counters grew by; `others`: the same of nodes that did not
-    ask."""
+    indices into `reports`; `holder`, `readers`, `cores` are what the counters grew by; `others`: the same of nodes that
+    did not ask."""
     ideal_s = size_bytes * 8 / rate_bit_s
     times = [report.time_s if report is not None else float("inf") for report in reports]
     full_rate = [time_s / ideal_s for index, time_s in enumerate(times) if index not in slow_readers]
@@ -117,6 +120,7 @@ def incast_figures(
             if others
             else max(0.0, statistics.fmean(value.rx_bytes for value in readers) / size_bytes - 1)
         ),
+        core_tx_S=max((max(one.tx_bytes, one.rx_bytes) for one in cores), default=0) / size_bytes,
     )
 
 
@@ -127,7 +131,9 @@ def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, 
         f"(S/B = {size_bytes * 8 / rate_bit_s:.2f} s)",
         caption="times over S/B, from each reader's own start to its last compared byte; bytes in units of S",
     )
-    for heading in ("case", "mean", "max", "slow", "holder sends", "readers send", "CPU s", "every byte compared"):
+    cores = ("busiest core link",) if any(case.core_tx_S for case in cases) else ()
+    sends = ("holder sends", "readers send", *cores)
+    for heading in ("case", "mean", "max", "slow", *sends, "CPU s", "every byte compared"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for case in cases:
         slow = ", ".join(f"{ratio:.2f}" for ratio in case.slow_ratios.values())
@@ -138,6 +144,7 @@ def incast_table(cases: Sequence[IncastFigures], readers: int, size_bytes: int, 
             slow or "-",
             f"{case.holder_tx_S:.3f} S",
             f"{case.readers_tx_S:.3f} S",
+            *(f"{case.core_tx_S:.3f} S" for _ in cores),
             f"{sum(case.cpu_s.values()):.2f}",
             "yes" if case.verified else f"NO: {case.problems[0]}",
         )

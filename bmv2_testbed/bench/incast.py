@@ -16,8 +16,8 @@ from bmv2_testbed.bench.relay import chain
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.content import Prefix
 from bmv2_testbed.network.counters import InterfaceCounters
-from bmv2_testbed.scale import FULL
-from bmv2_testbed.spec import NO_FAULTS, Bridge, Faults, Target, TestbedSpec, data_ip, host_name
+from bmv2_testbed.scale import CORE_BIT_S, FULL
+from bmv2_testbed.spec import NO_FAULTS, Bridge, Faults, Target, TestbedSpec, data_ip, host_name, rack_name
 from kvpolicy.tiers.form_costs import FormChoice
 
 _POOL_BYTES_MIN: Final = 64 * 2**20
@@ -126,6 +126,10 @@ class IncastPlan:
     """So often SET_READERS of the readers, drawn at random, fetch a prefix of their own; 0: all fetch one."""
     unasked_weight: float | None = None
     """The controller's `fabric.unasked_weight`; None: its default."""
+    racks: int = 1
+    """More than one: hosts in so many racks, the holder in the first, by relays or unicast."""
+    core_bit_s: int = CORE_BIT_S
+    """Rate of each rack's link to the others, each way."""
     form: FormChoice | None = None
     """The agents' `wire.form`, with numbers as KV has them for content; None: the content is random
     bytes, which no form makes smaller."""
@@ -137,7 +141,13 @@ class IncastPlan:
 
     @property
     def ideal_s(self) -> float:
-        return self.size_bytes * 8 / (self.rate_bit_s or UNSHAPED_BIT_S)
+        return self.size_bytes * 8 / self.narrowest_bit_s
+
+    @property
+    def narrowest_bit_s(self) -> int:
+        """B: the rate of hosts' links, or of those between racks where that is less."""
+        links = self.rate_bit_s or UNSHAPED_BIT_S
+        return min(links, self.core_bit_s) if self.racks > 1 else links
 
     def offsets_s(self) -> list[float]:
         """Each reader's start after the first one's: zeros, or random within one transfer time."""
@@ -164,6 +174,8 @@ class IncastPlan:
             target=Target.BRIDGE if mode.is_plain else self.target,
             bridge=_BRIDGES.get(mode, Bridge.FLOODS),
             rails=self.rails,
+            racks=self.racks,
+            core_bit_s=self.core_bit_s if self.racks > 1 else None,
             hosts=self.readers + 1,
             rate_bit_s=self.rate_bit_s,
             slow_bit_s={reader + 1: rate for reader, rate in self.slow.items()},
@@ -304,13 +316,14 @@ class IncastRun:
             mode=mode,
             target=testbed.status()["spec"]["target"],
             size_bytes=plan.size_bytes,
-            rate_bit_s=plan.rate_bit_s or UNSHAPED_BIT_S,
+            rate_bit_s=plan.narrowest_bit_s,
             slow_readers=frozenset(plan.slow),
             offsets_s=offsets,
             reports=reports,
             holder=grown[host_name(0)],
             readers=[grown[host_name(host)] for host in hosts],
             others=[grown[host_name(host)] for host in everybody if host not in hosts],
+            cores=[grown[rack_name(rack)] for rack in range(plan.racks)] if plan.racks > 1 else [],
             cpu_s=cpu,
             counters="interfaces",
         )

@@ -31,12 +31,14 @@ from bmv2_testbed.spec import (
     Faults,
     Target,
     TestbedSpec,
+    core_interface,
     data_interface,
     data_ip,
     data_mac,
     host_name,
     management_ip,
     querier_ip,
+    rack_name,
     switch_name,
     switch_port,
 )
@@ -134,19 +136,27 @@ class WiredNetwork:
 
     def switch_interfaces(self) -> dict[int, str]:
         """Interface names of the switch by port number."""
-        return {switch_port(host): f"sw-eth{switch_port(host)}" for host in range(self._spec.hosts)}
+        ports = range(self._spec.hosts)
+        return {switch_port(host): f"{_switch_of(self._spec, host)}-eth{switch_port(host)}" for host in ports}
 
     def counters(self) -> dict[str, InterfaceCounters]:
-        """What each host's data interfaces have sent and received, all rails together."""
+        """What each host's data interfaces have sent and received, all rails together; and each rack's link to the
+        others, out of it and into it."""
+        cores = range(self._spec.racks if self._spec.racks > 1 else 0)
         rails = [data_interface(rail) for rail in range(self._spec.rails)]
         return {
             host.name: sum_of(read_interface_counters(host.pid, rail) for rail in rails)
             for host in (self._net.get(host_name(i)) for i in range(self._spec.hosts))
+        } | {
+            rack_name(rack): read_interface_counters(self._net.get(rack_name(rack)).pid, core_interface(rack))
+            for rack in cores
         }
 
     def set_link(self, place: str, up: bool) -> None:
-        """Cut or mend a host's data link."""
-        run_checked(self._node(place), f"ip link set dev {DATA_INTERFACE} {'up' if up else 'down'}")
+        """Cut or mend a host's data link, or a rack's link to the others."""
+        cores = {rack_name(rack): core_interface(rack) for rack in range(self._spec.racks)}
+        interface = cores.get(place, DATA_INTERFACE)
+        run_checked(self._node(place), f"ip link set dev {interface} {'up' if up else 'down'}")
 
     def set_rail(self, host: int, rail: int, up: bool) -> None:
         """Pull or plug a host's cable to a rail: its interface stays, without a carrier."""
@@ -226,11 +236,15 @@ def _build(spec: TestbedSpec) -> Any:
             self.addSwitch("mg", dpid="2", cls=Bridge)
             for rail in range(1, spec.rails):
                 self.addSwitch(switch_name(rail), dpid=f"{rail + 2:x}", cls=Bridge)
+            for rack in range(spec.racks if spec.racks > 1 else 0):
+                name = self.addSwitch(rack_name(rack), dpid=f"{rack + 16:x}", cls=Bridge)
+                names = {"intfName1": core_interface(rack), "intfName2": f"sw-{name}"}
+                self.addLink(name, "sw", port1=spec.hosts + 1, port2=rack + 1, **names)
             for host in range(spec.hosts):
                 name = self.addHost(host_name(host), ip=None)
                 port = switch_port(host)
                 self.addLink(
-                    name, "sw", port1=0, port2=port, intfName1=DATA_INTERFACE, addr1=data_mac(host)
+                    name, _switch_of(spec, host), port1=0, port2=port, intfName1=DATA_INTERFACE, addr1=data_mac(host)
                 )  # addr2 stays random: no packet is for a switch port
                 self.addLink(name, "mg", port1=1, port2=port, intfName1=MANAGEMENT_INTERFACE)
                 for rail in range(1, spec.rails):
@@ -242,11 +256,19 @@ def _build(spec: TestbedSpec) -> Any:
     _configure_supervisor()
     for host in range(spec.hosts):
         _configure_host(net.get(host_name(host)), host, spec)
-        for name in map(switch_name, range(spec.rails)):
+        for name in (_switch_of(spec, host), *map(switch_name, range(1, spec.rails))):
             _configure_port(net.get(name), f"{name}-eth{switch_port(host)}", spec.link_rate_bit_s(host), spec)
+    for rack in range(spec.racks if spec.racks > 1 else 0):
+        _configure_port(net.get(rack_name(rack)), core_interface(rack), spec.core_bit_s, spec)
+        _configure_port(net.get("sw"), f"sw-{rack_name(rack)}", spec.core_bit_s, spec)
     net.start()
     run_checked(net.get("mg"), f"ip addr add {CONTROLLER_MANAGEMENT_IP}/{MANAGEMENT_PREFIX_BITS} dev mg")
     return net
+
+
+def _switch_of(spec: TestbedSpec, host: int) -> str:
+    """What a host's first rail is cabled to."""
+    return rack_name(spec.rack(host)) if spec.racks > 1 else switch_name()
 
 
 def _configure_supervisor() -> None:

@@ -93,6 +93,8 @@ class NodeFacts:
     """How it can digest chunks."""
     rail_endpoints: tuple[str, ...] = ()
     """Where it is read on its second and further rails."""
+    rack: str = ""
+    """That it stands in; empty: nobody said so."""
     link_rate_bit_s: int = 0
     """Of the port that carries its data; 0: it has not said."""
     takes_columns: bool = False

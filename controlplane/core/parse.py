@@ -64,7 +64,11 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         raise RecordError(
             f"{len(rails)} rail_endpoints: a node has {RAILS_MAX} rails at most, the first of which is apart"
         )
-    texts = (("version", hello.version), *(("read_endpoint", one) for one in (hello.read_endpoint, *rails)))
+    texts = (
+        ("version", hello.version),
+        ("rack", hello.rack),
+        *(("read_endpoint", one) for one in (hello.read_endpoint, *rails)),
+    )
     for field, text in texts:
         if len(text.encode()) > HELLO_TEXT_BYTES_MAX:
             raise RecordError(f"{field} {reprlib.repr(text)} has more than {HELLO_TEXT_BYTES_MAX} bytes")
@@ -94,6 +98,7 @@ def node_facts(hello: rpc.Hello, speaker: str = "") -> NodeFacts:
         disk_bytes=hello.disk_bytes,
         rdma_mtu_bytes=hello.rdma_mtu,
         rail_endpoints=tuple(rails),
+        rack=hello.rack,
         link_rate_bit_s=hello.link_rate,
         speaker=speaker,
         integrities=algorithms_of(list(hello.integrities)),

@@ -462,6 +462,7 @@ class Publication:
             draining=node.draining,
             unreached=node.unreached,
             rail_endpoints=node.facts.rail_endpoints,
+            rack=node.facts.rack,
         )
         if node.member is not None and self._cluster.options.has_members:
             entry.member = node.member

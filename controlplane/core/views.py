@@ -78,6 +78,7 @@ def node_view(core: Core, node: Node) -> rpc.NodeView:
         disk_bytes=node.facts.disk_bytes,
         disk_used_bytes=node.disk_used_bytes,
         port_problem=node.port_problem,
+        rack=node.facts.rack,
     )
     if node.member is not None and (not core.options.with_switch or core.places.is_programmed(node)):
         view.member = node.member

@@ -272,6 +272,7 @@ def _node(message: pb.Node) -> NodeEntry:
         message.draining,
         message.unreached,
         tuple(message.rail_endpoints[: RAILS_MAX - 1]),
+        message.rack,
     )
 
 

@@ -36,6 +36,8 @@ class NodeEntry:
     """Several others cannot reach it on the data network, says the controller."""
     rail_endpoints: tuple[str, ...] = ()
     """Where it is read on its second and further rails."""
+    rack: str = ""
+    """That it stands in; empty: nobody said so."""
 
     rail_addresses: tuple[Address | None, ...] = field(init=False, default=())
     """Where casts for it go on these; None: it has no IPv4 there."""

@@ -56,6 +56,8 @@ class CoreOptions:
     """NICs that bring chunks to this node, and casts where holders keep interest."""
     relay_share: float = 1.0
     """Of what comes by relays, this part is passed on at most."""
+    rack: str = ""
+    """That this node stands in; empty: nobody said so."""
 
     chooses_way: bool = True
     """See `ReaderParameters.chooses`."""

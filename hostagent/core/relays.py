@@ -59,7 +59,7 @@ class Relays:
         self._emit = node.emit
         self._pool = node.pool
         self._directory = node.directory
-        self._share, self._rails = node.options.relay_share, node.options.rails
+        self._share, self._rails, self._rack = node.options.relay_share, node.options.rails, node.options.rack
         self._ended = ended
         self.is_way = False
         """Chunks come by relays: it is the fabric's way to fan out."""
@@ -88,6 +88,7 @@ class Relays:
             may_give=lambda peer: self._node_at(peer) is not None,
             choice=self._choice,
             reads=self._reads,
+            rack_of=lambda peer: self._rack if peer == endpoint else self._rack_of(self._node_at(peer)),
         )
 
     # ------------------------------------------------------------------ what is wanted
@@ -108,9 +109,10 @@ class Relays:
         return {key for key, _, _ in taken}
 
     def _keepers(self, key: ChunkKey, holders: Sequence[HolderRef]) -> list[str]:
-        """Where holders answer, the same first one for all who read the chunk: its keeper."""
+        """Where holders answer, those in this rack first; the first one, its keeper, is the same for all of a rack."""
         names = sorted((one.node for one in holders if one.readable), key=lambda name: keeper_rank(key, name))
         nodes = [node for name in names if (node := self._directory.node_named(name)) is not None]
+        nodes.sort(key=lambda node: node.rack != self._rack)
         self._endpoints |= {node.name: node.read_endpoint for node in nodes}
         return [node.read_endpoint for node in nodes]
 
@@ -234,6 +236,10 @@ class Relays:
     def _node_at(self, endpoint: str) -> NodeEntry | None:
         """The node that answers there, as the directory knows it."""
         return self._directory.node_reading_at(endpoint)
+
+    @staticmethod
+    def _rack_of(node: NodeEntry | None) -> str:
+        return "" if node is None else node.rack
 
     def _carry_out(self, commands: list[RelayCommand]) -> None:
         ended: list[tuple[ChunkKey, bytes | None, int]] = []

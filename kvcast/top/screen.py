@@ -108,13 +108,16 @@ def _delivered(board: Board) -> Text:
 
 
 def _nodes(nodes: Sequence[rpc.LiveNode], *, wide: bool) -> Table:
-    table = _table("NODE", "STATE", "PORT>", "POOL>", "CHUNKS>", "LAST COPIES>", "SENT>", "RECEIVED>")
+    has_racks = any(row.node.rack for row in nodes)
+    head = ("STATE", "PORT>", "POOL>", "CHUNKS>", "LAST COPIES>", "SENT>", "RECEIVED>")
+    table = _table("NODE", *(("RACK",) if has_racks else ()), *head)
     for row in nodes:
         node = row.node
         pool = f"{node.pool_used_bytes * 100 // max(1, node.pool_bytes)}% of {format_bytes(node.pool_bytes)}"
         disk = f" +{format_bytes(node.disk_used_bytes)} disk" if wide and node.disk_bytes else ""
         table.add_row(
             node.name[:16],
+            *([node.rack[:12] or "-"] if has_racks else []),
             node.state,
             str(node.switch_port) if node.HasField("switch_port") else "-",
             pool + disk,

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from bmv2_testbed.bench.figures import IncastFigures, incast_table, spread_table, typical
-from bmv2_testbed.bench.incast import SET_READERS, UNSHAPED_BIT_S, IncastPlan, IncastRun, Mode, Trust
+from bmv2_testbed.bench.incast import SET_READERS, IncastPlan, IncastRun, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
-from bmv2_testbed.scale import SCALES
+from bmv2_testbed.scale import CORE_BIT_S, SCALES
 from bmv2_testbed.spec import Faults, Target
 from kvcast.arguments import probability, whole
 from kvcast.errors import UsageError
@@ -29,7 +29,7 @@ FANOUTS = {"switch": Mode.CAST, "multicast": Mode.MULTICAST, "relay": Mode.RELAY
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `kvcast bench incast`."""
-    parser.add_argument("--nodes", type=whole(1), default=8, help="readers (default 8)")
+    parser.add_argument("--nodes", type=whole(1), help="readers (default 8; with --racks 15)")
     parser.add_argument(
         "--rate",
         type=lambda word: 0 if word == "none" else rate(word),
@@ -89,6 +89,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "port gets that did not ask",
     )
     parser.add_argument("--unasked-weight", type=float, metavar="W", help="the controller's fabric.unasked_weight")
+    parser.add_argument(
+        "--racks",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="holder and readers in N racks (--fanout relay, unless --mode unicast is given); B is the slower rate of "
+        "links and --core",
+    )
+    parser.add_argument(
+        "--core", type=rate, default=CORE_BIT_S, metavar="RATE", help="of each rack's link to the others (50mbit)"
+    )
     parser.add_argument("--slow", type=rate, metavar="RATE", help="rate of one reader's link")
     parser.add_argument("--slow-reader", type=whole(), default=0, metavar="I", help="which reader that is (default 0)")
     parser.add_argument("--loss", type=probability, default=0.0, metavar="P", help="loss at every switch port, 0 to 1")
@@ -118,8 +129,11 @@ def run(args: argparse.Namespace) -> int:
     """Run it; 1 if a byte was wrong or missing."""
     target = Target(args.target)
     scale = SCALES[target]
+    readers = args.nodes or (15 if args.racks > 1 else 8)
     plan = IncastPlan(
-        readers=args.nodes,
+        readers=readers,
+        racks=args.racks,
+        core_bit_s=args.core,
         rate_bit_s=scale.link_bit_s if args.rate is None else args.rate or None,
         size_bytes=args.size or scale.incast_bytes,
         chunk_bytes=args.chunk or scale.chunk_bytes,
@@ -136,12 +150,16 @@ def run(args: argparse.Namespace) -> int:
     )
     if (args.form == "both") + (args.trust == "both") + args.choice > 1:
         raise UsageError("--trust both, --form both and --choice: one of them at a time")
-    if args.sets and (args.nodes <= SET_READERS or args.slow is not None or args.stagger or args.peer):
+    if args.sets and (readers <= SET_READERS or args.slow is not None or args.stagger or args.peer):
         raise UsageError(f"--sets N: of more than {SET_READERS} --nodes, at once, without --slow, --stagger and --peer")
-    if args.slow is not None and not 0 <= args.slow_reader < args.nodes:
-        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {args.nodes - 1}")
+    if args.slow is not None and not 0 <= args.slow_reader < readers:
+        raise UsageError(f"--slow-reader {args.slow_reader}: readers are numbered 0 to {readers - 1}")
     wanted = [*(args.mode or ()), *(FANOUTS[one].value for one in args.fanout or ())]
-    modes = _chosen(wanted or [(Mode.CAST if args.rails == 1 else Mode.RELAY).value], Mode)
+    modes = _chosen(wanted or [(Mode.CAST if args.rails == args.racks == 1 else Mode.RELAY).value], Mode)
+    if args.racks > 1 and (args.rails > 1 or args.choice or not {Mode.UNICAST, Mode.RELAY}.issuperset(modes)):
+        raise UsageError(
+            "--racks: no cast leaves its rack; give --mode unicast, --fanout relay or both, and no --rails or --choice"
+        )
     if args.rails > 1 and not {Mode.UNICAST, Mode.RELAY, Mode.MULTICAST}.issuperset(modes):
         raise UsageError(
             "--rails: a kvcast switch is on the first one only; give --mode unicast, --fanout multicast or relay"
@@ -170,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.runs > 1:
         what += f", the median run of {args.runs}"
-    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.rate_bit_s or UNSHAPED_BIT_S, what))
+    console.print(incast_table(everything, plan.readers, plan.size_bytes, plan.narrowest_bit_s, what))
     for name, ratio in ratios.items():
         console.print(f"{name}: with trust on {ratio['time']:.3f} times as long, {ratio['cpu']:.3f} times the CPU time")
     for name, case in cases.items() if plan.sets else ():
@@ -299,6 +317,8 @@ def incast_json(plan: IncastPlan, cases: dict[str, IncastFigures], peers: dict[s
         "benchmark": "incast",
         "nodes": plan.readers,
         "rate_bit_s": plan.rate_bit_s,
+        "racks": plan.racks,
+        "core_bit_s": plan.core_bit_s if plan.racks > 1 else None,
         "size_bytes": plan.size_bytes,
         "chunk_bytes": plan.chunk_bytes,
         "stagger": plan.stagger,

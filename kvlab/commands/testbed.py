@@ -15,8 +15,8 @@ from bmv2_testbed import client, state
 from bmv2_testbed.client import Testbed
 from bmv2_testbed.errors import TestbedError
 from bmv2_testbed.limits import STOP_GRACE_S
-from bmv2_testbed.scale import SCALES
-from bmv2_testbed.spec import Faults, Target, TestbedSpec, Wiring, data_ip, host_name
+from bmv2_testbed.scale import CORE_BIT_S, SCALES
+from bmv2_testbed.spec import Bridge, Faults, Target, TestbedSpec, Wiring, data_ip, host_name, rack_name
 from kvcast.arguments import Parser, between, probability, whole
 from kvcast.errors import UsageError
 from kvcast.terminal import Terminal
@@ -24,7 +24,7 @@ from kvlab.wiring import add_target, rate, size
 from kvproto.units import format_bytes
 from kvproto.wire.rdma import rdma_segment_bytes_max
 
-HOSTS, ROCE_HOSTS = 9, 3
+HOSTS, ROCE_HOSTS, RACK_HOSTS = 9, 3, 16
 DELAY_MS_MAX = 60_000
 POOL_BYTES, ROCE_POOL_BYTES = 256 << 20, 32 << 20
 ROCE_SEGMENT_BYTES = rdma_segment_bytes_max(4096)
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=does)
         action.add_argument("process", help="as `status` calls it: switch, controller, agent0 and on")
     reboot = actions.add_parser("reboot", help="pull the plug of a host that is a virtual machine; it comes back")
-    link = actions.add_parser("link", help="cut or mend a host's data link")
+    link = actions.add_parser("link", help="cut or mend a host's data link, or a rack's (rack0 and on) to the others")
     for action in (reboot, link):
         action.add_argument("host", help="h0 and on")
     link.add_argument("way", choices=("up", "down"))
@@ -74,6 +74,16 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--sockets-on", type=whole(), action="append", default=[], metavar="HOST", help="with --roce: without RDMA"
+    )
+    up.add_argument(
+        "--racks",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="hosts in N racks, a bridge each, that fetch by relays (default 1, and 16 hosts with more)",
+    )
+    up.add_argument(
+        "--core", type=rate, default=CORE_BIT_S, help="of each rack's link to the others, both ways (default 50mbit)"
     )
     up.add_argument("--foreground", action="store_true", help="stay until interrupted")
 
@@ -116,10 +126,15 @@ def spec_of(args: argparse.Namespace) -> TestbedSpec:
     """The testbed that the options of `up` describe. Raises TestbedError."""
     if args.sockets_on and not args.roce:
         raise TestbedError("--sockets-on goes with --roce: without it all hosts use sockets")
+    racks = args.racks > 1
     return TestbedSpec(
-        target=Target(args.target),
+        target=Target.BRIDGE if racks else Target(args.target),
+        racks=args.racks,
+        core_bit_s=args.core if racks else None,
+        bridge=Bridge.DROPS if racks else Bridge.FLOODS,
+        controller_settings={"fabric": {"fanout": "relay"}} if racks else {},
         wiring=Wiring.GUESTS if args.roce else Wiring.NAMESPACES,
-        hosts=args.nodes or (ROCE_HOSTS if args.roce else HOSTS),
+        hosts=args.nodes or (RACK_HOSTS if racks else ROCE_HOSTS if args.roce else HOSTS),
         rate_bit_s=args.rate,
         slow_bit_s=dict(args.slow),
         segment_bytes=ROCE_SEGMENT_BYTES if args.roce else Target(args.target).segment_bytes,
@@ -182,6 +197,8 @@ def _show(name: str, testbed: Testbed) -> None:
     for host in range(spec.hosts):
         value = counters[host_name(host)]
         links.add_row(host_name(host), data_ip(host), format_bytes(value.tx_bytes), format_bytes(value.rx_bytes))
+    for rack in map(rack_name, range(spec.racks if spec.racks > 1 else 0)):
+        links.add_row(rack, "-", format_bytes(counters[rack].tx_bytes), format_bytes(counters[rack].rx_bytes))
     console.print(links)
     console.print(f"files of the run: {testbed.directory}")
 

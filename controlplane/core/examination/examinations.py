@@ -86,6 +86,8 @@ class Examinations:
         for node in self._nodes:
             if not node.attached:
                 seen.absent[node.facts.name] = "it is not attached any more"
+            else:
+                seen.racks.setdefault(node.facts.rack, []).append(node.facts.name)
         subjects = [self._subject(node) for node in self._nodes if node.attached]
         subjects.sort(key=lambda subject: subject.name)
         groups = None

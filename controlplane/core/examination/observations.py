@@ -168,6 +168,8 @@ class Observations:
     fanout: Fanout = Fanout.SWITCH
     fanout_why: str = ""
     """What was found of the network, where that decides."""
+    racks: dict[str, list[str]] = field(default_factory=dict)
+    """Names of attached nodes by their rack; empty: they named none."""
     absent: dict[str, str] = field(default_factory=dict)
     """Nodes that could not be examined, and why."""
     nodes: dict[str, NodeSeen] = field(default_factory=dict)

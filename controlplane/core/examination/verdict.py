@@ -31,6 +31,7 @@ def findings(seen: Observations) -> list[rpc.Finding]:
         *_management(seen),
         *_versions(seen),
         *_clocks(seen),
+        *_racks(seen),
         *_switch(seen),
         *_subnets(seen),
         *_datagrams(seen),
@@ -104,6 +105,17 @@ def _clocks(seen: Observations) -> Iterator[rpc.Finding]:
 
 
 # ---------------------------------------------------------------------------------------------- switch and addresses
+
+
+def _racks(seen: Observations) -> Iterator[rpc.Finding]:
+    """Where nodes stand, if any said so."""
+    named = {rack: names for rack, names in sorted(seen.racks.items()) if rack}
+    if not named:
+        return
+    yield _finding("racks", "all nodes", ", ".join(f"{rack} ({len(names)})" for rack, names in named.items()))
+    if unnamed := seen.racks.get(""):
+        remedy = "set rack in agent.yaml: nodes without one count as one more rack"
+        yield _finding("racks", ", ".join(sorted(unnamed)), "no rack", _NOTE, remedy)
 
 
 def _switch(seen: Observations) -> Iterator[rpc.Finding]:

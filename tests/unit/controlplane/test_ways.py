@@ -185,6 +185,18 @@ def test_an_operators_examination_comes_first() -> None:
     assert it.scene.core.examinations.findings(number) is None
 
 
+def test_the_doctor_says_where_nodes_stand_and_who_did_not_say() -> None:
+    it = network(fanout="relay")
+    it.scene.attach(7, rack="a")
+    number = it.scene.ask(ExaminationRequested(Surroundings(0, "1.0", "", "")))
+    it.run(3)
+    found = [one for one in it.scene.core.examinations.findings(number) or () if one.check == "racks"]
+    assert [(one.path, one.found, one.level) for one in found] == [
+        ("all nodes", "a (1)", rpc.Finding.OK),
+        ("n1, n2, n3, n4", "no rack", rpc.Finding.NOTE),
+    ]
+
+
 @pytest.mark.parametrize("floods", [False, True])
 def test_the_doctor_tries_groups_where_casts_go_by_them(*, floods: bool) -> None:
     it = network(fanout="multicast")

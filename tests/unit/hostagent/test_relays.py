@@ -27,10 +27,10 @@ def node_of(emitted: list[Any]) -> Any:
         emit=emitted.append,
         pool=SimpleNamespace(find=lambda _key: None),
         directory=SimpleNamespace(
-            node_named=lambda name: SimpleNamespace(name=name, read_endpoint=f"{name}:1"),
+            node_named=lambda name: SimpleNamespace(name=name, read_endpoint=f"{name}:1", rack=name[1:]),
             node_reading_at=lambda _endpoint: None,
         ),
-        options=SimpleNamespace(relay_share=1.0, rails=1, reader=SimpleNamespace(segment_bytes=4096)),
+        options=SimpleNamespace(relay_share=1.0, rails=1, rack="", reader=SimpleNamespace(segment_bytes=4096)),
         alarms=SimpleNamespace(add=lambda _call: SimpleNamespace(set=lambda _due: None)),
     )
 
@@ -63,6 +63,17 @@ def test_a_keeper_whose_node_is_gone_is_left() -> None:
     relays.nodes_lost(["b", "a"])
     assert LeaveParent("a:1") in emitted
     assert KEY not in relays.coming, "its only keeper is gone"
+
+
+def test_a_holder_of_this_rack_is_asked_before_others() -> None:
+    for racks in (["", "-r1", "-r2"], ["-r1", "-r2", ""]):
+        relays, emitted = made()
+        chunk: Any = SimpleNamespace(key=KEY)
+        entry: Any = SimpleNamespace(key=KEY, digest=ROOT_CODE + bytes(32), size_bytes=4 * PIECE_BYTES)
+        holders = [HolderRef(NodeId(f"{name}{rack}"), Address(1)) for name, rack in zip("abc", racks, strict=True)]
+        relays.take([(chunk, entry, holders)])
+        asked = [one.endpoint for one in emitted if isinstance(one, TellParent) and isinstance(one.message, Want)]
+        assert asked == [f"{'abc'[racks.index('')]}:1"]
 
 
 def test_holders_that_come_are_keepers() -> None:

@@ -1,8 +1,12 @@
-"""Relays joined by links that carry so many bytes a second each way: the cores ship, the network is a model."""
+"""Relays joined by links that carry so many bytes a second each way: the cores ship, the network is a model.
+
+Hosts may stand in racks, each with a link to the others.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,13 +51,33 @@ class Host:
     is_stalled: bool = False
     lies: bool = False
     ended_ns: int = 0
+    rack: str = ""
+
+
+@dataclass(eq=False)
+class CoreLink:
+    """Of one rack, one way."""
+
+    free_ns: int = 0
+    pieces: dict[ChunkKey, int] = field(default_factory=dict)
+    """That it carried."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.pieces.values())
 
 
 class Network:
     """Runs until nothing happens any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, core_bytes_s: float = 0.0) -> None:
+        """`core_bytes_s`: of each rack's link to the others, each way."""
         self.now_ns = 0
+        self._core_bytes_s = core_bytes_s
+        self.core_up: defaultdict[str, CoreLink] = defaultdict(CoreLink)
+        self.core_down: defaultdict[str, CoreLink] = defaultdict(CoreLink)
+        self.cut: set[str] = set()
+        """Racks whose link carries nothing any more."""
         self.hosts: dict[str, Host] = {}
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = count()
@@ -62,7 +86,7 @@ class Network:
         self._gives: dict[tuple[str, ReadId], str] = {}
         """Whom each read is asked of."""
 
-    def host(self, name: str, up: float, down: float | None = None) -> Host:
+    def host(self, name: str, up: float, down: float | None = None, rack: str = "") -> Host:
         def whole_pieces(key: ChunkKey) -> int:
             return host.whole.get(key, 0)
 
@@ -73,8 +97,9 @@ class Network:
             leaves=lambda key: bytes(32 * host.whole[key]),
             accepts=lambda _key, leaves: not any(leaves),
             may_give=lambda endpoint: endpoint in self.hosts,
+            rack_of=lambda endpoint: rack if endpoint == name else self.hosts[endpoint].rack,
         )
-        host = self.hosts[name] = Host(name, up, up if down is None else down, relay)
+        host = self.hosts[name] = Host(name, up, up if down is None else down, relay, rack=rack)
         return host
 
     def at(self, at_ns: int, call: Callable[[], None]) -> None:
@@ -168,7 +193,7 @@ class Network:
         link = self._links.setdefault(ends, next(self._link_numbers))
 
         def arrive() -> None:
-            if self._links.get(ends) == link and not parent.is_dead:
+            if self._links.get(ends) == link and not parent.is_dead and not self._is_cut(host, parent):
                 (come,) = Decoder().feed(encode(message))
                 self.carry_out(parent, parent.relay.heard_child(link, [come], self.now_ns))
 
@@ -178,7 +203,7 @@ class Network:
         child, endpoint = self.hosts[ends[0]], ends[1]
 
         def arrive() -> None:
-            if ends in self._links and not child.is_dead:
+            if ends in self._links and not child.is_dead and not self._is_cut(child, self.hosts[endpoint]):
                 (come,) = Decoder().feed(encode(message))
                 self.carry_out(child, child.relay.heard_parent(endpoint, [come], self.now_ns))
 
@@ -196,6 +221,8 @@ class Network:
         self.at(self.now_ns + DELAY_NS, lambda: self._queue(giver, host, read))
 
     def _queue(self, giver: Host, reader: Host, read: commands.ReadRun) -> None:
+        if self._is_cut(giver, reader):
+            return
         proven = giver.relay.proven_pieces(read.key)
         part = pieces_of(read.first, read.count)
         assert read.key in giver.whole or (proven is not None and proven[1] & part == part), (
@@ -215,9 +242,10 @@ class Network:
         giver.is_sending = True
         giver.sent_pieces += read.count
         sent_ns = self.now_ns + int(read.count * PIECE_BYTES / giver.up_bytes_s * 1e9)
+        core_ns = self._cross(giver, reader, read, sent_ns)
         begun_ns = max(self.now_ns, reader.down_free_ns)
         reader.down_free_ns = come_ns = max(
-            sent_ns, begun_ns + int(read.count * PIECE_BYTES / reader.down_bytes_s * 1e9)
+            core_ns, begun_ns + int(read.count * PIECE_BYTES / reader.down_bytes_s * 1e9)
         )
 
         def sent() -> None:
@@ -227,7 +255,22 @@ class Network:
         self.at(sent_ns, sent)
         self.at(come_ns + DELAY_NS, lambda: self._come(giver, reader, read))
 
+    def _cross(self, giver: Host, reader: Host, read: commands.ReadRun, sent_ns: int) -> int:
+        """When what leaves the giver then has crossed the core."""
+        if giver.rack == reader.rack:
+            return sent_ns
+        took_ns = int(read.count * PIECE_BYTES / self._core_bytes_s * 1e9)
+        for link in (self.core_up[giver.rack], self.core_down[reader.rack]):
+            link.pieces[read.key] = link.pieces.get(read.key, 0) + read.count
+            link.free_ns = sent_ns = max(sent_ns, link.free_ns + took_ns)
+        return sent_ns
+
+    def _is_cut(self, one: Host, other: Host) -> bool:
+        return one.rack != other.rack and bool({one.rack, other.rack} & self.cut)
+
     def _come(self, giver: Host, reader: Host, read: commands.ReadRun) -> None:
+        if self._is_cut(giver, reader):
+            return
         if reader.is_dead or giver.is_dead or reader.reads.pop(read.read, None) is None:
             return
         value = 2 if giver.lies else 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvproto.session.relay.passing import are_peers
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
+from kvproto.session.relay.racks import are_peers
 from tests.unit.kvproto.relay_network import PIECE_BYTES, Host, Network, key_of
 
 RATE = 12.5e6

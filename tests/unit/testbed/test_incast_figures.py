@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bmv2_testbed.bench.figures import IncastFigures, incast_figures, mean_of, spread_table, typical
+from bmv2_testbed.bench.figures import (
+    IncastFigures,
+    incast_figures,
+    incast_table,
+    mean_of,
+    spread_table,
+    typical,
+)
 from bmv2_testbed.bench.incast import SET_READERS, IncastPlan, Mode, Trust
 from bmv2_testbed.bench.peer_servers import Peer, missing
 from bmv2_testbed.bench.relay import chain
@@ -37,6 +44,39 @@ def _figures(mean_ratio: float, *others: InterfaceCounters) -> IncastFigures:
         others=others,
     )
     return replace(made, mean_ratio=mean_ratio)
+
+
+def test_of_links_between_racks_the_busiest_direction_counts() -> None:
+    counters = [InterfaceCounters(500, 1, 1000, 1), InterfaceCounters(1250, 1, 0, 0)]
+    made = incast_figures(
+        mode="relay",
+        target="bridge",
+        size_bytes=1000,
+        rate_bit_s=8000,
+        slow_readers=frozenset(),
+        offsets_s=[0.0],
+        reports=[None],
+        holder=counters[0],
+        readers=[counters[0]],
+        cpu_s={},
+        counters="interfaces",
+        cores=counters,
+    )
+    assert made.core_tx_S == 1.25
+    heads = [str(column.header) for column in incast_table([made], 1, 1000, 8000, "").columns]
+    assert "busiest core link" in heads
+    assert "busiest core link" not in [
+        str(one.header) for one in incast_table([_figures(1.0)], 1, 1000, 8000, "").columns
+    ]
+
+
+def test_hosts_of_racks_say_so_and_the_narrowest_link_is_the_measure() -> None:
+    plan = IncastPlan(readers=15, racks=4)
+    spec = plan.testbed(Mode.RELAY)
+    racks = [agent_config(spec, host, namespace_endpoints(spec), "/run")["rack"] for host in range(16)]
+    assert racks == [f"rack{rack}" for rack in range(4) for _ in range(4)]
+    assert plan.ideal_s == pytest.approx(16 * 2**20 * 8 / 50e6)
+    assert "rack" not in agent_config(replace(spec, racks=1), 0, namespace_endpoints(spec), "/run")
 
 
 def test_the_typical_run_is_the_one_in_the_middle() -> None:

@@ -169,6 +169,16 @@ def test_everything_fits(view: View, columns: int, rows: int) -> None:
     assert any(line.startswith("… and ") for line in lines), "there are too many nodes for any of these"
 
 
+def test_racks_are_shown_where_nodes_name_them() -> None:
+    nodes = [
+        rpc.LiveNode(node=rpc.NodeView(name=f"n{at}", state="attached", rack=rack)) for at, rack in ((1, "a"), (2, ""))
+    ]
+    head, *rows = [line.split() for line in shown(board(nodes=nodes), Wish()) if re.match(r" *(NODE|n\d) ", line)]
+    assert head[:3] == ["NODE", "RACK", "STATE"]
+    assert [row[:3] for row in rows] == [["n1", "a", "attached"], ["n2", "-", "attached"]]
+    assert "RACK" not in "".join(shown(board(nodes=nodes[1:]), Wish()))
+
+
 def test_columns_are_right_in_80() -> None:
     one = prefix(
         "a",

@@ -235,6 +235,7 @@ class Hello(_message.Message):
     LINK_RATE_FIELD_NUMBER: _builtins.int
     CELL_FIELD_NUMBER: _builtins.int
     RAIL_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """name, unique in the cluster"""
     incarnation: _builtins.int
@@ -274,6 +275,8 @@ class Hello(_message.Message):
     """of the port that carries its data, in bit/s; 0: from before it was said"""
     cell: _builtins.str
     """that it is of (kvproto.cells); empty: nobody said so"""
+    rack: _builtins.str
+    """that it stands in; empty: nobody said so"""
     @_builtins.property
     def segment_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """sizes this agent can send and receive"""
@@ -330,10 +333,11 @@ class Hello(_message.Message):
         link_rate: _builtins.int = ...,
         cell: _builtins.str = ...,
         rail_endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "interests", b"interests", "member", b"member", "operator_state", b"operator_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "fanouts", b"fanouts", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "member", b"member", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rail_endpoints", b"rail_endpoints", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "cell", b"cell", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "disk_bytes", b"disk_bytes", "fanouts", b"fanouts", "follows", b"follows", "incarnation", b"incarnation", "integrities", b"integrities", "interests", b"interests", "link_rate", b"link_rate", "member", b"member", "node", b"node", "operator_state", b"operator_state", "pool_bytes", b"pool_bytes", "protocol", b"protocol", "rack", b"rack", "rail_endpoints", b"rail_endpoints", "rdma_mtu", b"rdma_mtu", "read_endpoint", b"read_endpoint", "replica_nodes", b"replica_nodes", "replica_of", b"replica_of", "replica_rows", b"replica_rows", "segment_bytes", b"segment_bytes", "switch_port", b"switch_port", "takes_columns", b"takes_columns", "transports", b"transports", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -2116,6 +2120,7 @@ class Node(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     UNREACHED_FIELD_NUMBER: _builtins.int
     RAIL_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -2127,6 +2132,8 @@ class Node(_message.Message):
     """may be read from; nothing new goes there"""
     unreached: _builtins.bool
     """others say that they cannot reach it on the data network: not to be read from"""
+    rack: _builtins.str
+    """as in Hello"""
     @_builtins.property
     def rail_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """as in Hello"""
@@ -2144,10 +2151,11 @@ class Node(_message.Message):
         draining: _builtins.bool = ...,
         unreached: _builtins.bool = ...,
         rail_endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "rail_endpoints", b"rail_endpoints", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "control_port", b"control_port", "data_ip", b"data_ip", "data_mac", b"data_mac", "draining", b"draining", "member", b"member", "name", b"name", "node", b"node", "rack", b"rack", "rail_endpoints", b"rail_endpoints", "read_endpoint", b"read_endpoint", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015
@@ -2890,6 +2898,7 @@ class NodeView(_message.Message):
     DISK_BYTES_FIELD_NUMBER: _builtins.int
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     PORT_PROBLEM_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     name: _builtins.str
     data_ip: _builtins.bytes
@@ -2912,6 +2921,8 @@ class NodeView(_message.Message):
     disk_used_bytes: _builtins.int
     port_problem: _builtins.str
     """why it takes part in no cast; empty: nothing is known against it"""
+    rack: _builtins.str
+    """empty: nobody said so"""
     def __init__(
         self,
         *,
@@ -2931,10 +2942,11 @@ class NodeView(_message.Message):
         disk_bytes: _builtins.int = ...,
         disk_used_bytes: _builtins.int = ...,
         port_problem: _builtins.str = ...,
+        rack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "member", b"member", "switch_port", b"switch_port"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "chunks", b"chunks", "data_ip", b"data_ip", "disk_bytes", b"disk_bytes", "disk_used_bytes", b"disk_used_bytes", "last_copies", b"last_copies", "member", b"member", "name", b"name", "node", b"node", "pool_bytes", b"pool_bytes", "pool_used_bytes", b"pool_used_bytes", "port_problem", b"port_problem", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "state", b"state", "switch_port", b"switch_port", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_member", b"_member", "_switch_port", b"_switch_port", "chunks", b"chunks", "data_ip", b"data_ip", "disk_bytes", b"disk_bytes", "disk_used_bytes", b"disk_used_bytes", "last_copies", b"last_copies", "member", b"member", "name", b"name", "node", b"node", "pool_bytes", b"pool_bytes", "pool_used_bytes", b"pool_used_bytes", "port_problem", b"port_problem", "rack", b"rack", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "state", b"state", "switch_port", b"switch_port", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__member: _TypeAlias = _typing.Literal["member"]  # noqa: Y015
     _WhichOneofArgType__member: _TypeAlias = _typing.Literal["_member", b"_member"]  # noqa: Y015

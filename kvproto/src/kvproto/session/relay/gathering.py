@@ -36,6 +36,8 @@ GRANTS_MAX: Final = 1 << 10
 """No keeper grants so many runs that wait: a reader gives it room for a few."""
 READS_MAX: Final = 6
 """Of peers, in all: what waits in front of this node's own link makes grants wait, too."""
+READS_OUTSIDE_MAX: Final = 2
+"""Of peers in other racks, besides."""
 UNSPREAD_RUNS: Final = 24
 """A reader takes no more grants while more runs that it was granted are with none of its peers: its uplink is slow. So
 many for all who read, since they hear of it late."""
@@ -55,7 +57,8 @@ SILENCE_NS_UNKNOWN: Final = 400 * MS
 SILENCE_TIMES: Final = 4
 """and of others, so many times what a read took of late."""
 ORPHAN_NS: Final = 80 * MS
-"""A piece that nobody has is begged for when nothing has come for so long."""
+"""A piece that nobody has is begged for when nothing has come for so long; of a keeper in another rack, when nothing
+has come of the chunk to anybody, in the time of some pieces."""
 KEEPER_SILENT_NS: Final = 1_000 * MS
 """A keeper that says nothing for so long, while pieces are with nobody, is not asked any more."""
 HOPELESS_NS: Final = 2_000 * MS
@@ -88,6 +91,8 @@ class Arriving:
     """Where its first piece is among all that were ever wanted here."""
     moved_ns: int
     """When something of it last came, or was begun."""
+    told_ns: int
+    """When somebody was last heard to have more of it."""
     lacking: int
     """Pieces that are neither proven nor asked for; a set, as those that follow."""
     proven: int = 0
@@ -112,6 +117,8 @@ class _Read:
 @dataclass(slots=True, eq=False)
 class _Parent:
     endpoint: str
+    is_outside: bool
+    """It stands in another rack."""
     has: dict[ChunkKey, int] = field(default_factory=dict)
     """As a peer: pieces that it says to have."""
     reads: dict[ReadId, _Read] = field(default_factory=dict)
@@ -152,13 +159,14 @@ class Gathering:
         out: list[RelayCommand],
         share: float,
         rails: int = 1,
+        rack_of: Callable[[str], str] = lambda _endpoint: "",
         choice: Callable[[], Chooser] = lambda: _AS_EVER,
         reads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`endpoint`: where this node answers reads; `accepts(key, leaves)`: whether these make the chunk's digest, to
         be kept; `may_give(endpoint)`: whether a node answers there that the directory knows; `rails`: each has as much
-        under way as if it were the only one; `choice()`: what was measured of relays and reads; `reads()`: chunks that
-        were left to reads and are not here."""
+        under way as if it were the only one; `rack_of(endpoint)`: the rack of the node that answers there; `choice()`:
+        what was measured of relays and reads; `reads()`: chunks that were left to reads and are not here."""
         self._endpoint = endpoint
         self._piece_bytes = piece_bytes
         self._accepts = accepts
@@ -170,6 +178,7 @@ class Gathering:
         self._choice, self._reads = choice, reads
         self._looked_ns: int | None = None
         """When silence was last looked at; None: something has changed since that does not wait."""
+        self._rack_of = rack_of
         self.chunks: dict[ChunkKey, Arriving] = {}
         self._by_number: dict[int, Arriving] = {}
         self._parents: dict[str, _Parent] = {}
@@ -201,6 +210,7 @@ class Gathering:
             deque(keepers),
             pieces,
             self._pieces_wanted,
+            now_ns,
             now_ns,
             pieces_of(0, pieces),
         )
@@ -238,7 +248,8 @@ class Gathering:
         if endpoint not in self._parents:
             if len(self._parents) >= (PARENTS_MAX if keeper else PEERS_MAX) and not self._leave_useless():
                 return False
-            self._parents[endpoint] = _Parent(endpoint, heard_ns=now_ns)
+            is_outside = self._rack_of(endpoint) != self._rack_of(self._endpoint)
+            self._parents[endpoint] = _Parent(endpoint, is_outside, heard_ns=now_ns)
             self._tell(endpoint, Hello(self._endpoint))
         self._parents[endpoint].said_ns = now_ns
         self._tell(endpoint, Want(arriving.number, arriving.key, arriving.pieces, keeper))
@@ -314,6 +325,8 @@ class Gathering:
                     news = pieces_of(first, count) & ~has
                     parent.has[arriving.key] = has | news
                     news = 0 if parent.is_silent else news
+                    if news & ~arriving.some:
+                        arriving.told_ns = now_ns
                     arriving.many |= arriving.some & news
                     arriving.some |= news
                     keeper = self._keeper_of(arriving)
@@ -411,8 +424,9 @@ class Gathering:
         self._choice().came(Way.FANOUT, self._readers_of(arriving), size_bytes, now_ns, now_ns)
         if one.is_granted:
             self._tell(parent.endpoint, Run(RunKind.DONE, arriving.number, first, count))
-        if one.is_granted or self._share >= 1:
-            self._passing.proven(arriving.key, first, count, now_ns, is_owned=one.is_granted)
+        is_owned = one.is_granted or parent.is_outside
+        if is_owned or self._share >= 1:
+            self._passing.proven(arriving.key, first, count, now_ns, is_owned=is_owned)
         if arriving.proven.bit_count() == arriving.pieces:
             self._out.append(Whole(arriving.key))
             self._end(arriving, now_ns)
@@ -460,11 +474,13 @@ class Gathering:
         for parent in self._parents.values():
             self._read_granted(parent, now_ns)
         # Whoever has the least to do is asked first: so uplinks carry alike.
-        left, most = self._rails * READS_MAX - len(self._of_read), self._rails * READS_PER_PARENT
+        outside = sum(len(one.reads) for one in self._parents.values() if one.is_outside)
+        left = {True: READS_OUTSIDE_MAX - outside, False: self._rails * READS_MAX + outside - len(self._of_read)}
+        most = self._rails * READS_PER_PARENT
         for parent in sorted(self._parents.values(), key=lambda one: (len(one.reads), one.took_ns)):
             if parent.muted_ns <= now_ns:
-                while left > 0 and len(parent.reads) < most and self._read_next(parent, now_ns):
-                    left -= 1
+                while left[parent.is_outside] > 0 and len(parent.reads) < most and self._read_next(parent, now_ns):
+                    left[parent.is_outside] -= 1
         self._make_room()
         self._beg(now_ns, looks=looks)
         if looks or self._looked_ns is None:
@@ -520,12 +536,22 @@ class Gathering:
             if not arriving.has_leaves:
                 continue
             wanted = has & arriving.lacking
+            if wanted and parent.is_outside:
+                wanted &= ~self._near(arriving)
             if wanted:
                 first = self._one_of(arriving, wanted & ~arriving.many or wanted)
                 count = run_length(wanted, first, run_pieces(parent.took_ns / READS_PER_PARENT))
                 self._read(parent, arriving, first, count, now_ns, is_granted=False)
                 return True
         return False
+
+    def _near(self, arriving: Arriving) -> int:
+        """Pieces that others of this rack have."""
+        near = 0
+        for parent in self._parents.values():
+            if not (parent.is_outside or parent.is_silent):
+                near |= parent.has.get(arriving.key, 0)
+        return near
 
     def _read(
         self, parent: _Parent, arriving: Arriving, first: int, count: int, now_ns: int, *, is_granted: bool
@@ -625,6 +651,9 @@ class Gathering:
         end = parent.frontier - OVERDUE_RUNS * self._run
         for arriving in self._kept_by(parent):
             orphans = arriving.lacking & ~arriving.some
+            news_ns = max(arriving.moved_ns, arriving.told_ns)
+            if parent.is_outside and orphans and now_ns - news_ns < max(ORPHAN_NS, RATE_PIECES * self._piece_ns):
+                return  # its rack's entry is at work, and has later chunks to bring, too
             if now_ns - self._last_ns(arriving) < ORPHAN_NS:
                 orphans &= pieces_of(0, max(0, end - arriving.begins))
             for first, count in runs_of(orphans):
@@ -634,6 +663,8 @@ class Gathering:
                     if (arriving.number, piece) not in self.orphans_ns:
                         self.orphans_ns[arriving.number, piece] = now_ns
                         self._tell(parent.endpoint, Run(RunKind.ORPHAN, arriving.number, piece, 1))
+            if parent.is_outside and orphans:
+                return
 
     # --- time --------------------------------------------------------------------------------------------------------
 

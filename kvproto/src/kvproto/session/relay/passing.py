@@ -8,6 +8,9 @@ reads is a member by its link, so no number has to be given to it.
 A keeper grants each piece once, to whoever has room, and that one passes it on: so its uplink carries a chunk about
 once, and readers take parts by how quick they are. What was granted to one who died or stands still is granted again.
 Who begs, because the others give it too little, is served when nobody waits for a first grant.
+
+Where nodes stand in racks, a keeper grants to readers of its own rack alone, and names to the others whom they read
+from: see `racks`.
 """
 
 from collections import OrderedDict, deque
@@ -20,6 +23,7 @@ from kvproto.ids import Member, members_of
 from kvproto.limits import MS
 from kvproto.session.interest import InterestTable
 from kvproto.session.relay.pieces import lowest, pieces_of, run_length, runs_of
+from kvproto.session.relay.racks import Meeting, RackTree
 from kvproto.session.relay.relay_commands import RelayCommand, TellChild
 from kvproto.wire.relay_messages import Drop, Gone, Hello, Leaves, Message, Peers, Rate, Room, Run, RunKind, Want
 
@@ -54,15 +58,8 @@ ORPHANS_MAX: Final = 3
 ORPHANS_FORGIVEN: Final = 1 / 8
 """until it has other chunks to get; for each piece that it has done, so much is forgiven."""
 ROOM_MAX: Final = 1 << 12
-NEAR: Final = 8
-"""Members that are no further apart in the order of their coming read from each other, and those at powers of two."""
-
-
-def are_peers(one: int, other: int) -> bool:
-    """Whether the members of these places in the order of coming read a chunk from each other. With few it is
-    everybody; with many each has some tens of peers, and no piece has far to go."""
-    apart = abs(one - other)
-    return apart > 0 and (apart <= NEAR or not apart & (apart - 1))
+REPLACED_ORPHANS: Final = 2.0
+"""So many pieces that others did not get weighs a chunk that its rack did not get."""
 
 
 def run_pieces(piece_ns: float) -> int:
@@ -84,7 +81,10 @@ class _Child:
     member: Member
     """By which the interest table knows it."""
     endpoint: str = ""
+    rack: str = ""
     room: int = 0
+    is_fit: bool = False
+    """It has asked to be granted something, and does what it is granted."""
     wants: OrderedDict[int, "_Wanted"] = field(default_factory=OrderedDict)
     kept: OrderedDict[ChunkKey, "_Wanted"] = field(default_factory=OrderedDict)
     """Of those, what it wants of this node as their keeper."""
@@ -111,12 +111,12 @@ class _Kept:
 
     free: int
     """Pieces that nobody was given."""
+    tree: RackTree
+    """Who reads it from whom."""
     owners: dict[int, int] = field(default_factory=dict)
     """By piece: the link of the child that it was granted to last."""
     adopted: dict[int, int] = field(default_factory=dict)
     """By piece: when it was last given to another because the others had not got it."""
-    members: list[str] = field(default_factory=list)
-    """Endpoints in the order of their coming; one that has it whole stays."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,14 +137,21 @@ class Passing:
         arriving: Callable[[ChunkKey], tuple[int, int] | None],
         piece_bytes: int,
         out: list[RelayCommand],
+        endpoint: str,
+        rack_of: Callable[[str], str],
     ) -> None:
         """`whole_pieces(key)`: of a chunk that is here whole and may be had, 0: it is not; `leaves`: of such a one;
-        `arriving(key)`: how many pieces one has that is on its way, and which of them are proven."""
+        `arriving(key)`: how many pieces one has that is on its way, and which of them are proven; `endpoint`,
+        `rack_of`: see `Gathering`."""
         self._whole_pieces = whole_pieces
         self._leaves = leaves
         self._arriving = arriving
         self._piece_bytes = piece_bytes
         self._out = out
+        self._endpoint = endpoint
+        self._rack_of = rack_of
+        self._trees = 0
+        """That were made."""
         self._children: OrderedDict[int, _Child] = OrderedDict()
         self._by_member: dict[Member, _Child] = {}
         self._followers: dict[ChunkKey, list[_Wanted]] = {}
@@ -178,10 +185,12 @@ class Passing:
             member = next(Member(one) for one in range(CHILDREN_MAX) if one not in self._by_member)
             child = self._children[link] = self._by_member[member] = _Child(link, member)
             self._turns.append(child)
-        child.is_stalled = False
+        if child.is_stalled:
+            child.is_stalled = False
+            self._set_fit(child, now_ns, is_fit=True)
         match message:
             case Hello(endpoint) if not child.endpoint:
-                child.endpoint = endpoint
+                child.endpoint, child.rack = endpoint, self._rack_of(endpoint)
             case Want():
                 if not child.endpoint or message.number in child.wants or len(child.wants) >= WANTS_MAX:
                     return False
@@ -192,6 +201,8 @@ class Passing:
                 self._drop(child, number, now_ns)
             case Room(count):
                 child.room = min(child.room + count, ROOM_MAX)
+                if not child.is_fit:
+                    self._set_fit(child, now_ns, is_fit=True)
             case Run(RunKind.DONE, number, first, count):
                 self._done(child, number, first, count, now_ns)
             case Run(RunKind.ORPHAN, number, first, count):
@@ -216,8 +227,8 @@ class Passing:
         for wanted in list(child.wants.values()):
             self._forget(wanted, now_ns)
             kept = self._kept.get(wanted.key)
-            if kept is not None and child.endpoint in kept.members:
-                kept.members.remove(child.endpoint)
+            if kept is not None and wanted.keeper:
+                self._introduce(wanted.key, kept.tree.leave(child.endpoint, child.rack, now_ns), now_ns)
 
     def _want(self, child: _Child, want: Want, now_ns: int) -> None:
         whole = self._whole_pieces(want.key)
@@ -245,20 +256,37 @@ class Passing:
         assert entry is not None, "it pays for no more than it may want"
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces))
+            self._trees += 1
+            tree = RackTree(self._rack_of(self._endpoint), self._trees)
+            kept = self._kept[key] = _Kept(pieces_of(0, wanted.pieces), tree)
         for piece, link in kept.owners.items():
             if link not in self._children:  # whoever it gave it to may be gone, too
                 kept.free |= pieces_of(piece, 1)
         self._idle.pop(key, None)
-        place = kept.members.index(child.endpoint) if child.endpoint in kept.members else len(kept.members)
-        if place == len(kept.members):
-            kept.members.append(child.endpoint)
-        peers = {one for at, one in enumerate(kept.members) if are_peers(at, place)}
         self._out.append(TellChild(child.link, Leaves(wanted.number, self._leaves(key))))
-        self._out.append(TellChild(child.link, Peers(wanted.number, tuple(sorted(peers)))))
-        for other in map(self._by_member.__getitem__, members_of(entry.members)):
-            if other.endpoint in peers:
-                self._out.append(TellChild(other.link, Peers(other.kept[key].number, (child.endpoint,))))
+        met = kept.tree.join(child.endpoint, child.rack, now_ns)
+        if not child.is_fit:
+            met += kept.tree.set_fit(child.endpoint, child.rack, now_ns, is_fit=False)
+        self._introduce(key, met, now_ns)
+
+    def _introduce(self, key: ChunkKey, met: list[Meeting], now_ns: int) -> None:
+        """Tell readers of a chunk whom they may read it from."""
+        entry = self._interest.find(key, now_ns) if met else None
+        if entry is None:
+            return
+        readers = {one.endpoint: one for one in map(self._by_member.__getitem__, members_of(entry.members))}
+        for reader, sources in met:
+            if (child := readers.get(reader)) is not None:
+                self._out.append(TellChild(child.link, Peers(child.kept[key].number, sources)))
+
+    def _set_fit(self, child: _Child, now_ns: int, *, is_fit: bool) -> None:
+        """Whether it may read from other racks for its own."""
+        is_fit = is_fit and child.orphans <= ORPHANS_MAX
+        if child.is_fit != is_fit:
+            child.is_fit = is_fit
+            for key in child.kept:
+                tree = self._kept[key].tree
+                self._introduce(key, tree.set_fit(child.endpoint, child.rack, now_ns, is_fit=is_fit), now_ns)
 
     def _drop(self, child: _Child, number: int, now_ns: int) -> None:
         wanted = child.wants.get(number)
@@ -350,8 +378,9 @@ class Passing:
             return False
         for wanted in child.kept.values():
             kept = self._kept[wanted.key]
-            if not kept.free:
+            if not kept.free or not kept.tree.is_granted(child.endpoint, child.rack):
                 continue
+            self._introduce(wanted.key, kept.tree.begin(now_ns), now_ns)
             first = lowest(kept.free)
             count = run_length(kept.free, first, min(run, child.room))
             kept.free &= ~pieces_of(first, count)
@@ -366,6 +395,10 @@ class Passing:
         kept = None if wanted is None else self._kept.get(wanted.key)
         if wanted is None or kept is None or not wanted.keeper or first + count > wanted.pieces:
             return
+        if not kept.tree.is_granted(child.endpoint, child.rack):
+            if not kept.free & pieces_of(first, 1):
+                self._missed(child, wanted.key, first, now_ns)
+            return
         if any(now_ns - kept.adopted.get(piece, -ADOPTED_NS) < ADOPTED_NS for piece in range(first, first + count)):
             return
         fresh = [piece for piece in range(first, first + count) if piece not in kept.adopted]
@@ -374,15 +407,27 @@ class Passing:
             lost = self._children.get(owner) if owner is not None else None
             if lost is not None and lost.wants:
                 lost.orphans += 1
+                self._set_fit(lost, now_ns, is_fit=lost.is_fit)
         kept.adopted |= dict.fromkeys(range(first, first + count), now_ns)
         kept.free &= ~pieces_of(first, count)
         self._give(wanted, first, count, now_ns)
+
+    def _missed(self, child: _Child, key: ChunkKey, piece: int, now_ns: int) -> None:
+        """A reader of another rack lacks what it should have by now."""
+        replaced, met = self._kept[key].tree.missed(child.endpoint, child.rack, piece, now_ns)
+        self._introduce(key, met, now_ns)
+        for other in self._children.values():
+            if other.endpoint == replaced and other.wants:
+                other.orphans += REPLACED_ORPHANS
+                self._set_fit(other, now_ns, is_fit=other.is_fit)
 
     def _serve_beg(self, child: _Child, now_ns: int) -> bool:
         while child.begs:
             beg = child.begs.popleft()
             wanted = child.wants.get(beg.number)
-            if wanted is not None and wanted.keeper and beg.first + beg.count <= wanted.pieces:
+            if wanted is None or not wanted.keeper or beg.first + beg.count > wanted.pieces:
+                continue
+            if self._kept[wanted.key].tree.is_granted(child.endpoint, child.rack):
                 self._give(wanted, beg.first, beg.count, now_ns)
                 return True
         return False
@@ -454,6 +499,7 @@ class Passing:
             while child.granted and now_ns - child.granted[0].at_ns >= patience_ns:
                 self._take_back(child.granted.popleft())
                 child.is_stalled = True
+                self._set_fit(child, now_ns, is_fit=False)
         self._grant(now_ns)
         oldest = [child.granted[0].at_ns for child in self._children.values() if child.granted]
         if oldest:

@@ -28,6 +28,7 @@ class Relay:
         leaves: Callable[[ChunkKey], bytes],
         accepts: Callable[[ChunkKey, bytes], bool],
         may_give: Callable[[str], bool],
+        rack_of: Callable[[str], str] = lambda _endpoint: "",
         choice: Callable[[], Chooser] = lambda: Chooser(is_free=False),
         reads: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -36,9 +37,9 @@ class Relay:
         self._out: list[RelayCommand] = []
         self.is_held = False
         """More events follow at once: nothing is decided before."""
-        self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out)
+        self.passing = Passing(whole_pieces, leaves, self.proven_pieces, piece_bytes, self._out, endpoint, rack_of)
         self.gathering = Gathering(
-            endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails, choice, reads
+            endpoint, piece_bytes, accepts, may_give, self.passing, self._out, share, rails, rack_of, choice, reads
         )
 
     @property
