@@ -9,8 +9,8 @@ from typing import Any
 from p4switch.bmv2 import typed_values as values
 from p4switch.bmv2.client import Client, RefusedError
 from p4switch.bmv2.info_names import Names
-from p4switch.bmv2.profiles import USAGES as PROFILE_USAGES
-from p4switch.bmv2.profiles import Profiles, id_of
+from p4switch.bmv2.profile_commands import USAGES as PROFILE_USAGES
+from p4switch.bmv2.profile_commands import Profiles, id_of
 from p4switch.proto import p4data_pb2 as p4d
 from p4switch.proto import p4info_pb2 as p4i
 from p4switch.proto import p4runtime_pb2 as p4r
