@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--windows", type=int, default=16)
     args = parser.parse_args()
-    spec = TestbedSpec(hosts=1, pool_bytes=64 << 20)
+    spec = TestbedSpec(hosts=2, pool_bytes=64 << 20)
     with tempfile.TemporaryDirectory(prefix="kvcast-rounded-") as made, client.running(spec) as testbed:
         folder = Path(made)
         write_model(args.model, folder / "model")
