@@ -83,6 +83,7 @@ class Cluster:
             cold=cold,
             wire=WireConfig(wire),
             replica_bytes=replica_bytes,
+            chooses_way=False,  # by what this machine's loopback brings, today
         )
 
     def add(self, **options: Any) -> Agent:

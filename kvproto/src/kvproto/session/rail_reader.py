@@ -134,7 +134,7 @@ class RailReader:
 
     @property
     def choice(self) -> Chooser:
-        """Of the first rail, and of relays. Each rail's reader chooses by what its own chunks brought."""
+        """Everything is fanned out (see `_of_rail`)."""
         return self.readers[0].choice
 
     @property
@@ -411,10 +411,14 @@ class RailReader:
 
 
 def _of_rail(parameters: ReaderParameters, rail: int) -> ReaderParameters:
-    """Casts come by one link. Reads go by all, whoever asks: the first reader has enough under way for all of them."""
+    """Casts come by one link. Reads go by all, whoever asks: the first reader has enough under way for all of them. So
+    what one rail's casts bring says nothing against reads: everything is fanned out."""
     rate, rails = parameters.link_rate_bytes_per_s, parameters.rails
     return replace(
-        parameters, link_rate_bytes_per_s=None if rate is None else rate // rails, rails=1 if rail else rails
+        parameters,
+        link_rate_bytes_per_s=None if rate is None else rate // rails,
+        rails=1 if rail else rails,
+        chooses=False,
     )
 
 

@@ -499,7 +499,9 @@ class Gathering:
 
     def _leave_to_reads(self, now_ns: int) -> None:
         """Chunks of which nothing was asked for are read by each who wants them, a few at a time, where that ends
-        sooner."""
+        sooner. Not where racks are named: each read would cross the links between them."""
+        if self._rack_of(self._endpoint):
+            return
         left = LEFT_TO_READS_MAX - self._reads()
         for arriving in list(self.chunks.values()):
             is_begun = arriving.proven or arriving.lacking.bit_count() < arriving.pieces
