@@ -23,13 +23,13 @@ from kvdaemon.notify import spare_collections
 _PEERS: Mapping[str, Callable[[str], Source]] = {
     "tcp": TcpSource,
     "redis": RedisSource,
-    "relay": RelaySource,
+    "chain": RelaySource,
     "mooncake": MooncakeSource,
 }
 
 
 def open_source(kind: str, address: str, deadline_s: float) -> Source:
-    """`pool` with the agent's socket, `relay` with a place in the chain, other peers with the holder's address."""
+    """`pool` with the agent's socket, `chain` with a place in the chain, other peers with the holder's address."""
     if kind == "pool":
         return PoolSource(address, deadline_s, streams=True)
     return _PEERS[kind](address)

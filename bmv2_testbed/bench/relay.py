@@ -62,7 +62,7 @@ class RelaySource:
             yield index, view[start:end]
 
     def origins(self) -> dict[str, int]:
-        return {"relay": self._fetched}
+        return {"chain": self._fetched}
 
     def close(self) -> None:
         """Return when the next reader, if there is one, has everything."""
